@@ -1,0 +1,331 @@
+"""Gram → Σ → v: the Gaussian posterior of every member's last layer.
+
+The sums over rows come from ``laplace.Laplace`` with our curvature backend, one batch
+of features at a time. What is kept are tensors: a fitted Laplace object does not
+pickle and holds a copy of the network.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import laplace
+import torch
+from laplace.utils import invsqrt_precision
+from torch import Tensor, nn
+
+from ._network import HeteroscedasticNetwork
+from ._training import gaussian_nll
+from .curvature import HeteroscedasticGGN
+from .exceptions import NotPositiveDefiniteError, NumericalWarning
+
+# Elements of φ in one batch: large enough for matrix products at full speed, small
+# enough for the cache.
+BATCH_ELEMENTS = 2**19
+KEPT_ELEMENTS = 2**24
+PRIOR_PRECISION_GRID = tuple(10.0 ** (e / 2) for e in range(-6, 9))
+PRIOR_PRECISION_LIMITS = (1e-8, 1e10)
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """What the posterior needs of a set of rows."""
+
+    phi: Tensor  # (K, n, d)
+    h2: Tensor  # (K, n)
+    y: Tensor  # (K, n)
+    weight: Tensor  # (K, n), zero for rows that a member leaves out
+
+    def homoscedastic(self) -> "FeatureBatch":
+        """The same rows with h² = 1."""
+        return replace(self, h2=torch.ones_like(self.h2))
+
+
+@dataclass(frozen=True)
+class LastLayerMoments:
+    """Sums over rows that fix the posterior for every λ.
+
+    The sums of disjoint sets of rows add up to the sums of their union.
+    """
+
+    gram: Tensor  # HᵀWH: (K, d + 1, d + 1), or (K, d + 1) for the diagonal structure
+    cross: Tensor  # HᵀWy: (K, d + 1)
+    loss: Tensor  # ½Σ s[(y − μ)²/h² + log h²] at the trained weights: (K,)
+    n_rows: int
+
+    def __add__(self, other: "LastLayerMoments") -> "LastLayerMoments":
+        return LastLayerMoments(
+            self.gram + other.gram,
+            self.cross + other.cross,
+            self.loss + other.loss,
+            self.n_rows + other.n_rows,
+        )
+
+    def __truediv__(self, noise_variance: float) -> "LastLayerMoments":
+        """Sums for h² = ``noise_variance`` from those for h² = 1 (but the loss)."""
+        return replace(
+            self, gram=self.gram / noise_variance, cross=self.cross / noise_variance
+        )
+
+
+@dataclass(frozen=True)
+class LastLayerPosterior:
+    """N(mean, Σ) of every member's last layer, Σ = (λI + HᵀWH)⁻¹."""
+
+    moments: LastLayerMoments
+    trained: Tensor  # (K, d + 1), the weights that training left, bias last
+    last_layer: str  # "trained" or "ridge"
+    prior_precision: float
+    mean: Tensor  # (K, d + 1)
+    scale: Tensor  # (K, d + 1, d + 1) with Σ = scale scaleᵀ; (K, d + 1) if diagonal
+
+    def mu(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
+        """Mean φᵀŵ."""
+        weight, bias = self.mean[:, :-1, None], self.mean[:, None, -1:]
+        return torch.baddbmm(bias, phi, weight).squeeze(-1)
+
+    def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
+        """φᵀΣφ as a sum of squares, so that it cannot be negative."""
+        if self.scale.ndim == 2:
+            weighted = phi * self.scale[:, None, :-1]
+            return weighted.square_().sum(-1) + self.scale[:, -1:].square()
+        projected = torch.baddbmm(self.scale[:, -1:, :], phi, self.scale[:, :-1, :])
+        return projected.square_().sum(-1)
+
+    def covariance(self) -> Tensor:
+        """Σ of every member, shape (K, d + 1, d + 1)."""
+        if self.scale.ndim == 2:
+            return torch.diag_embed(self.scale.square())
+        return self.scale @ self.scale.mT
+
+    def with_prior_precision(self, prior_precision: float) -> "LastLayerPosterior":
+        """Posterior for another λ from the same sums."""
+        return make_posterior(
+            self.moments, self.trained, self.last_layer, prior_precision
+        )
+
+
+def make_posterior(
+    moments: LastLayerMoments, trained: Tensor, last_layer: str, prior_precision: float
+) -> LastLayerPosterior:
+    """Factor λI + HᵀWH, and solve for ŵ where the last layer is refitted."""
+    scale = posterior_scale(moments.gram, prior_precision)
+    mean = trained if last_layer == "trained" else _solve(scale, moments.cross)
+    return LastLayerPosterior(
+        moments, trained, last_layer, prior_precision, mean, scale
+    )
+
+
+def posterior_scale(gram: Tensor, prior_precision: float) -> Tensor:
+    """Factor of Σ for every member; jitter, where needed, is reported."""
+    if gram.ndim == 2:
+        return (gram + prior_precision).rsqrt()
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype)
+    return torch.stack([_factor(g + prior_precision * identity) for g in gram])
+
+
+def _factor(precision: Tensor) -> Tensor:
+    """laplace-torch's triangular factor, with growing jitter where rounding wins."""
+    size = float(precision.diagonal().max())
+    identity = torch.eye(len(precision), dtype=precision.dtype)
+    for jitter in (0.0, *(size * 10.0**e for e in range(-15, -8))):
+        try:
+            scale = invsqrt_precision(precision + jitter * identity)
+        except torch.linalg.LinAlgError:
+            continue
+        if bool(torch.isfinite(scale).all()):
+            if jitter:
+                warnings.warn(
+                    f"Added {jitter:.1e} to the diagonal of the posterior precision "
+                    f"(largest entry {size:.1e}), which was not positive definite to "
+                    "rounding. Raise prior_precision or variance_floor to avoid it.",
+                    NumericalWarning,
+                    stacklevel=2,
+                )
+            return scale
+    raise NotPositiveDefiniteError(
+        f"The posterior precision (largest entry {size!r}) is not positive definite. "
+        "Raise prior_precision or variance_floor, or look for extreme values in X."
+    )
+
+
+def _solve(scale: Tensor, cross: Tensor) -> Tensor:
+    """Σ b for every member."""
+    return (scale @ (scale.mT @ cross[..., None])).squeeze(-1)
+
+
+class _Head(nn.Module):
+    """The last layer alone, on features: what laplace-torch sees of a member."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        # skip_init: nn.Linear would draw its first weights from the global generator.
+        self.mean_head = nn.utils.skip_init(
+            nn.Linear, len(weights) - 1, 1, dtype=weights.dtype
+        )
+        with torch.no_grad():
+            self.mean_head.weight.copy_(weights[None, :-1])
+            self.mean_head.bias.copy_(weights[-1:])
+
+    def forward(self, phi: Tensor) -> Tensor:  # (n, d) → (n, 1)
+        out: Tensor = self.mean_head(phi)
+        return out
+
+
+class _OneBatch(list[tuple[Tensor, Tensor]]):
+    """A loader of one batch, with the ``dataset`` whose length laplace-torch reads.
+
+    torch's DataLoader collates row by row, which costs ten times the Gram matrix.
+    """
+
+    def __init__(self, phi: Tensor, y: Tensor) -> None:
+        super().__init__([(phi, y)])
+        self.dataset = phi
+
+
+def _laplace(
+    weights: Tensor, structure: str, **backend_kwargs: object
+) -> laplace.BaseLaplace:
+    """laplace-torch's last-layer Laplace of one member, with our likelihood."""
+    return laplace.Laplace(
+        _Head(weights),
+        "regression",
+        subset_of_weights="last_layer",
+        hessian_structure=structure,
+        last_layer_name="mean_head",
+        backend=HeteroscedasticGGN,
+        backend_kwargs=backend_kwargs,
+    )
+
+
+def batch_moments(
+    batch: FeatureBatch, trained: Tensor, structure: str
+) -> LastLayerMoments:
+    """Sums over one batch for every member, by laplace-torch."""
+    grams, crosses, losses = [], [], []
+    for k, weights in enumerate(trained):
+        cross = torch.zeros_like(weights)
+        la = _laplace(
+            weights,
+            structure,
+            noise_variance=lambda _, h2=batch.h2[k]: h2,
+            cross_moment=cross,
+        )
+        targets = torch.stack([batch.y[k], batch.weight[k]], dim=1)
+        la.fit(_OneBatch(batch.phi[k], targets))
+        grams.append(la.H)
+        crosses.append(cross)
+        losses.append(la.loss)
+    return LastLayerMoments(
+        torch.stack(grams),
+        torch.stack(crosses),
+        torch.stack(losses),
+        batch.y.shape[1],
+    )
+
+
+def sum_moments(
+    batches: Iterable[FeatureBatch], trained: Tensor, structure: str
+) -> LastLayerMoments:
+    """Sums over all batches."""
+    parts = (batch_moments(b, trained, structure) for b in batches)
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
+
+
+def rows_per_batch(network: HeteroscedasticNetwork) -> int:
+    """Rows whose widest layer fills one batch."""
+    widest = max(network.encoding.n_outputs, *network.layer_sizes)
+    return max(32, BATCH_ELEMENTS // (widest * network.n_members))
+
+
+class FeatureBatches:
+    """Features of the training rows, a batch at a time; may be walked again.
+
+    Few rows are kept after the first walk, many are computed anew in each.
+    """
+
+    def __init__(
+        self,
+        network: HeteroscedasticNetwork,
+        X: Tensor,  # (n, p)
+        y: Tensor,  # (n,)
+        weight: Tensor,  # (K, n)
+    ) -> None:
+        self.network, self.X, self.weight = network, X, weight
+        self.y = y.expand_as(weight)
+        elements = weight.numel() * network.representation_size
+        self._kept: list[FeatureBatch] | None = None
+        self._keep = elements <= KEPT_ELEMENTS
+
+    def __iter__(self) -> Iterator[FeatureBatch]:
+        if not self._keep:
+            return self._compute()
+        if self._kept is None:
+            self._kept = list(self._compute())
+        return iter(self._kept)
+
+    def _compute(self) -> Iterator[FeatureBatch]:
+        size = rows_per_batch(self.network)
+        for start in range(0, len(self.X), size):
+            part = slice(start, start + size)
+            yield feature_batch(
+                self.network, self.X[part], self.y[:, part], self.weight[:, part]
+            )
+
+
+@torch.no_grad()
+def feature_batch(
+    network: HeteroscedasticNetwork,
+    X: Tensor,  # (n, p), or (K, n, p) where each member has rows of its own
+    y: Tensor,  # (K, n)
+    weight: Tensor,  # (K, n)
+) -> FeatureBatch:
+    """One forward pass."""
+    phi = network.features(network.encoding(X))
+    return FeatureBatch(phi, network.noise_variance(phi), y, weight)
+
+
+def log_marginal_likelihood(posterior: LastLayerPosterior) -> float:
+    """laplace-torch's evidence at the posterior's mean, summed over members."""
+    structure = "diag" if posterior.scale.ndim == 2 else "full"
+    moments, total = posterior.moments, 0.0
+    for k, trained in enumerate(posterior.trained):
+        gram, cross, mean = moments.gram[k], moments.cross[k], posterior.mean[k]
+        step = mean - trained
+
+        def curved(w: Tensor, gram: Tensor = gram) -> Tensor:
+            return gram * w if gram.ndim == 1 else gram @ w
+
+        la = _laplace(trained, structure)
+        la.H, la.mean, la.n_data, la.n_outputs = gram, mean, moments.n_rows, 1
+        # The loss is quadratic in the weights and known at the trained ones.
+        slope = curved(trained) - cross
+        la.loss = moments.loss[k] + step @ slope + 0.5 * step @ curved(step)
+        prior = torch.tensor(posterior.prior_precision, dtype=mean.dtype)
+        total += float(la.log_marginal_likelihood(prior))
+    return total
+
+
+def held_out_nll(posterior: LastLayerPosterior, rows: FeatureBatch) -> float:
+    """Predictive NLL with v = h² + φᵀΣφ over rows that the sums leave out."""
+    v = rows.h2 + posterior.epistemic(rows.phi)
+    nll = gaussian_nll(rows.y, posterior.mu(rows.phi), v)
+    return float((nll * rows.weight).sum() / rows.weight.sum())
+
+
+def minimise_over_prior_precision(objective: Callable[[float], float]) -> float:
+    """Value of λ with the smallest objective, on half decades, widened at the ends."""
+    low, high = PRIOR_PRECISION_LIMITS
+    values = {p: objective(p) for p in PRIOR_PRECISION_GRID}
+    while True:
+        best = min(values, key=lambda p: values[p])
+        if best == min(values) and best > low:
+            candidate = best / 10**0.5
+        elif best == max(values) and best < high:
+            candidate = best * 10**0.5
+        else:
+            return best
+        values[candidate] = objective(candidate)

@@ -1,0 +1,48 @@
+"""Checks of arguments: the parameter, the value found, what is accepted, the remedy."""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+    hint: str,
+) -> float:
+    """Return ``value`` as a float if it is a finite real number in the interval."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if real and math.isfinite(value):
+        above = value > low if low_open else value >= low
+        below = value < high if high_open else value <= high
+        if above and below:
+            return float(value)
+    interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    raise_for(name, value, f"a finite number in {interval}", hint)
+
+
+def check_integer(name: str, value: Any, *, low: int, hint: str) -> int:
+    """Return ``value`` as an int if it is an integer of at least ``low``."""
+    if (
+        isinstance(value, Integral) and not isinstance(value, bool) and value >= low  # type: ignore[operator]
+    ):
+        return int(value)
+    raise_for(name, value, f"an integer of at least {low}", hint)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> Any:
+    """Return ``value`` if it is one of the choices."""
+    if any(type(value) is type(c) and value == c for c in choices):
+        return value
+    raise_for(name, value, "one of " + ", ".join(map(repr, choices)), hint)
+
+
+def raise_for(name: str, value: Any, expected: str, hint: str) -> Any:
+    """Raise the error of all checks."""
+    raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")

@@ -1,0 +1,13 @@
+"""Errors and warnings of the numerical core."""
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """The posterior precision has no Cholesky factor, not even with jitter."""
+
+
+class TrainingDivergedError(ArithmeticError):
+    """The training loss became NaN or infinite."""
+
+
+class NumericalWarning(UserWarning):
+    """A result was computed with an alteration that the message quantifies."""

@@ -1,0 +1,763 @@
+"""The border: ``ClapsRegressor``, where arrays become tensors and come back."""
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import Tensor
+
+from . import _recipe
+from ._compat import validate_data
+from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding, quantile_edges
+from ._posterior import (
+    FeatureBatch,
+    FeatureBatches,
+    LastLayerMoments,
+    LastLayerPosterior,
+    batch_moments,
+    feature_batch,
+    held_out_nll,
+    log_marginal_likelihood,
+    make_posterior,
+    minimise_over_prior_precision,
+    rows_per_batch,
+    sum_moments,
+)
+from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
+from ._validation import check_choice, check_integer, check_number, raise_for
+
+__all__ = ["ClapsRegressor", "PredictiveVariance"]
+
+Array = NDArray[np.float64]
+SCALES = ("claps", "aleatoric", "posterior", "constant")
+CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
+
+
+@dataclass(frozen=True)
+class PredictiveVariance:
+    """Parts of the predictive variance v(x), in squared units of y.
+
+    Parameters
+    ----------
+    aleatoric : ndarray of shape (n,)
+        Noise variance h²(x): what more data would not remove.
+    epistemic : ndarray of shape (n,)
+        Posterior variance φᵀΣφ (and the spread of the members, if there are several):
+        what more data near x would remove.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import PredictiveVariance
+    >>> part = PredictiveVariance(np.array([3.0]), np.array([1.0]))
+    >>> part.total, part.epistemic_fraction
+    (array([4.]), array([0.25]))
+    """
+
+    aleatoric: Array
+    epistemic: Array
+
+    @property
+    def total(self) -> Array:
+        """v(x) = h²(x) + φᵀΣφ."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def epistemic_fraction(self) -> Array:
+        """Share of the epistemic part, φᵀΣφ / v."""
+        return self.epistemic / self.total
+
+    @property
+    def scale_ratio(self) -> Array:
+        """√v / h: by how much the epistemic part widens the scale."""
+        return np.sqrt(self.total / self.aleatoric)
+
+
+class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Heteroscedastic networks with a last-layer Laplace posterior.
+
+    :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
+    :math:`\Sigma = (\lambda I + H^\top W H)^{-1}`, :math:`W = \mathrm{diag}(1/h^2)`.
+
+    Networks with features φ(x), mean μ(x) = φ(x)ᵀw and noise variance h²(x) are
+    trained by maximum likelihood; laplace-torch then gives the posterior of w with φ
+    and h² held fixed. √v is the local scale of the conformal score
+    :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
+    that they cover is the doing of the calibration, on rows not seen in ``fit``.
+
+    X and y are standardised inside; ``variance_floor`` and ``prior_precision`` live in
+    these units. φ carries a constant 1 as its last entry (the bias of the last layer
+    is part of the posterior).
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=(128,)
+        Widths of the hidden layers before the representation.
+    representation_size : int, default=128
+        Size d of φ(x), the layer that both heads share.
+    n_members : int, default=8
+        Networks trained side by side as one batched network. μ is their mean,
+        aleatoric variance their mean h², epistemic variance their mean φᵀΣφ plus the
+        variance of μ over them.
+    n_bins : int, default=16
+        Quantile bins of the piecewise-linear encoding that stands beside each
+        standardised feature; 0 for none.
+    max_steps : int or "auto", default="auto"
+        Steps of the optimiser (AdamW). "auto" grows with the number of rows.
+    batch_size : int or "auto", default="auto"
+        Rows in one step of one member; more than there are means all.
+    learning_rate : float, default=3e-3
+        Peak learning rate.
+    schedule : {"cosine", "constant"}, default="cosine"
+        Cosine decay to zero after a short warm-up, or a constant learning rate.
+    weight_decay : float, default=1e-3
+        Decoupled weight decay.
+    dropout : float, default=0.0
+        Share of hidden units dropped in training.
+    beta : float, default=0.0
+        Exponent of the β-NLL loss; 0 is the Gaussian likelihood.
+    validation_fraction : float, default=0.12
+        Share of the training rows that each member holds out (each its own) to keep
+        its best state and to choose ``prior_precision="grid"``. 0 holds out none.
+    patience : int or None, default=None
+        Evaluations (there are 40 in a full run) without a better member after which
+        training stops. None trains to the end.
+    tol : float or None, default=0.01
+        A ``ConvergenceWarning`` is given where the loss still fell by more than this
+        in the last tenth of training. None never warns.
+    variance_floor : float, default=1e-6
+        Added to h², in standardised units.
+    prior_precision : float, "grid" or "marglik", default="grid"
+        λ. "grid" minimises the predictive negative log-likelihood on the held-out
+        part of the training rows, "marglik" maximises the marginal likelihood. One
+        value for all members.
+    last_layer : {"ridge", "trained"}, default="ridge"
+        ŵ: the posterior mean under λ, in closed form, or the weights as trained.
+    hessian_structure : {"full", "diag"}, default="full"
+        Structure of HᵀWH; "diag" for representations of many thousands, with
+        ``last_layer="trained"``.
+    scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
+        What v is: h² + φᵀΣφ; h² (LACP); σ² + φᵀΣφ with W = I/σ²; or σ², where σ² is
+        the mean squared training residual. May be changed on a fitted estimator with
+        ``set_params``.
+    device : str, default="auto"
+        Where to train: "auto" takes an accelerator if torch finds one (not tested by
+        the project, which has none). Everything after training runs on the CPU.
+    random_state : int, RandomState or None, default=None
+        Seed of initial weights, hold-outs and batches.
+    verbose : int, default=0
+        1 prints the losses at each evaluation.
+
+    Attributes
+    ----------
+    network_ : nn.Module
+        The members, in float64.
+    posterior_ : LastLayerPosterior
+        Means, factors of Σ and the sums HᵀWH, HᵀWy of all members.
+    prior_precision_ : float
+        λ in use.
+    posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
+        Σ of every member, in standardised units.
+    residual_variance_ : float
+        σ², mean squared training residual, in standardised units.
+    loss_curve_, validation_curve_ : list of float
+        Training and held-out loss at each evaluation, mean over the members.
+    n_iter_ : int
+        Steps taken.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where X has names that are all strings.
+
+    References
+    ----------
+    Kim, Choi, Rasool, Oh: CLAPS: Aleatoric-Epistemic Scaling via Last-Layer Laplace
+    for Conformal Regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, (200, 1))
+    >>> y = np.sin(2 * X[:, 0]) + rng.normal(0, 0.1, 200)
+    >>> model = ClapsRegressor(n_members=2, random_state=0).fit(X, y)
+    >>> mu, std = model.predict([[0.5]], return_std=True)
+    >>> bool(abs(mu[0] - np.sin(1.0)) < 0.3), bool(std[0] > 0)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (128,),
+        representation_size: int = 128,
+        n_members: int = 8,
+        n_bins: int = 16,
+        max_steps: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 3e-3,
+        schedule: str = "cosine",
+        weight_decay: float = 1e-3,
+        dropout: float = 0.0,
+        beta: float = 0.0,
+        validation_fraction: float = 0.12,
+        patience: int | None = None,
+        tol: float | None = 0.01,
+        variance_floor: float = 1e-6,
+        prior_precision: float | str = "grid",
+        last_layer: str = "ridge",
+        hessian_structure: str = "full",
+        scale: str = "claps",
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.representation_size = representation_size
+        self.n_members = n_members
+        self.n_bins = n_bins
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.beta = beta
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.tol = tol
+        self.variance_floor = variance_floor
+        self.prior_precision = prior_precision
+        self.last_layer = last_layer
+        self.hessian_structure = hessian_structure
+        self.scale = scale
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def paper(cls, **params: Any) -> Self:
+        """Return the small network of the CLAPS paper.
+
+        One member, hidden layer and representation of 64, floor 1e-3, λ = 1, trained
+        weights. The paper is silent on the optimiser; here 140 full-batch steps at a
+        constant 3e-3, which land near its tables, and no warning that this is brief.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters that override those of the paper.
+
+        Returns
+        -------
+        ClapsRegressor
+            An unfitted regressor.
+
+        Examples
+        --------
+        >>> from mapie_claps import ClapsRegressor
+        >>> ClapsRegressor.paper(random_state=0).prior_precision
+        1.0
+        """
+        paper: dict[str, Any] = {
+            "hidden_layer_sizes": (64,),
+            "representation_size": 64,
+            "n_members": 1,
+            "n_bins": 0,
+            "max_steps": 140,
+            "batch_size": 2**31,
+            "learning_rate": 3e-3,
+            "schedule": "constant",
+            "weight_decay": 0.0,
+            "validation_fraction": 0.0,
+            "tol": None,
+            "variance_floor": 1e-3,
+            "prior_precision": 1.0,
+            "last_layer": "trained",
+        }
+        return cls(**(paper | params))
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Train the networks and compute the posterior of their last layers.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Training inputs: numbers, finite.
+        y : array-like of shape (n,)
+            Training targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows in the loss and in W. A weight of zero leaves the row
+            out.
+
+        Returns
+        -------
+        ClapsRegressor
+            The estimator. If anything fails it is left as it was.
+        """
+        # All work is done on a copy, so that neither bad input nor an interrupt can
+        # leave this object half-fitted.
+        fitted = copy.copy(self)
+        for name in [a for a in vars(fitted) if a.endswith("_")]:
+            delattr(fitted, name)
+        fitted._fit(X, y, sample_weight)
+        vars(self).clear()
+        vars(self).update(vars(fitted))
+        return self
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict μ(x), and √v(x) if asked.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return √v as well.
+
+        Returns
+        -------
+        ndarray of shape (n,), or tuple of two
+            μ(x), or μ(x) and √v(x).
+        """
+        if not return_std:
+            return self._predictive(X, only_mu=True)[0]
+        mu, aleatoric, epistemic = self._predictive(X)
+        return mu, np.sqrt(aleatoric + epistemic)
+
+    def predict_variance(self, X: ArrayLike) -> PredictiveVariance:
+        """Split the predictive variance into its two parts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+
+        Returns
+        -------
+        PredictiveVariance
+            Aleatoric and epistemic variance, for the ``scale`` in use.
+        """
+        _, aleatoric, epistemic = self._predictive(X)
+        return PredictiveVariance(aleatoric, epistemic)
+
+    def with_prior_precision(self, prior_precision: float) -> Self:
+        """Return a copy with another λ and the same networks, without retraining.
+
+        Parameters
+        ----------
+        prior_precision : float
+            λ > 0, in standardised units.
+
+        Returns
+        -------
+        ClapsRegressor
+            A fitted copy. With ``last_layer="trained"`` its μ is bit-identical.
+        """
+        check_is_fitted(self)
+        value = _check_prior_precision(prior_precision)
+        other = copy.copy(self)
+        other.prior_precision = value
+        other._set_posteriors(
+            self.posterior_.with_prior_precision(value),
+            self.homoscedastic_posterior_.with_prior_precision(value),
+        )
+        return other
+
+    @property
+    def posterior_covariance_(self) -> Array:
+        """Σ of every member, in standardised units."""
+        check_is_fitted(self, "posterior_")
+        covariance: Array = self.posterior_.covariance().numpy()
+        return covariance
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = False
+        return tags
+
+    # Fitting, in the order of the data flow.
+
+    def _fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> None:
+        """Fit this object, which is a copy that nobody else sees."""
+        self._check_params()
+        X, y, weight = self._check_data(X, y, sample_weight)
+        self._fit_scalers(X, y, weight)
+        generator = torch.Generator().manual_seed(_draw_seed(self.random_state))
+        Xs, ys = self._scaled(X), self._scaled_target(y)
+        ws = torch.from_numpy(weight)
+
+        held_out = _recipe.n_held_out(len(Xs), self.validation_fraction)
+        rows = split_rows(len(Xs), held_out, self.n_members, generator)
+        network = self._new_network(Xs, generator)
+        result = self._train(network, Xs, ys, ws, rows, generator)
+        self.network_ = network.cpu().double().eval().requires_grad_(False)
+        self.loss_curve_ = result.loss_curve
+        self.validation_curve_ = result.validation_curve
+        self.n_iter_ = result.n_iter
+        self._fit_posterior(Xs, ys, ws, rows)
+        if not result.settled:
+            warnings.warn(
+                f"The loss still fell in the last tenth of {result.n_iter} steps. Raise "
+                f"max_steps (now {self.max_steps!r}) or learning_rate (now "
+                f"{self.learning_rate!r}), or set tol=None to accept it.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _check_params(self) -> None:
+        """Raise for a parameter that no data could make valid."""
+        for i, size in enumerate(self._layer_sizes()):
+            check_integer(
+                "hidden_layer_sizes or representation_size",
+                size,
+                low=1,
+                hint=f"Entry {i} is not a layer width; use for example 128.",
+            )
+        check_integer("n_members", self.n_members, low=1, hint="Use 1 for one network.")
+        check_integer("n_bins", self.n_bins, low=0, hint="Use 0 for no encoding.")
+        for name in ("max_steps", "batch_size"):
+            if getattr(self, name) != "auto":
+                check_integer(
+                    name, getattr(self, name), low=1, hint="Use 'auto' if unsure."
+                )
+        check_number(
+            "learning_rate",
+            self.learning_rate,
+            low=0,
+            low_open=True,
+            hint="Use the default 3e-3 if unsure.",
+        )
+        check_choice("schedule", self.schedule, ("cosine", "constant"), "Use 'cosine'.")
+        check_number(
+            "weight_decay", self.weight_decay, low=0, hint="Use 0 for no decay."
+        )
+        check_number(
+            "dropout",
+            self.dropout,
+            low=0,
+            high=1,
+            high_open=True,
+            hint="Use 0 for no dropout.",
+        )
+        check_number(
+            "beta", self.beta, low=0, high=1, hint="Use 0 for the Gaussian likelihood."
+        )
+        check_number(
+            "validation_fraction",
+            self.validation_fraction,
+            low=0,
+            high=0.5,
+            hint="Use the default 0.12 if unsure.",
+        )
+        if self.patience is not None:
+            check_integer(
+                "patience", self.patience, low=1, hint="Use None to train to the end."
+            )
+        if self.tol is not None:
+            check_number("tol", self.tol, low=0, hint="Use None never to be warned.")
+        check_number(
+            "variance_floor",
+            self.variance_floor,
+            low=0,
+            low_open=True,
+            hint="Use the default 1e-6 if unsure.",
+        )
+        check_choice(
+            "last_layer", self.last_layer, ("ridge", "trained"), "Use 'ridge'."
+        )
+        check_choice(
+            "hessian_structure",
+            self.hessian_structure,
+            ("full", "diag"),
+            "Use 'full' up to a few thousand features.",
+        )
+        check_choice("scale", self.scale, SCALES, "Use 'claps'.")
+        if isinstance(self.prior_precision, str):
+            check_choice(
+                "prior_precision",
+                self.prior_precision,
+                ("grid", "marglik"),
+                "Or use a positive number, for example 1.0.",
+            )
+        else:
+            _check_prior_precision(self.prior_precision)
+        if self.prior_precision == "grid" and self.validation_fraction == 0:
+            raise_for(
+                "validation_fraction",
+                self.validation_fraction,
+                "a share above 0 with prior_precision='grid'",
+                "Hold out some rows, for example 0.12, or give prior_precision.",
+            )
+        if self.hessian_structure == "diag" and self.last_layer == "ridge":
+            raise_for(
+                "last_layer",
+                self.last_layer,
+                "'trained' with hessian_structure='diag'",
+                "A diagonal does not determine the refitted weights.",
+            )
+
+    def _layer_sizes(self) -> tuple[int, ...]:
+        """Hidden layers, then the representation."""
+        try:
+            return (*self.hidden_layer_sizes, self.representation_size)
+        except TypeError:
+            return raise_for(
+                "hidden_layer_sizes",
+                self.hidden_layer_sizes,
+                "a tuple of integers",
+                "Use for example (128,).",
+            )
+
+    def _check_data(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[Array, Array, Array]:
+        """Rows of positive weight, in float64; weights have mean one."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            y_numeric=True,
+            ensure_min_samples=2,
+        )
+        y = np.asarray(y, dtype=np.float64)
+        weight = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
+        kept = weight > 0
+        if kept.sum() < 2:
+            raise ValueError(
+                f"Got sample_weight with {int(kept.sum())} positive weights, but "
+                "expected at least 2. Leave sample_weight out to weigh rows alike."
+            )
+        if not kept.all():
+            X, y, weight = X[kept], y[kept], weight[kept]
+        return X, y, weight / weight.mean()
+
+    def _fit_scalers(self, X: Array, y: Array, weight: Array) -> None:
+        """Standardise by the training rows; a constant keeps its unit."""
+        uniform = None if (weight == 1).all() else weight
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.scaler_X_ = StandardScaler().fit(X, sample_weight=uniform)
+            self.scaler_y_ = StandardScaler().fit(y[:, None], sample_weight=uniform)
+        for name, scaler in (("X", self.scaler_X_), ("y", self.scaler_y_)):
+            bad = ~np.isfinite(scaler.scale_) | ~np.isfinite(scaler.mean_)
+            if bad.any():
+                raise ValueError(
+                    f"Got {name} whose values overflow when squared (column "
+                    f"{int(np.flatnonzero(bad)[0])}). Divide them by a constant, for "
+                    "example 1e100."
+                )
+
+    def _scaled(self, X: Array) -> Tensor:
+        """Standardised, clipped inputs in float64."""
+        scaler = self.scaler_X_
+        scaled = X.astype(np.float64)
+        scaled -= scaler.mean_
+        scaled /= scaler.scale_
+        return torch.from_numpy(np.clip(scaled, -CLIP, CLIP, out=scaled))
+
+    def _scaled_target(self, y: Array) -> Tensor:
+        """Standardised targets in float64."""
+        return torch.from_numpy((y - self.scaler_y_.mean_) / self.scaler_y_.scale_)
+
+    def _new_network(
+        self, X: Tensor, generator: torch.Generator
+    ) -> HeteroscedasticNetwork:
+        """Untrained members in float32."""
+        edges = (
+            quantile_edges(X, self.n_bins)
+            if self.n_bins
+            else [X.new_empty(0)] * X.shape[1]
+        )
+        return HeteroscedasticNetwork(
+            PiecewiseLinearEncoding([e.float() for e in edges]),
+            self._layer_sizes(),
+            self.n_members,
+            float(self.variance_floor),
+            generator,
+        )
+
+    def _train(
+        self,
+        network: HeteroscedasticNetwork,
+        X: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        rows: Rows,
+        generator: torch.Generator,
+    ) -> TrainingResult:
+        """Train in float32 on the device."""
+        n = len(X)
+        config = TrainingConfig(
+            max_steps=(
+                _recipe.max_steps(n) if self.max_steps == "auto" else self.max_steps
+            ),
+            batch_size=(
+                _recipe.batch_size(n) if self.batch_size == "auto" else self.batch_size
+            ),
+            learning_rate=float(self.learning_rate),
+            weight_decay=float(self.weight_decay),
+            schedule=self.schedule,
+            beta=float(self.beta),
+            dropout=float(self.dropout),
+            patience=self.patience,
+            n_evaluations=40,
+            tol=self.tol,
+            verbose=self.verbose,
+        )
+        uniform = bool((weight == 1).all())
+        return train(
+            network,
+            network.encoding(X.float()),
+            y.float(),
+            None if uniform else weight.float(),
+            rows,
+            config,
+            generator,
+        )
+
+    def _fit_posterior(self, X: Tensor, y: Tensor, weight: Tensor, rows: Rows) -> None:
+        """Sums over the training rows, λ, and the posteriors of both likelihoods."""
+        network = self.network_
+        trained = network.last_layer_weights()
+        by_member = weight.expand(self.n_members, -1)
+        held_out = feature_batch(
+            network, X[rows.held_out], y[rows.held_out], weight[rows.held_out]
+        )
+        with_grid = self.prior_precision == "grid" and rows.held_out.shape[1] > 0
+        if with_grid:
+            by_member = by_member.scatter(1, rows.held_out, 0.0)
+        batches = FeatureBatches(network, X, y, by_member)
+        structure = self.hessian_structure
+        moments = sum_moments(batches, trained, structure)
+        plain = sum_moments((b.homoscedastic() for b in batches), trained, structure)
+        value = self._choose_prior_precision(moments, trained, held_out)
+        if with_grid:
+            moments += batch_moments(held_out, trained, structure)
+            plain += batch_moments(held_out.homoscedastic(), trained, structure)
+        posterior = make_posterior(moments, trained, self.last_layer, value)
+        variance = _residual_variance(posterior, batches, weight)
+        self.residual_variance_ = max(variance, float(self.variance_floor))
+        self._set_posteriors(
+            posterior,
+            make_posterior(plain / self.residual_variance_, trained, "trained", value),
+        )
+
+    def _choose_prior_precision(
+        self, moments: LastLayerMoments, trained: Tensor, held_out: FeatureBatch
+    ) -> float:
+        """λ as given, by held-out likelihood, or by marginal likelihood."""
+        if not isinstance(self.prior_precision, str):
+            return float(self.prior_precision)
+
+        def posterior(value: float) -> LastLayerPosterior:
+            return make_posterior(moments, trained, self.last_layer, value)
+
+        if self.prior_precision == "marglik":
+            return minimise_over_prior_precision(
+                lambda value: -log_marginal_likelihood(posterior(value))
+            )
+        if held_out.y.shape[1] == 0:
+            return 1.0  # too few rows to hold any out: the value of the paper
+        return minimise_over_prior_precision(
+            lambda value: held_out_nll(posterior(value), held_out)
+        )
+
+    def _set_posteriors(
+        self, posterior: LastLayerPosterior, homoscedastic: LastLayerPosterior
+    ) -> None:
+        self.posterior_ = posterior
+        self.homoscedastic_posterior_ = homoscedastic
+        self.prior_precision_ = posterior.prior_precision
+
+    # Predicting.
+
+    def _predictive(
+        self, X: ArrayLike, only_mu: bool = False
+    ) -> tuple[Array, Array, Array]:
+        """μ, aleatoric and epistemic variance, in units of y and y²."""
+        check_is_fitted(self, "posterior_")
+        check_choice("scale", self.scale, SCALES, "Use 'claps'.")
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        out = np.empty((1 if only_mu else 3, len(X)))
+        size = rows_per_batch(self.network_)
+        for start in range(0, len(X), size):
+            part = slice(start, start + size)
+            out[:, part] = self._predict_batch(X[part], only_mu).numpy()
+        unit = self.scaler_y_.scale_[0]
+        out[0] = out[0] * unit + self.scaler_y_.mean_[0]
+        if only_mu:
+            return out[0], out[0], out[0]
+        out[1:] *= unit**2
+        return out[0], out[1], out[2]
+
+    @torch.no_grad()
+    def _predict_batch(self, X: Array, only_mu: bool) -> Tensor:  # (3, n) or (1, n)
+        """One forward pass: μ and the two parts of v, in standardised units."""
+        network, posterior = self.network_, self.posterior_
+        phi = network.features(network.encoding(self._scaled(X)))
+        mu = posterior.mu(phi)
+        if only_mu:
+            return mu.mean(0, keepdim=True)
+        constant = mu.new_full((len(X),), self.residual_variance_)
+        zero = mu.new_zeros(len(X))
+        spread = mu.var(0, correction=0)
+        if self.scale == "constant":
+            parts = constant, zero
+        elif self.scale == "posterior":
+            homoscedastic = self.homoscedastic_posterior_
+            parts = constant, homoscedastic.epistemic(phi).mean(0) + spread
+        else:
+            aleatoric = network.noise_variance(phi).mean(0)
+            if self.scale == "aleatoric":
+                parts = aleatoric, zero
+            else:
+                parts = aleatoric, posterior.epistemic(phi).mean(0) + spread
+        return torch.stack([mu.mean(0), *parts])
+
+
+def _residual_variance(
+    posterior: LastLayerPosterior, batches: FeatureBatches, weight: Tensor
+) -> float:
+    """Mean squared training residual σ² of the ensemble's mean."""
+    squares, start = 0.0, 0
+    for batch in batches:
+        w = weight[start : start + batch.y.shape[1]]
+        residual = batch.y[0] - posterior.mu(batch.phi).mean(0)
+        squares += float((w * residual.square()).sum())
+        start += len(w)
+    return squares / float(weight.sum())
+
+
+def _check_prior_precision(value: Any) -> float:
+    return check_number(
+        "prior_precision",
+        value,
+        low=0,
+        low_open=True,
+        hint="Use 1.0, as the paper does, if unsure.",
+    )
+
+
+def _draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """A seed for torch, without touching numpy's global generator."""
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31))
+    return int(check_random_state(random_state).randint(2**31 - 1))
