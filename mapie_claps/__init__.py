@@ -15,13 +15,23 @@ The data flow through the modules in this order::
 
 from importlib.metadata import version
 
+from ._quantile import conformal_quantile, conformal_rank
+from .conformity_score import ClapsScore
 from .curvature import HeteroscedasticGGN
+from .explanation import Explanation, explain
 from .regressor import ClapsRegressor, PredictiveVariance
+from .scale_estimator import ClapsScaleEstimator
 
 __version__ = version("mapie-claps")
 
 __all__ = [
     "ClapsRegressor",
+    "ClapsScaleEstimator",
+    "ClapsScore",
+    "Explanation",
     "HeteroscedasticGGN",
     "PredictiveVariance",
+    "conformal_quantile",
+    "conformal_rank",
+    "explain",
 ]

@@ -5,11 +5,13 @@ Everything here lives in standardised units of X and y.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
+
 
 class NetworkOutput(NamedTuple):
     """What one forward pass gives, for each of the K members."""
@@ -94,8 +96,7 @@ class HeteroscedasticNetwork(nn.Module):
         sizes = [encoding.n_outputs, *layer_sizes]
         self.encoding = encoding
         self.trunk = nn.ModuleList(
-            BatchedLinear(n_members, a, b, generator)
-            for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+            BatchedLinear(n_members, a, b, generator) for a, b in pairwise(sizes)
         )
         self.mean_head = BatchedLinear(n_members, sizes[-1], 1, generator)
         self.noise_head = BatchedLinear(n_members, sizes[-1], 1, generator)

@@ -130,8 +130,8 @@ def _factor(precision: Tensor) -> Tensor:
     identity = torch.eye(len(precision), dtype=precision.dtype)
     for jitter in (0.0, *(size * 10.0**e for e in range(-15, -8))):
         try:
-            scale = invsqrt_precision(precision + jitter * identity)
-        except torch.linalg.LinAlgError:
+            scale: Tensor = invsqrt_precision(precision + jitter * identity)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             continue
         if bool(torch.isfinite(scale).all()):
             if jitter:
@@ -321,7 +321,7 @@ def minimise_over_prior_precision(objective: Callable[[float], float]) -> float:
     low, high = PRIOR_PRECISION_LIMITS
     values = {p: objective(p) for p in PRIOR_PRECISION_GRID}
     while True:
-        best = min(values, key=lambda p: values[p])
+        best: float = min(values, key=lambda p: values[p])
         if best == min(values) and best > low:
             candidate = best / 10**0.5
         elif best == max(values) and best < high:

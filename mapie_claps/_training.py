@@ -263,7 +263,7 @@ class _Trainer:
             p.copy_(kept)
 
     def _settled(self) -> bool:
-        """Whether the curve that decides stopped falling: the last tenth gains ≤ tol."""
+        """Whether the loss that decides gained at most tol in the last tenth."""
         tol = self.config.tol
         curve = self.result.validation_curve or self.result.loss_curve
         if tol is None or len(curve) < 10:

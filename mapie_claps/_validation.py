@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 
 def check_number(
@@ -43,6 +43,6 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> An
     raise_for(name, value, "one of " + ", ".join(map(repr, choices)), hint)
 
 
-def raise_for(name: str, value: Any, expected: str, hint: str) -> Any:
+def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     """Raise the error of all checks."""
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")

@@ -18,27 +18,19 @@ from torch import Tensor
 from . import _recipe
 from ._compat import validate_data
 from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding, quantile_edges
-from ._posterior import (
-    FeatureBatch,
-    FeatureBatches,
-    LastLayerMoments,
-    LastLayerPosterior,
-    batch_moments,
-    feature_batch,
-    held_out_nll,
-    log_marginal_likelihood,
-    make_posterior,
-    minimise_over_prior_precision,
-    rows_per_batch,
-    sum_moments,
+from ._parameters import (
+    check_parameters,
+    check_prior_precision,
+    check_scale,
+    layer_sizes,
 )
+from ._posterior import rows_per_batch
+from ._predictive import PredictiveModel, fit_predictive_model
 from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
-from ._validation import check_choice, check_integer, check_number, raise_for
 
 __all__ = ["ClapsRegressor", "PredictiveVariance"]
 
 Array = NDArray[np.float64]
-SCALES = ("claps", "aleatoric", "posterior", "constant")
 CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
 
 
@@ -159,10 +151,9 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    network_ : nn.Module
-        The members, in float64.
-    posterior_ : LastLayerPosterior
-        Means, factors of Σ and the sums HᵀWH, HᵀWy of all members.
+    model_ : PredictiveModel
+        The members' network (float64), their posteriors with the sums HᵀWH and HᵀWy,
+        and σ².
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
@@ -312,8 +303,8 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         for name in [a for a in vars(fitted) if a.endswith("_")]:
             delattr(fitted, name)
         fitted._fit(X, y, sample_weight)
-        vars(self).clear()
-        vars(self).update(vars(fitted))
+        self.__dict__.clear()
+        self.__dict__.update(fitted.__dict__)
         return self
 
     def predict(
@@ -368,20 +359,17 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             A fitted copy. With ``last_layer="trained"`` its μ is bit-identical.
         """
         check_is_fitted(self)
-        value = _check_prior_precision(prior_precision)
+        value = check_prior_precision(prior_precision)
         other = copy.copy(self)
         other.prior_precision = value
-        other._set_posteriors(
-            self.posterior_.with_prior_precision(value),
-            self.homoscedastic_posterior_.with_prior_precision(value),
-        )
+        other._set_model(self.model_.with_prior_precision(value))
         return other
 
     @property
     def posterior_covariance_(self) -> Array:
         """Σ of every member, in standardised units."""
-        check_is_fitted(self, "posterior_")
-        covariance: Array = self.posterior_.covariance().numpy()
+        check_is_fitted(self, "model_")
+        covariance: Array = self.model_.posterior.covariance().numpy()
         return covariance
 
     def __sklearn_tags__(self) -> Any:
@@ -389,156 +377,53 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.non_deterministic = False
         return tags
 
-    # Fitting, in the order of the data flow.
-
-    def _fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
-    ) -> None:
+    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Fit this object, which is a copy that nobody else sees."""
-        self._check_params()
-        X, y, weight = self._check_data(X, y, sample_weight)
-        self._fit_scalers(X, y, weight)
+        check_parameters(self.get_params(deep=False))
+        X_, y_, weight = self._check_data(X, y, sample_weight)
+        self._fit_scalers(X_, y_, weight)
         generator = torch.Generator().manual_seed(_draw_seed(self.random_state))
-        Xs, ys = self._scaled(X), self._scaled_target(y)
+        Xs, ys = self._scaled(X_), self._scaled_target(y_)
         ws = torch.from_numpy(weight)
 
         held_out = _recipe.n_held_out(len(Xs), self.validation_fraction)
         rows = split_rows(len(Xs), held_out, self.n_members, generator)
         network = self._new_network(Xs, generator)
         result = self._train(network, Xs, ys, ws, rows, generator)
-        self.network_ = network.cpu().double().eval().requires_grad_(False)
         self.loss_curve_ = result.loss_curve
         self.validation_curve_ = result.validation_curve
         self.n_iter_ = result.n_iter
-        self._fit_posterior(Xs, ys, ws, rows)
+        self._set_model(
+            fit_predictive_model(
+                network.cpu().double().eval().requires_grad_(False),
+                Xs,
+                ys,
+                ws,
+                rows.held_out,
+                self.prior_precision,
+                self.last_layer,
+                self.hessian_structure,
+            )
+        )
         if not result.settled:
             warnings.warn(
-                f"The loss still fell in the last tenth of {result.n_iter} steps. Raise "
-                f"max_steps (now {self.max_steps!r}) or learning_rate (now "
+                f"The loss still fell in the last tenth of {result.n_iter} steps. "
+                f"Raise max_steps (now {self.max_steps!r}) or learning_rate (now "
                 f"{self.learning_rate!r}), or set tol=None to accept it.",
                 ConvergenceWarning,
                 stacklevel=3,
-            )
-
-    def _check_params(self) -> None:
-        """Raise for a parameter that no data could make valid."""
-        for i, size in enumerate(self._layer_sizes()):
-            check_integer(
-                "hidden_layer_sizes or representation_size",
-                size,
-                low=1,
-                hint=f"Entry {i} is not a layer width; use for example 128.",
-            )
-        check_integer("n_members", self.n_members, low=1, hint="Use 1 for one network.")
-        check_integer("n_bins", self.n_bins, low=0, hint="Use 0 for no encoding.")
-        for name in ("max_steps", "batch_size"):
-            if getattr(self, name) != "auto":
-                check_integer(
-                    name, getattr(self, name), low=1, hint="Use 'auto' if unsure."
-                )
-        check_number(
-            "learning_rate",
-            self.learning_rate,
-            low=0,
-            low_open=True,
-            hint="Use the default 3e-3 if unsure.",
-        )
-        check_choice("schedule", self.schedule, ("cosine", "constant"), "Use 'cosine'.")
-        check_number(
-            "weight_decay", self.weight_decay, low=0, hint="Use 0 for no decay."
-        )
-        check_number(
-            "dropout",
-            self.dropout,
-            low=0,
-            high=1,
-            high_open=True,
-            hint="Use 0 for no dropout.",
-        )
-        check_number(
-            "beta", self.beta, low=0, high=1, hint="Use 0 for the Gaussian likelihood."
-        )
-        check_number(
-            "validation_fraction",
-            self.validation_fraction,
-            low=0,
-            high=0.5,
-            hint="Use the default 0.12 if unsure.",
-        )
-        if self.patience is not None:
-            check_integer(
-                "patience", self.patience, low=1, hint="Use None to train to the end."
-            )
-        if self.tol is not None:
-            check_number("tol", self.tol, low=0, hint="Use None never to be warned.")
-        check_number(
-            "variance_floor",
-            self.variance_floor,
-            low=0,
-            low_open=True,
-            hint="Use the default 1e-6 if unsure.",
-        )
-        check_choice(
-            "last_layer", self.last_layer, ("ridge", "trained"), "Use 'ridge'."
-        )
-        check_choice(
-            "hessian_structure",
-            self.hessian_structure,
-            ("full", "diag"),
-            "Use 'full' up to a few thousand features.",
-        )
-        check_choice("scale", self.scale, SCALES, "Use 'claps'.")
-        if isinstance(self.prior_precision, str):
-            check_choice(
-                "prior_precision",
-                self.prior_precision,
-                ("grid", "marglik"),
-                "Or use a positive number, for example 1.0.",
-            )
-        else:
-            _check_prior_precision(self.prior_precision)
-        if self.prior_precision == "grid" and self.validation_fraction == 0:
-            raise_for(
-                "validation_fraction",
-                self.validation_fraction,
-                "a share above 0 with prior_precision='grid'",
-                "Hold out some rows, for example 0.12, or give prior_precision.",
-            )
-        if self.hessian_structure == "diag" and self.last_layer == "ridge":
-            raise_for(
-                "last_layer",
-                self.last_layer,
-                "'trained' with hessian_structure='diag'",
-                "A diagonal does not determine the refitted weights.",
-            )
-
-    def _layer_sizes(self) -> tuple[int, ...]:
-        """Hidden layers, then the representation."""
-        try:
-            return (*self.hidden_layer_sizes, self.representation_size)
-        except TypeError:
-            return raise_for(
-                "hidden_layer_sizes",
-                self.hidden_layer_sizes,
-                "a tuple of integers",
-                "Use for example (128,).",
             )
 
     def _check_data(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
     ) -> tuple[Array, Array, Array]:
         """Rows of positive weight, in float64; weights have mean one."""
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            y_numeric=True,
-            ensure_min_samples=2,
+        X_, y_ = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
         )
-        y = np.asarray(y, dtype=np.float64)
+        y_ = np.asarray(y_, dtype=np.float64)
         weight = _check_sample_weight(
-            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            sample_weight, X_, dtype=np.float64, ensure_non_negative=True
         )
         kept = weight > 0
         if kept.sum() < 2:
@@ -547,8 +432,8 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "expected at least 2. Leave sample_weight out to weigh rows alike."
             )
         if not kept.all():
-            X, y, weight = X[kept], y[kept], weight[kept]
-        return X, y, weight / weight.mean()
+            X_, y_, weight = X_[kept], y_[kept], weight[kept]
+        return X_, y_, weight / weight.mean()
 
     def _fit_scalers(self, X: Array, y: Array, weight: Array) -> None:
         """Standardise by the training rows; a constant keeps its unit."""
@@ -588,7 +473,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding([e.float() for e in edges]),
-            self._layer_sizes(),
+            layer_sizes(self.get_params(deep=False)),
             self.n_members,
             float(self.variance_floor),
             generator,
@@ -633,127 +518,32 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             generator,
         )
 
-    def _fit_posterior(self, X: Tensor, y: Tensor, weight: Tensor, rows: Rows) -> None:
-        """Sums over the training rows, λ, and the posteriors of both likelihoods."""
-        network = self.network_
-        trained = network.last_layer_weights()
-        by_member = weight.expand(self.n_members, -1)
-        held_out = feature_batch(
-            network, X[rows.held_out], y[rows.held_out], weight[rows.held_out]
-        )
-        with_grid = self.prior_precision == "grid" and rows.held_out.shape[1] > 0
-        if with_grid:
-            by_member = by_member.scatter(1, rows.held_out, 0.0)
-        batches = FeatureBatches(network, X, y, by_member)
-        structure = self.hessian_structure
-        moments = sum_moments(batches, trained, structure)
-        plain = sum_moments((b.homoscedastic() for b in batches), trained, structure)
-        value = self._choose_prior_precision(moments, trained, held_out)
-        if with_grid:
-            moments += batch_moments(held_out, trained, structure)
-            plain += batch_moments(held_out.homoscedastic(), trained, structure)
-        posterior = make_posterior(moments, trained, self.last_layer, value)
-        variance = _residual_variance(posterior, batches, weight)
-        self.residual_variance_ = max(variance, float(self.variance_floor))
-        self._set_posteriors(
-            posterior,
-            make_posterior(plain / self.residual_variance_, trained, "trained", value),
-        )
-
-    def _choose_prior_precision(
-        self, moments: LastLayerMoments, trained: Tensor, held_out: FeatureBatch
-    ) -> float:
-        """λ as given, by held-out likelihood, or by marginal likelihood."""
-        if not isinstance(self.prior_precision, str):
-            return float(self.prior_precision)
-
-        def posterior(value: float) -> LastLayerPosterior:
-            return make_posterior(moments, trained, self.last_layer, value)
-
-        if self.prior_precision == "marglik":
-            return minimise_over_prior_precision(
-                lambda value: -log_marginal_likelihood(posterior(value))
-            )
-        if held_out.y.shape[1] == 0:
-            return 1.0  # too few rows to hold any out: the value of the paper
-        return minimise_over_prior_precision(
-            lambda value: held_out_nll(posterior(value), held_out)
-        )
-
-    def _set_posteriors(
-        self, posterior: LastLayerPosterior, homoscedastic: LastLayerPosterior
-    ) -> None:
-        self.posterior_ = posterior
-        self.homoscedastic_posterior_ = homoscedastic
-        self.prior_precision_ = posterior.prior_precision
-
-    # Predicting.
+    def _set_model(self, model: PredictiveModel) -> None:
+        """Take over networks and posteriors."""
+        self.model_ = model
+        self.prior_precision_ = model.posterior.prior_precision
+        self.residual_variance_ = model.residual_variance
 
     def _predictive(
         self, X: ArrayLike, only_mu: bool = False
     ) -> tuple[Array, Array, Array]:
         """μ, aleatoric and epistemic variance, in units of y and y²."""
-        check_is_fitted(self, "posterior_")
-        check_choice("scale", self.scale, SCALES, "Use 'claps'.")
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        out = np.empty((1 if only_mu else 3, len(X)))
-        size = rows_per_batch(self.network_)
-        for start in range(0, len(X), size):
+        check_is_fitted(self, "model_")
+        scale = check_scale(self.scale)
+        X_ = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        out = np.empty((1 if only_mu else 3, len(X_)))
+        size = rows_per_batch(self.model_.network)
+        for start in range(0, len(X_), size):
             part = slice(start, start + size)
-            out[:, part] = self._predict_batch(X[part], only_mu).numpy()
+            x = self._scaled(X_[part])
+            if only_mu:
+                out[0, part] = self.model_.mu(x).numpy()
+            else:
+                out[:, part] = torch.stack(self.model_.parts(x, scale)).numpy()
         unit = self.scaler_y_.scale_[0]
         out[0] = out[0] * unit + self.scaler_y_.mean_[0]
-        if only_mu:
-            return out[0], out[0], out[0]
         out[1:] *= unit**2
-        return out[0], out[1], out[2]
-
-    @torch.no_grad()
-    def _predict_batch(self, X: Array, only_mu: bool) -> Tensor:  # (3, n) or (1, n)
-        """One forward pass: μ and the two parts of v, in standardised units."""
-        network, posterior = self.network_, self.posterior_
-        phi = network.features(network.encoding(self._scaled(X)))
-        mu = posterior.mu(phi)
-        if only_mu:
-            return mu.mean(0, keepdim=True)
-        constant = mu.new_full((len(X),), self.residual_variance_)
-        zero = mu.new_zeros(len(X))
-        spread = mu.var(0, correction=0)
-        if self.scale == "constant":
-            parts = constant, zero
-        elif self.scale == "posterior":
-            homoscedastic = self.homoscedastic_posterior_
-            parts = constant, homoscedastic.epistemic(phi).mean(0) + spread
-        else:
-            aleatoric = network.noise_variance(phi).mean(0)
-            if self.scale == "aleatoric":
-                parts = aleatoric, zero
-            else:
-                parts = aleatoric, posterior.epistemic(phi).mean(0) + spread
-        return torch.stack([mu.mean(0), *parts])
-
-
-def _residual_variance(
-    posterior: LastLayerPosterior, batches: FeatureBatches, weight: Tensor
-) -> float:
-    """Mean squared training residual σ² of the ensemble's mean."""
-    squares, start = 0.0, 0
-    for batch in batches:
-        w = weight[start : start + batch.y.shape[1]]
-        residual = batch.y[0] - posterior.mu(batch.phi).mean(0)
-        squares += float((w * residual.square()).sum())
-        start += len(w)
-    return squares / float(weight.sum())
-
-
-def _check_prior_precision(value: Any) -> float:
-    return check_number(
-        "prior_precision",
-        value,
-        low=0,
-        low_open=True,
-        hint="Use 1.0, as the paper does, if unsure.",
-    )
+        return (out[0], out[0], out[0]) if only_mu else (out[0], out[1], out[2])
 
 
 def _draw_seed(random_state: int | np.random.RandomState | None) -> int:
