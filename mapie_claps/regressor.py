@@ -430,9 +430,12 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             ensure_min_samples=2,
         )
         y_ = np.asarray(y_, dtype=np.float64)
-        weight = _check_sample_weight(
-            sample_weight, X_, dtype=np.float64, ensure_non_negative=True
-        )
+        weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
+        if weight.min() < 0:
+            raise ValueError(
+                f"Got sample_weight with a negative value, {weight.min()!r}. Use zero "
+                "to leave a row out."
+            )
         kept = weight > 0
         if kept.sum() < 2:
             raise ValueError(

@@ -46,7 +46,7 @@ def test_training_data(bad_X, bad_y, message):
     ("weight", "message"),
     [
         (np.ones(3), "sample_weight.shape == "),
-        (-np.ones(40), "Negative values in data passed to `?sample_weight"),
+        (-np.ones(40), "Got sample_weight with a negative value"),
         (
             np.eye(40)[0],
             "Got sample_weight with 1 positive weights, but expected at least",

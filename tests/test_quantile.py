@@ -74,7 +74,7 @@ def coverages(n_cal, n_draws, seed):
     for i in range(n_draws):
         at = rng.integers(len(POOL), size=n_cal)
         y = rng.normal(TRUE_MEAN[at], TRUE_STD[at])
-        mu, std = model.predict(X_test[at], return_std=True)
+        mu = model.predict(X_test[at])
         scores = np.abs(score.get_signed_conformity_scores(y, mu, X=X_test[at]))
         _, low, up = score.get_bounds(X_test, np.array([0.5, 0.1]), mapie, scores)
         out[i] = [exact_coverage(low[:, j], up[:, j]) for j in range(2)]
@@ -109,6 +109,12 @@ def test_too_few_scores_are_named_with_the_remedy():
         ValueError, match=r"Got 8 .*confidence_level=0.9 .*least 9\. Ca"
     ):
         conformal_quantile(np.arange(8.0), [0.1])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.5, np.nan])
+def test_level_outside_the_unit_interval(alpha):
+    with pytest.raises(ValueError, match="Got confidence_level=.*strictly between 0"):
+        conformal_rank(10, alpha)
 
 
 def test_ties_and_duplicates_keep_the_rank():
