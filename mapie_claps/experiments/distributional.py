@@ -86,7 +86,7 @@ class DistributionalScore(BaseRegressionScore):  # type: ignore[misc]
         """Compute the score with the sign of the residual."""
         residual = np.asarray(y, dtype=np.float64) - np.asarray(y_pred)
         score = distributional_score(residual / self._std(X))
-        return np.copysign(score, residual)
+        return np.asarray(np.copysign(score, residual))
 
     def get_estimation_distribution(
         self, y_pred: ArrayLike, conformity_scores: ArrayLike, X: Any = None, **_: Any

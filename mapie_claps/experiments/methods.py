@@ -61,7 +61,9 @@ class Contest:
 
     def scaled_by(self, scale: str) -> ClapsRegressor:
         """The heteroscedastic network with another scale."""
-        return copy.copy(self.heteroscedastic).set_params(scale=scale)
+        model = copy.copy(self.heteroscedastic)
+        model.set_params(scale=scale)
+        return model
 
     def interval(self, method: str) -> Array:
         """Bounds of the test rows, shape (n_test, 2)."""

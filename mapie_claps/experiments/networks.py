@@ -100,7 +100,7 @@ def _new_network(
 
 def _linear(n_inputs: int, n_outputs: int, generator: torch.Generator) -> nn.Linear:
     """A layer drawn from our own generator, not from the global one."""
-    layer = nn.utils.skip_init(nn.Linear, n_inputs, n_outputs)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_inputs, n_outputs)
     bound = n_inputs**-0.5
     with torch.no_grad():
         layer.weight.uniform_(-bound, bound, generator=generator)
@@ -135,7 +135,7 @@ class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _scaled(self, X: Array) -> Array:
-        return np.clip(self.scaler_X_.transform(X), -CLIP, CLIP)
+        return np.asarray(np.clip(self.scaler_X_.transform(X), -CLIP, CLIP))
 
     def _outputs(self, X: ArrayLike) -> Array:  # (n, n_outputs)
         check_is_fitted(self)

@@ -57,7 +57,7 @@ def mean_width(y_interval: ArrayLike) -> Array:
     array([3.])
     """
     bounds = _bounds(y_interval)
-    finite = np.isfinite(bounds).all(axis=(0, 1))
+    finite = _finite_levels(bounds)
     widths = np.full(bounds.shape[2], np.inf)
     if finite.any():
         widths[finite] = _host.mean_width(bounds[:, :, finite])
@@ -93,7 +93,7 @@ def interval_score(
     """
     y_, bounds = _check(y, y_interval)
     levels = _levels(confidence_level, bounds.shape[2])
-    finite = np.isfinite(bounds).all(axis=(0, 1))
+    finite = _finite_levels(bounds)
     return np.array(
         [
             _host.interval_score(y_, bounds[:, :, [j]], level) if finite[j] else np.inf
@@ -285,6 +285,11 @@ def _bounds(y_interval: ArrayLike) -> Array:
             "infinities are bounds."
         )
     return bounds
+
+
+def _finite_levels(bounds: Array) -> NDArray[np.bool_]:
+    """Levels without an infinite bound, shape (n_levels,)."""
+    return np.asarray(np.isfinite(bounds).all(axis=(0, 1)))
 
 
 def _check(y: ArrayLike, y_interval: ArrayLike) -> tuple[Array, Array]:
