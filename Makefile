@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test lint test-newest test-mapie09 clean
 
 demo: $(VENV)/.installed
-	$(VENV)/bin/python examples/demo.py
+	$(VENV)/bin/python -m mapie_claps.demo
 
 test: lint test-newest test-mapie09
 

@@ -55,9 +55,10 @@ class Rows:
 def split_rows(
     n: int, n_held_out: int, n_members: int, generator: torch.Generator
 ) -> Rows:
-    """Give each member its own hold-out."""
-    order = torch.rand(n_members, n, generator=generator).argsort(dim=1)
-    return Rows(order[:, n_held_out:], order[:, :n_held_out])
+    """Hold out another block of one permutation for each member."""
+    order = torch.randperm(n, generator=generator)
+    shifted = torch.stack([order.roll(-k * n_held_out) for k in range(n_members)])
+    return Rows(shifted[:, n_held_out:], shifted[:, :n_held_out])
 
 
 def gaussian_nll(y: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
@@ -118,6 +119,24 @@ def train(
         ).run()
 
 
+def _flatten_parameters(network: HeteroscedasticNetwork) -> Tensor:
+    """Lay all weights and all gradients end to end.
+
+    The network's parameters become views of the result, so that the optimiser acts on
+    one tensor.
+    """
+    parameters = list(network.parameters())
+    flat = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
+    flat.grad = torch.zeros_like(flat)
+    start = 0
+    for p in parameters:
+        part = slice(start, start + p.numel())
+        p.data = flat.detach()[part].view_as(p)
+        p.grad = flat.grad[part].view_as(p)
+        start = part.stop
+    return flat
+
+
 class _Trainer:
     """State of one run of training."""
 
@@ -134,15 +153,16 @@ class _Trainer:
         self.network, self.config, self.generator = network, config, generator
         self.X, self.y, self.weight, self.rows = X, y, weight, rows
         self.device = X.device
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.flat = _flatten_parameters(network)
         self.optimizer = torch.optim.AdamW(
-            self.parameters,
+            [self.flat],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=True,
         )
         self.result = TrainingResult()
         self.best = torch.full((network.n_members,), math.inf, device=self.device)
+        self.parameters = list(network.parameters())
         self.best_parameters = [p.detach().clone() for p in self.parameters]
 
     def run(self) -> TrainingResult:
@@ -193,7 +213,7 @@ class _Trainer:
         )
         weight = None if self.weight is None else self.weight[batch]
         loss = _loss(out, self.y[batch], weight, self.config.beta)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=False)
         loss.sum().backward()
         self._clip_gradients()
         self.optimizer.step()
@@ -229,11 +249,12 @@ class _Trainer:
     def _clip_gradients(self) -> None:
         """Scale the gradient of each member to a norm of at most the limit."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        squares = [g.flatten(1).square().sum(1) for g in gradients]
+        squares = [g.square().sum((1, 2)) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()
-        factor = (MAX_GRADIENT_NORM / norm).clamp(max=1.0)
-        for g in gradients:
-            g.mul_(factor.view(-1, 1, 1))
+        factor = (MAX_GRADIENT_NORM / norm).clamp_(max=1.0)
+        if bool((factor < 1).any()):
+            for g in gradients:
+                g.mul_(factor.view(-1, 1, 1))
 
     def _evaluate(self, step: int, training_loss: float) -> bool:
         """Record both losses, keep better members; False if none got better."""

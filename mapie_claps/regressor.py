@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import _recipe
 from ._compat import validate_data
-from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding, quantile_edges
+from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding
 from ._parameters import (
     check_parameters,
     check_prior_precision,
@@ -93,22 +93,23 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    hidden_layer_sizes : tuple of int, default=(128,)
+    hidden_layer_sizes : tuple of int, default=(64, 64)
         Widths of the hidden layers before the representation.
-    representation_size : int, default=128
+    representation_size : int, default=64
         Size d of φ(x), the layer that both heads share.
     n_members : int, default=8
         Networks trained side by side as one batched network. μ is their mean,
         aleatoric variance their mean h², epistemic variance their mean φᵀΣφ plus the
         variance of μ over them.
     n_bins : int, default=16
-        Quantile bins of the piecewise-linear encoding that stands beside each
-        standardised feature; 0 for none.
+        Most quantile bins of the piecewise-linear encoding that stands beside each
+        standardised feature; fewer where there are many columns, 0 for none. Columns
+        of few distinct values are encoded value by value.
     max_steps : int or "auto", default="auto"
         Steps of the optimiser (AdamW). "auto" grows with the number of rows.
     batch_size : int or "auto", default="auto"
         Rows in one step of one member; more than there are means all.
-    learning_rate : float, default=3e-3
+    learning_rate : float, default=1e-2
         Peak learning rate.
     schedule : {"cosine", "constant"}, default="cosine"
         Cosine decay to zero after a short warm-up, or a constant learning rate.
@@ -116,13 +117,14 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Decoupled weight decay.
     dropout : float, default=0.0
         Share of hidden units dropped in training.
-    beta : float, default=0.0
-        Exponent of the β-NLL loss; 0 is the Gaussian likelihood.
+    beta : float, default=0.5
+        Exponent of the β-NLL loss, which weighs each row by h²ᵝ; 0 is the Gaussian
+        likelihood.
     validation_fraction : float, default=0.12
         Share of the training rows that each member holds out (each its own) to keep
         its best state and to choose ``prior_precision="grid"``. 0 holds out none.
     patience : int or None, default=None
-        Evaluations (there are 40 in a full run) without a better member after which
+        Evaluations (there are 20 in a full run) without a better member after which
         training stops. None trains to the end.
     tol : float or None, default=0.05
         A ``ConvergenceWarning`` is given where more than this share of the whole gain
@@ -190,17 +192,17 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: tuple[int, ...] = (128,),
-        representation_size: int = 128,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        representation_size: int = 64,
         n_members: int = 8,
         n_bins: int = 16,
         max_steps: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 3e-3,
+        learning_rate: float = 1e-2,
         schedule: str = "cosine",
         weight_decay: float = 1e-3,
         dropout: float = 0.0,
-        beta: float = 0.0,
+        beta: float = 0.5,
         validation_fraction: float = 0.12,
         patience: int | None = None,
         tol: float | None = 0.05,
@@ -270,6 +272,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "learning_rate": 3e-3,
             "schedule": "constant",
             "weight_decay": 0.0,
+            "beta": 0.0,
             "validation_fraction": 0.0,
             "tol": None,
             "variance_floor": 1e-3,
@@ -477,11 +480,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Tensor, generator: torch.Generator
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
-        edges = (
-            quantile_edges(X, self.n_bins)
-            if self.n_bins
-            else [X.new_empty(0)] * X.shape[1]
-        )
+        edges = _recipe.bin_edges(X, self.n_bins)
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding([e.float() for e in edges]),
             layer_sizes(self.get_params(deep=False)),
@@ -514,7 +513,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             beta=float(self.beta),
             dropout=float(self.dropout),
             patience=self.patience,
-            n_evaluations=40,
+            n_evaluations=20,
             tol=self.tol,
             verbose=self.verbose,
         )

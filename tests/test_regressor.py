@@ -39,7 +39,7 @@ def test_fitted_attributes(data):
     model = tiny().fit(*data[0])
     assert model.n_iter_ == 60
     assert model.n_features_in_ == 3
-    assert len(model.loss_curve_) == len(model.validation_curve_) == 60
+    assert len(model.loss_curve_) == len(model.validation_curve_) == 20
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     assert model.prior_precision_ > 0
     assert not hasattr(model, "feature_names_in_")
