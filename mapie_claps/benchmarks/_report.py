@@ -279,6 +279,8 @@ def draw(table: Table, contests: Sequence[Contest], path: Path) -> None:
         )
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
+    for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        formatter("{x:g}")
     axes.set_xticks(range(len(contests)), [c.dataset for c in contests])
     axes.set_ylabel("interval score / that of the picked peer")
     axes.set_title("Below the line: better than the peer picked on training rows")

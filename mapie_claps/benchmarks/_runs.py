@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def run_task(task: Task) -> Row:
     """
     with threadpool_limits(1), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        if module := BY_NAME[task.method].requires:
+            import_module(module)  # seconds for ngboost, which are not its fit time
         row = _measure(task)
     row["warnings"] = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
     return row
