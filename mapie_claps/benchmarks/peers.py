@@ -19,6 +19,7 @@ Examples
 
 import argparse
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from ._runs import Task, append_row, check_settings, key_of, read_rows, run_all
 
 DESCRIPTION = "CLAPS against tuned peers: coverage, width, interval score, time"
 ADVICE = 'Install what is missing with: pip install "mapie-claps[bench]"'
+
+MAPIE_FLOOR = (1, 6)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,12 +125,11 @@ def _methods(names: list[str] | None) -> list[str]:
     absent = sorted(str(m) for m in modules if find_spec(str(m)) is None)
     if absent:
         raise ValueError(f"Got no module named {', '.join(absent)}. {ADVICE}")
-    import mapie.regression
-
-    if not hasattr(mapie.regression, "SplitConformalRegressor"):
+    installed = version("mapie")
+    if tuple(int(part) for part in installed.split(".")[:2]) < MAPIE_FLOOR:
         raise ValueError(
-            "Got a MAPIE before 1.0, but the benchmark calls SplitConformalRegressor. "
-            "Install a newer one: pip install -U mapie"
+            f"Got MAPIE {installed}, but the benchmark needs 1.6 or later, for the right "
+            "CQR intervals. Install it: pip install -U mapie"
         )
     return [name for name in BY_NAME if name in wanted]
 

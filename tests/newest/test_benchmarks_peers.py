@@ -418,3 +418,11 @@ def test_absent_library_is_named(monkeypatch, capsys):
         'no module named crepes. Install what is missing with: pip install "mapie'
         in err
     )
+
+
+def test_old_mapie_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("mapie_claps.benchmarks.peers.version", lambda name: "1.5.0")
+    with pytest.raises(SystemExit, match="2"):
+        main(["peers", "--smoke", "--methods", "split-histgb"])
+    err = " ".join(capsys.readouterr().err.split())
+    assert "Got MAPIE 1.5.0, but the benchmark needs 1.6 or later" in err
