@@ -128,8 +128,8 @@ def _methods(names: list[str] | None) -> list[str]:
     installed = version("mapie")
     if tuple(int(part) for part in installed.split(".")[:2]) < MAPIE_FLOOR:
         raise ValueError(
-            f"Got MAPIE {installed}, but the benchmark needs 1.6 or later, for the right "
-            "CQR intervals. Install it: pip install -U mapie"
+            f"Got MAPIE {installed}, but the benchmark needs 1.6 or later, whose CQR "
+            "intervals are right. Install it: pip install -U mapie"
         )
     return [name for name in BY_NAME if name in wanted]
 
