@@ -270,9 +270,9 @@ SPLIT = _method(
     _histgb_band,
     _calibration.mapie_absolute,
     _histgb_grid(
-        (0.1, 31, 20, (50, 100, 300)),
-        (0.1, 8, 5, (100, 300, 600)),
-        (0.1, 3, 5, (300, 1000)),
+        (0.1, 31, 20, (50, 100, 200)),
+        (0.1, 8, 5, (100, 200, 400)),
+        (0.2, 3, 5, (150, 500)),
     ),
     free=("max_iter",),
 )
@@ -335,7 +335,7 @@ METHODS = (
         [
             {"max_depth": depth, "n_estimators": n}
             for depth in (3, 5)
-            for n in (50, 100, 200)
+            for n in (40, 80, 160)
         ],
         free=("n_estimators",),
         slow=True,

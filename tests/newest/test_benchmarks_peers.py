@@ -172,8 +172,12 @@ def test_method_tuned_after_another_takes_its_parameters():
     counting = CountingMethod()
     first = counting.method()
     second = replace(first, grid=[{"power": 0.0}, {"power": 0.5}], after=first)
+    alone = tune(first, X, y, alpha=0.1, seed=0)
     choice = tune(second, X, y, alpha=0.1, seed=0)
     assert choice.params == {"shift": 0.0, "power": 0.5}
+    # Six fits of the first, which is not tuned again, and three of the second.
+    assert len(counting.fitted) == 6 + 3
+    assert choice.seconds > alone.seconds > 0
 
 
 def test_nothing_to_tune_has_no_score():
