@@ -54,4 +54,5 @@ def _nearest(support: Array, value: Array) -> Array:
     right = np.searchsorted(support, value).clip(0, len(support) - 1)
     left = (right - 1).clip(0)
     closer = np.abs(value - support[left]) <= np.abs(support[right] - value)
-    return np.where(closer, support[left], support[right])
+    nearest: Array = np.where(closer, support[left], support[right])
+    return nearest
