@@ -23,6 +23,7 @@ class Estimate:
     mean: float
     se: float
     n: int
+    signed: bool = False  # a difference, written with its sign
 
     @property
     def positive(self) -> bool:
@@ -35,7 +36,7 @@ class Estimate:
         return self.mean < 0 and -self.mean >= CLEAR * self.se
 
     def __str__(self) -> str:
-        sign = "−" if self.mean < 0 else "+"
+        sign = "−" if self.mean < 0 else "+" if self.signed else ""
         return f"{sign}{_digits(abs(self.mean))} ± {_digits(self.se)}"
 
 
@@ -54,11 +55,11 @@ class Claim:
     why: str = ""  # shown where the claim does not hold
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float], signed: bool = False) -> Estimate:
     """Mean and standard error of independent values."""
     found = np.asarray(values, dtype=np.float64)
     se = float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else 0.0
-    return Estimate(float(found.mean()), se, len(found))
+    return Estimate(float(found.mean()), se, len(found), signed)
 
 
 def values(
@@ -88,7 +89,7 @@ def paired(
     """Difference between two settings, run by run."""
     a = values(rows, metric, **one, **where)
     b = values(rows, metric, **other, **where)
-    return estimate([transform(a[key], b[key]) for key in a if key in b])
+    return estimate([transform(a[key], b[key]) for key in a if key in b], signed=True)
 
 
 def relative(a: float, b: float) -> float:
@@ -119,3 +120,8 @@ def near_nominal(found: Estimate) -> bool:
 def listed(parts: dict[str, Any]) -> str:
     """``name value; name value``."""
     return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def above_one(ratio: Estimate) -> Estimate:
+    """A ratio as its difference from one."""
+    return Estimate(ratio.mean - 1, ratio.se, ratio.n, signed=True)

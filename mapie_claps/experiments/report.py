@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import claims, sensitivity_claims
+from . import benchmark_claims, claims, sensitivity_claims
 from .evidence import CLEAR, NEAR_COVERAGE, NEAR_RATIO, Claim
 from .runs import Row
 
 CLAIMS: dict[str, tuple[Callable[[Sequence[Row]], list[Claim]], ...]] = {
     "mechanism": (claims.mechanism,),
     "contraction": (claims.contraction,),
-    "benchmark": (claims.benchmark, claims.by_data_set),
+    "benchmark": (benchmark_claims.aggregate, benchmark_claims.by_data_set),
     "prior_precision": (sensitivity_claims.prior_precision,),
     "calibration_size": (sensitivity_claims.calibration_size,),
     "representation_size": (sensitivity_claims.representation_size,),

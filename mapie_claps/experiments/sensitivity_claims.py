@@ -8,6 +8,7 @@ from .evidence import (
     NEAR_RATIO,
     Claim,
     Estimate,
+    above_one,
     listed,
     mean,
     near_nominal,
@@ -110,7 +111,7 @@ def calibration_size(rows: Sequence[Row]) -> list[Claim]:
     """Sensitivity to the split."""
     grid = _Grid("Appendix: calibration size", rows, sensitivity.CALIBRATION_FRACTIONS)
     width, score = grid.means("width_ratio")[0.30], grid.means("relative_score")[0.30]
-    over = Estimate(width.mean - 1, width.se, width.n)
+    over = above_one(width)
     return [
         grid.coverage_is_near("Coverage is stable over the splits."),
         grid.width_is_near_one("Width ratios stay close to one."),
@@ -140,7 +141,7 @@ def representation_size(rows: Sequence[Row]) -> list[Claim]:
         "Appendix: representation dimension", rows, sensitivity.REPRESENTATION_SIZES
     )
     width, score = grid.means("width_ratio")[16], grid.means("relative_score")
-    over = Estimate(width.mean - 1, width.se, width.n)
+    over = above_one(width)
     return [
         grid.coverage_is_near("Coverage stays near 0.90."),
         Claim(
