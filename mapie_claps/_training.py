@@ -101,11 +101,21 @@ def train(
     rows: Rows,
     config: TrainingConfig,
     generator: torch.Generator,
+    device: torch.device,
 ) -> TrainingResult:
     """Train in place; every member ends in its best state by held-out likelihood."""
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
+    weight = None if weight is None else weight.to(device)
     with threads_for(work):
-        return _Trainer(network, X, y, weight, rows, config, generator).run()
+        return _Trainer(
+            network.to(device),
+            X.to(device),
+            y.to(device),
+            weight,
+            Rows(rows.fit.to(device), rows.held_out.to(device)),
+            config,
+            generator,
+        ).run()
 
 
 class _Trainer:
@@ -123,6 +133,7 @@ class _Trainer:
     ) -> None:
         self.network, self.config, self.generator = network, config, generator
         self.X, self.y, self.weight, self.rows = X, y, weight, rows
+        self.device = X.device
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters,
@@ -131,21 +142,21 @@ class _Trainer:
             fused=True,
         )
         self.result = TrainingResult()
-        self.best = torch.full((network.n_members,), math.inf)
+        self.best = torch.full((network.n_members,), math.inf, device=self.device)
         self.best_parameters = [p.detach().clone() for p in self.parameters]
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
         config = self.config
         every = max(1, config.max_steps // config.n_evaluations)
-        waited, since_evaluation = 0, torch.zeros(())
+        waited, since_evaluation = 0, torch.zeros((), device=self.device)
         for step, batch in enumerate(self._batches(), start=1):
             since_evaluation += self._step(step, batch)
             if step % every and step != config.max_steps:
                 continue
             taken = every if step % every == 0 else step % every
             improved = self._evaluate(step, float(since_evaluation) / taken)
-            since_evaluation = torch.zeros(())
+            since_evaluation = torch.zeros((), device=self.device)
             waited = 0 if improved else waited + 1
             if config.patience is not None and waited >= config.patience:
                 break
@@ -166,7 +177,7 @@ class _Trainer:
                 epoch = [rows]
             else:
                 order = torch.rand(n_members, n, generator=self.generator).argsort(1)
-                shuffled = rows.gather(1, order)
+                shuffled = rows.gather(1, order.to(self.device))
                 epoch = list(shuffled[:, : n - n % size].split(size, dim=1))
             yield from epoch[:steps]
             steps -= len(epoch)
@@ -208,7 +219,10 @@ class _Trainer:
             (self.network.n_members, batch_size, w) for w in self.network.layer_sizes
         ]
         return [
-            torch.empty(shape).bernoulli_(keep, generator=self.generator).div_(keep)
+            torch.empty(shape)
+            .bernoulli_(keep, generator=self.generator)
+            .div_(keep)
+            .to(self.device)
             for shape in shapes
         ]
 
@@ -252,7 +266,7 @@ class _Trainer:
         """Held-out likelihood of each member; zero where nothing is held out."""
         held_out = self.rows.held_out
         if held_out.shape[1] == 0:
-            return torch.zeros(self.network.n_members)
+            return torch.zeros(self.network.n_members, device=self.device)
         out = self.network.heads(self.network.features(self.X[held_out]))
         weight = None if self.weight is None else self.weight[held_out]
         return _loss(out, self.y[held_out], weight, beta=0.0)
@@ -263,11 +277,10 @@ class _Trainer:
             p.copy_(kept)
 
     def _settled(self) -> bool:
-        """Whether the loss that decides gained at most tol in the last tenth."""
+        """Whether the last tenth brought at most a share ``tol`` of the whole gain."""
         tol = self.config.tol
         curve = self.result.validation_curve or self.result.loss_curve
         if tol is None or len(curve) < 10:
             return True
-        tenth = len(curve) // 10
-        before = min(curve[:-tenth])
-        return before - min(curve[-tenth:]) <= tol
+        best_before, best = min(curve[: -(len(curve) // 10)]), min(curve)
+        return best_before - best <= tol * (curve[0] - best)

@@ -22,6 +22,7 @@ from ._parameters import (
     check_parameters,
     check_prior_precision,
     check_scale,
+    choose_device,
     layer_sizes,
 )
 from ._posterior import rows_per_batch
@@ -123,9 +124,9 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     patience : int or None, default=None
         Evaluations (there are 40 in a full run) without a better member after which
         training stops. None trains to the end.
-    tol : float or None, default=0.01
-        A ``ConvergenceWarning`` is given where the loss still fell by more than this
-        in the last tenth of training. None never warns.
+    tol : float or None, default=0.05
+        A ``ConvergenceWarning`` is given where more than this share of the whole gain
+        in the loss fell into the last tenth of training. None never warns.
     variance_floor : float, default=1e-6
         Added to h², in standardised units.
     prior_precision : float, "grid" or "marglik", default="grid"
@@ -202,7 +203,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         beta: float = 0.0,
         validation_fraction: float = 0.12,
         patience: int | None = None,
-        tol: float | None = 0.01,
+        tol: float | None = 0.05,
         variance_floor: float = 1e-6,
         prior_precision: float | str = "grid",
         last_layer: str = "ridge",
@@ -407,7 +408,8 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         if not result.settled:
             warnings.warn(
-                f"The loss still fell in the last tenth of {result.n_iter} steps. "
+                f"The loss still fell in the last tenth of {result.n_iter} steps, by "
+                f"more than a share tol={self.tol!r} of its whole fall. "
                 f"Raise max_steps (now {self.max_steps!r}) or learning_rate (now "
                 f"{self.learning_rate!r}), or set tol=None to accept it.",
                 ConvergenceWarning,
@@ -419,12 +421,21 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Array, Array, Array]:
         """Rows of positive weight, in float64; weights have mean one."""
         X_, y_ = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            order="C",
+            y_numeric=True,
+            ensure_min_samples=2,
         )
         y_ = np.asarray(y_, dtype=np.float64)
-        weight = _check_sample_weight(
-            sample_weight, X_, dtype=np.float64, ensure_non_negative=True
-        )
+        weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
+        if weight.min() < 0:
+            raise ValueError(
+                f"Got sample_weight with a negative value, {weight.min()!r}. Use zero "
+                "to leave a row out."
+            )
         kept = weight > 0
         if kept.sum() < 2:
             raise ValueError(
@@ -453,7 +464,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _scaled(self, X: Array) -> Tensor:
         """Standardised, clipped inputs in float64."""
         scaler = self.scaler_X_
-        scaled = X.astype(np.float64)
+        scaled = np.array(X, dtype=np.float64, order="C")
         scaled -= scaler.mean_
         scaled /= scaler.scale_
         return torch.from_numpy(np.clip(scaled, -CLIP, CLIP, out=scaled))
@@ -516,6 +527,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             rows,
             config,
             generator,
+            choose_device(self.device),
         )
 
     def _set_model(self, model: PredictiveModel) -> None:
