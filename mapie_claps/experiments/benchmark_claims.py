@@ -214,6 +214,14 @@ def by_data_set(rows: Sequence[Row]) -> list[Claim]:
             f"{largest(score_lacp):.4f}",
             all(abs(e.mean) < SMALL_SHARE for e in against_lacp.values()),
         ),
+        Claim(
+            source,
+            "The quantile keeps the marginal coverage, while the scale moves width "
+            "between inputs.",
+            f"coverage, CLAPS − LACP {versus(rows, 'coverage', 'CLAPS', 'LACP')}; "
+            f"width, mean size of the change {mean_change_of_width(rows):.4f}",
+            abs(versus(rows, "coverage", "CLAPS", "LACP").mean) < 0.01,
+        ),
         *_limits(source, rows),
         Claim(
             source,
@@ -224,6 +232,17 @@ def by_data_set(rows: Sequence[Row]) -> list[Claim]:
             len(better) > 4 and abs(coverage.mean) < 0.01,
         ),
     ]
+
+
+def mean_change_of_width(rows: Sequence[Row]) -> float:
+    """Mean over runs of |width of CLAPS / width of LACP − 1|."""
+    return paired(
+        rows,
+        "width",
+        {"method": "CLAPS"},
+        {"method": "LACP"},
+        transform=lambda a, b: abs(a / b - 1),
+    ).mean
 
 
 def _aggregate_identity(source: str, rows: Sequence[Row]) -> list[Claim]:
@@ -258,7 +277,17 @@ def _limits(source: str, rows: Sequence[Row]) -> list[Claim]:
         m: relative_to(rows, "score", m, "Split CP", case="naval")
         for m in (*ADAPTIVE, "CLAPS")
     }
+    wider = {
+        n: relative_to(rows, "width", "CLAPS", "Split CP", case=n)
+        for n in ("wine_red", "naval")
+    }
     return [
+        Claim(
+            source,
+            "Wine Red and Naval show where the gain ends.",
+            "width, CLAPS relative to Split CP: " + listed(wider),
+            not any(e.negative for e in wider.values()),
+        ),
         Claim(
             source,
             "On Wine Red CQR has the smallest width and the lowest score.",

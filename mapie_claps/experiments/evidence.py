@@ -1,7 +1,7 @@
 """Estimates with standard errors from paired differences."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from .runs import Row
 NEAR_COVERAGE = 0.02
 NEAR_RATIO = 0.05
 CLEAR = 2.0  # standard errors
+# Metrics that are differences already.
+DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,19 @@ class Claim:
     why: str = ""  # shown where the claim does not hold
 
 
-def estimate(values: Sequence[float], signed: bool = False) -> Estimate:
-    """Mean and standard error of independent values."""
-    found = np.asarray(values, dtype=np.float64)
-    se = float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else 0.0
-    return Estimate(float(found.mean()), se, len(found), signed)
+def estimate(found: Mapping[tuple[str, int], float], signed: bool = False) -> Estimate:
+    """Mean over runs, given by case and seed.
+
+    The cases are taken as given and the seeds as drawn: the standard error is that of
+    a stratified sample, and what differs between data sets does not enter it.
+    """
+    strata: dict[str, list[float]] = {}
+    for (case, _), value in found.items():
+        strata.setdefault(case, []).append(value)
+    means = [np.mean(s) for s in strata.values()]
+    variances = [np.var(s, ddof=1) / len(s) for s in strata.values() if len(s) > 1]
+    se = math.sqrt(sum(variances)) / len(strata)
+    return Estimate(float(np.mean(means)), se, len(found), signed)
 
 
 def values(
@@ -75,7 +85,8 @@ def values(
 
 def mean(rows: Sequence[Row], metric: str, **where: Any) -> Estimate:
     """Mean of a metric over matching runs."""
-    return estimate(list(values(rows, metric, **where).values()))
+    found = values(rows, metric, **where)
+    return estimate(found, signed=metric in DIFFERENCES)
 
 
 def paired(
@@ -89,7 +100,8 @@ def paired(
     """Difference between two settings, run by run."""
     a = values(rows, metric, **one, **where)
     b = values(rows, metric, **other, **where)
-    return estimate([transform(a[key], b[key]) for key in a if key in b], signed=True)
+    found = {key: transform(a[key], b[key]) for key in a if key in b}
+    return estimate(found, signed=True)
 
 
 def relative(a: float, b: float) -> float:

@@ -24,8 +24,9 @@ A figure is a mean ± its standard error over runs; a difference is taken run by
 (same data set, same seed, same split) before it is averaged. A claim of direction
 holds if the mean difference has the claimed sign and is at least {CLEAR:g} standard
 errors from zero; "near" means within {NEAR_COVERAGE:g} for a coverage and
-{NEAR_RATIO:g} for a ratio. Single runs on real data share rows between seeds, so that
-their standard errors are somewhat too small.
+{NEAR_RATIO:g} for a ratio. Where data sets are averaged they are taken as given: the
+standard error comes from the seeds within each. Runs on real data share rows between
+seeds, so that their standard errors are somewhat too small.
 """
 
 

@@ -252,6 +252,14 @@ def test_estimates_are_paired():
     assert relative.mean == pytest.approx(np.mean([1 / 2, 5 / 6.5, 0.9]) - 1)
 
 
+def test_standard_errors_take_data_sets_as_given():
+    found = {("a", 0): 1.0, ("a", 1): 3.0, ("b", 0): 101.0, ("b", 1): 103.0}
+    estimate = evidence.estimate(found)
+    assert estimate.mean == 52
+    # Each mean has variance 2 / 2; half their sum has (1 + 1) / 4.
+    assert estimate.se == pytest.approx(math.sqrt(0.5))
+
+
 def test_report_says_why_a_claim_does_not_hold():
     held = evidence.Claim("Here", "Water is wet.", "1 of 1", True, "never shown")
     failed = evidence.Claim("Here", "Pigs fly.", "0 of 3", False, "No wings.")
