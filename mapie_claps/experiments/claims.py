@@ -128,9 +128,9 @@ def _smallest(source: str, rows: Sequence[Row], metric: str, name: str) -> Claim
         f"CLAPS has the smallest {name}.",
         f"lowest mean: {lowest}; CLAPS − " + listed(difference),
         lowest == "CLAPS" and all(e.negative for e in difference.values()),
-        "A single network of this size leaves CLAPS and LACP close to one another; "
-        "the claim is counted as holding only if CLAPS is below each other method by "
-        "two standard errors of the paired difference.",
+        "The mean is the lowest, but not by two standard errors from each other method."
+        if lowest == "CLAPS"
+        else f"{lowest} is lower.",
     )
 
 
@@ -189,6 +189,8 @@ def contraction(rows: Sequence[Row]) -> list[Claim]:
             "The difference of the interval scores stays near zero.",
             listed({f"n={n}:": e for n, e in score.items()}),
             all(abs(e.mean) < NEAR_RATIO for e in score.values()),
+            "With 100 rows CLAPS is better by more than the 0.05 that counts as near: "
+            "the epistemic fraction is larger there than in the paper.",
         ),
         Claim(
             source,
