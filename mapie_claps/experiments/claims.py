@@ -25,10 +25,10 @@ ADAPTIVE = ("LACP", "DCP")
 MUCH_WIDER = 0.2
 
 BRIEF_QUANTILES = (
-    "The paper's CQR is 1.8 times as wide as its other adaptive methods. With the "
-    "same backbone, steps and rate as the others our quantile network is trained "
-    "well enough to be nearly as narrow as LACP; its settings in the paper are not "
-    "given."
+    "The paper's CQR is far wider than its other adaptive methods (1.8 times in "
+    "experiment 1). With the same backbone, steps and rate as the others our quantile "
+    "network is trained well enough to be nearly as narrow as LACP; its settings in "
+    "the paper are not given."
 )
 
 
