@@ -11,25 +11,32 @@ The data flow through the modules in this order::
       → interval   made by MAPIE
       → why        explanation              explain
       → evaluation metrics
+
+    the same for a network of the user's own: module; from batches: streaming; on a
+    cluster: distributed; to a file and back: persistence
 """
 
 from importlib.metadata import version
 
 from ._quantile import conformal_quantile, conformal_rank
+from ._sums import LastLayerSums
 from .conformity_score import ClapsScore
 from .curvature import HeteroscedasticGGN
 from .explanation import Explanation, explain
+from .module import ClapsModule
 from .regressor import ClapsRegressor, PredictiveVariance
 from .scale_estimator import ClapsScaleEstimator
 
 __version__ = version("mapie-claps")
 
 __all__ = [
+    "ClapsModule",
     "ClapsRegressor",
     "ClapsScaleEstimator",
     "ClapsScore",
     "Explanation",
     "HeteroscedasticGGN",
+    "LastLayerSums",
     "PredictiveVariance",
     "conformal_quantile",
     "conformal_rank",
