@@ -12,8 +12,8 @@ The data flow through the modules in this order::
       → why        explanation              explain
       → evaluation metrics
 
-    the same for a network of the user's own: module; from batches: streaming; on a
-    cluster: distributed; to a file and back: persistence
+    the same for a network of the user's own: module; with more rows: updating; from
+    batches: streaming; on a cluster: distributed; to a file and back: persistence
 """
 
 from importlib.metadata import version
@@ -26,6 +26,8 @@ from .explanation import Explanation, explain
 from .module import ClapsModule
 from .regressor import ClapsRegressor, PredictiveVariance
 from .scale_estimator import ClapsScaleEstimator
+from .streaming import StreamingConformalRegressor
+from .updating import partial_sums, sums_of, update_posterior, with_sums
 
 __version__ = version("mapie-claps")
 
@@ -38,7 +40,12 @@ __all__ = [
     "HeteroscedasticGGN",
     "LastLayerSums",
     "PredictiveVariance",
+    "StreamingConformalRegressor",
     "conformal_quantile",
     "conformal_rank",
     "explain",
+    "partial_sums",
+    "sums_of",
+    "update_posterior",
+    "with_sums",
 ]

@@ -58,7 +58,7 @@ def make_predictive(
         _possible_choice(prior_precision, sums),
         in_units(sums.moments, trained, unit, weight),
         trained,
-        last_layer,
+        _last_layer_of_choice(last_layer, prior_precision, sums.structure),
         _held_out(sums, trained, unit),
     )
     total = sums.with_held_out()
@@ -76,6 +76,11 @@ def _possible_choice(value: float | str, sums: LastLayerSums) -> float | str:
     if value == "grid" and sums.n_rows < MIN_ROWS_TO_HOLD_OUT:
         return 1.0
     return value
+
+
+def _last_layer_of_choice(last_layer: str, value: float | str, structure: str) -> str:
+    """The marginal likelihood is exact at the posterior mean, whichever ŵ predicts."""
+    return "ridge" if value == "marglik" and structure == "full" else last_layer
 
 
 def _held_out(sums: LastLayerSums, trained: Tensor, unit: float) -> FeatureBatch:

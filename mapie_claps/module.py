@@ -60,10 +60,11 @@ class ClapsModule(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         on the features. A callable: x → h²(x).
     noise_output : {"variance", "log_variance", "std"}, default="variance"
         What the module's noise is: h², log h² or h.
-    prior_precision : float, "grid" or "marglik", default="grid"
-        λ, for standardised targets. "grid" minimises the predictive negative
-        log-likelihood on a part of the rows, "marglik" maximises the marginal
-        likelihood.
+    prior_precision : float, "grid" or "marglik", default="marglik"
+        λ, for standardised targets. "marglik" maximises the marginal likelihood of
+        the last layer. "grid" minimises the predictive negative log-likelihood on a
+        part of the rows; use it with rows that the network was not trained on, since
+        on rows that it knows no epistemic variance looks best.
     last_layer : {"trained", "ridge"}, default="trained"
         ŵ: the weights as trained (predictions stay those of the module), or the
         posterior mean.
@@ -137,7 +138,7 @@ class ClapsModule(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         last_layer_name: str | None = None,
         noise_variance: str | Callable[[Tensor], Tensor] | None = None,
         noise_output: str = "variance",
-        prior_precision: float | str = "grid",
+        prior_precision: float | str = "marglik",
         last_layer: str = "trained",
         hessian_structure: str = "full",
         scale: str = "claps",

@@ -1,0 +1,320 @@
+"""Scores → intervals from batches: MAPIE's split method for data beyond memory.
+
+Scores are one number per calibration row and are kept (8 MB per million rows): the
+exact conformal quantile needs them. All else stays within one batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._batches import Batch, batches_of, is_batches
+from ._quantile import conformal_quantile
+from ._validation import check_number
+from .conformity_score import ClapsScore
+from .explanation import Explanation
+from .module import ClapsModule
+from .regressor import PredictiveVariance
+
+__all__ = ["StreamingConformalRegressor"]
+
+Array = NDArray[np.float64]
+ROWS_PER_CALL = 65_536  # rows handed to an estimator's predict at a time
+
+
+class StreamingConformalRegressor:
+    r"""Split conformal prediction with ``ClapsScore``, calibrated batch by batch.
+
+    :math:`C_\alpha(x) = \mu(x) \pm q_\alpha\sqrt{v(x)}`, with :math:`q_\alpha` the
+    :math:`\lceil(n+1)(1-\alpha)\rceil`-th smallest calibration score.
+
+    Does what ``SplitConformalRegressor(estimator, conformity_score=ClapsScore(),
+    prefit=True)`` of MAPIE does, with the same scores and the same rank, where the
+    rows do not fit in memory, are not an array (a ``DataLoader``), or where the scores
+    come from elsewhere (a file, a cluster). As there, calibration rows must not have
+    been used to train or fit the estimator.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted, with ``predict(X, return_std=True)``: ``ClapsModule``,
+        ``ClapsRegressor`` or another.
+    confidence_level : float or sequence of float, default=0.9
+        Levels 1 − α of the intervals.
+
+    Attributes
+    ----------
+    conformity_scores_ : ndarray of shape (n_cal,)
+        Scores |y − μ| / √v, in the order in which they came.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from mapie_claps import ClapsModule, StreamingConformalRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> def batches(n):
+    ...     for _ in range(n):
+    ...         X = rng.normal(size=(50, 2))
+    ...         yield X, X[:, 0] + rng.normal(0, 0.1, 50)
+    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(list(batches(2)))
+    >>> conformal = StreamingConformalRegressor(model, confidence_level=[0.8, 0.9])
+    >>> conformal = conformal.conformalize(batches(4))
+    >>> len(conformal.conformity_scores_)
+    200
+    >>> for y_pred, y_interval in conformal.iter_intervals(batches(2)):
+    ...     print(y_interval.shape)
+    (50, 2, 2)
+    (50, 2, 2)
+    """
+
+    def __init__(
+        self, estimator: Any, confidence_level: float | Sequence[float] = 0.9
+    ) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self._levels()
+
+    @classmethod
+    def from_scores(
+        cls,
+        estimator: Any,
+        scores: ArrayLike,
+        confidence_level: float | Sequence[float] = 0.9,
+    ) -> Self:
+        """Calibrate from scores that were computed earlier or elsewhere.
+
+        Parameters
+        ----------
+        estimator : estimator
+            The fitted estimator that the scores were computed with.
+        scores : array-like of shape (n_cal,)
+            Scores |y − μ| / √v.
+        confidence_level : float or sequence of float, default=0.9
+            Levels of the intervals.
+
+        Returns
+        -------
+        StreamingConformalRegressor
+            A calibrated object.
+        """
+        values = np.asarray(scores, dtype=np.float64)
+        if values.ndim != 1 or not len(values) or not (values >= 0).all():
+            raise ValueError(
+                f"Got scores of shape {values.shape}, but expected at least one "
+                "number per calibration row, none of them negative or NaN."
+            )
+        conformal = cls(estimator, confidence_level)
+        conformal.conformity_scores_ = values
+        return conformal
+
+    def conformalize(self, X: Any, y: Any = None) -> Self:
+        """Compute the scores of the calibration rows; earlier ones are dropped.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of (X, y)
+            Calibration rows.
+        y : array-like of shape (n,), optional
+            Their targets, unless X is an iterable of batches.
+
+        Returns
+        -------
+        StreamingConformalRegressor
+            The calibrated object.
+        """
+        self.conformity_scores_ = self.score_rows(X, y)
+        return self
+
+    def partial_conformalize(self, X: Any, y: Any = None) -> Self:
+        """Add calibration rows to those there are.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of (X, y)
+            Calibration rows.
+        y : array-like of shape (n,), optional
+            Their targets, unless X is an iterable of batches.
+
+        Returns
+        -------
+        StreamingConformalRegressor
+            The calibrated object.
+        """
+        earlier = getattr(self, "conformity_scores_", np.empty(0))
+        self.conformity_scores_ = np.concatenate([earlier, self.score_rows(X, y)])
+        return self
+
+    def score_rows(self, X: Any, y: Any = None) -> Array:
+        """Compute scores |y − μ| / √v without keeping them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of (X, y)
+            Rows.
+        y : array-like of shape (n,), optional
+            Their targets, unless X is an iterable of batches.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Scores.
+        """
+        found = [np.empty(0)]
+        for X_, batch in self._parts(X, y, need_y=True):
+            mu, std = self.estimator.predict(X_, return_std=True)
+            found.append(_scores(batch, mu, std))
+        return np.concatenate(found)
+
+    def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
+        """Conformal quantile of each level.
+
+        Parameters
+        ----------
+        allow_infinite_bounds : bool, default=False
+            Whether to give infinity where there are too few scores, not an error.
+
+        Returns
+        -------
+        ndarray of shape (n_levels,)
+            Quantiles of the scores.
+        """
+        if not hasattr(self, "conformity_scores_"):
+            raise ValueError(
+                "Got a StreamingConformalRegressor that is not calibrated. Call "
+                "conformalize, or make it with from_scores."
+            )
+        alphas = [1 - level for level in self._levels()]
+        return conformal_quantile(
+            self.conformity_scores_, alphas, allow_infinite_bounds
+        )
+
+    def predict(self, X: Any) -> Array:
+        """Predict μ(x).
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Point predictions.
+        """
+        found = [self.estimator.predict(part) for part, _ in self._parts(X)]
+        return np.concatenate([np.empty(0), *found])
+
+    def predict_interval(
+        self, X: Any, allow_infinite_bounds: bool = False
+    ) -> tuple[Array, Array]:
+        """Predict points and intervals, in the shapes of MAPIE.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs; batches may be X or (X, y).
+        allow_infinite_bounds : bool, default=False
+            Whether bounds may be infinite where there are too few scores.
+
+        Returns
+        -------
+        tuple of ndarray
+            Points (n,), intervals (n, 2, n_levels).
+        """
+        parts = list(self.iter_intervals(X, allow_infinite_bounds))
+        points = [np.empty(0), *(p for p, _ in parts)]
+        intervals = [np.empty((0, 2, len(self._levels()))), *(i for _, i in parts)]
+        return np.concatenate(points), np.concatenate(intervals)
+
+    def iter_intervals(
+        self, X: Any, allow_infinite_bounds: bool = False
+    ) -> Iterator[tuple[Array, Array]]:
+        """Predict points and intervals one batch at a time, in flat memory.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs; batches may be X or (X, y).
+        allow_infinite_bounds : bool, default=False
+            Whether bounds may be infinite where there are too few scores.
+
+        Yields
+        ------
+        tuple of ndarray
+            Points (n,), intervals (n, 2, n_levels) of one batch.
+        """
+        q = self.quantiles(allow_infinite_bounds)
+        for X_, _ in self._parts(X):
+            mu, std = self.estimator.predict(X_, return_std=True)
+            half = std[:, None] * q
+            yield mu, np.stack([mu[:, None] - half, mu[:, None] + half], axis=1)
+
+    def explain(self, X: Any) -> Explanation:
+        """Explain predictions: μ, the intervals, and the two parts of v.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs.
+
+        Returns
+        -------
+        Explanation
+            Arrays by row.
+        """
+        q = self.quantiles()
+        found = []
+        for X_, _ in self._parts(X):
+            v = self.estimator.predict_variance(X_)
+            found.append((self.estimator.predict(X_), v.aleatoric, v.epistemic))
+        mu, aleatoric, epistemic = (np.concatenate(c) for c in zip(*found, strict=True))
+        half = np.sqrt(aleatoric + epistemic)[:, None] * q
+        return Explanation(
+            mu,
+            mu[:, None] - half,
+            mu[:, None] + half,
+            tuple(self._levels()),
+            PredictiveVariance(aleatoric, epistemic),
+        )
+
+    def __repr__(self) -> str:
+        levels = self.confidence_level
+        return f"StreamingConformalRegressor({self.estimator!r}, {levels!r})"
+
+    def _levels(self) -> list[float]:
+        levels = np.atleast_1d(np.asarray(self.confidence_level, dtype=object))
+        hint = "Use for example 0.9, or [0.8, 0.9]."
+        return [
+            check_number(
+                "confidence_level",
+                level,
+                low=0,
+                high=1,
+                low_open=True,
+                high_open=True,
+                hint=hint,
+            )
+            for level in levels
+        ]
+
+    def _parts(
+        self, X: Any, y: Any = None, need_y: bool = False
+    ) -> Iterator[tuple[Any, Batch]]:
+        """Rows as the estimator takes them, a part at a time."""
+        if not is_batches(X) and not need_y and not isinstance(X, list):
+            # One array: the estimator sees it as it is, names of columns included.
+            yield X, None  # type: ignore[misc]
+            return
+        takes_tensors = isinstance(self.estimator, ClapsModule)
+        for batch in batches_of(X, y, size=ROWS_PER_CALL, need_y=need_y):
+            yield batch.x if takes_tensors else batch.x.numpy(), batch
+
+
+def _scores(batch: Batch, mu: Array, std: Array) -> Array:
+    """Absolute scores as ClapsScore computes them for MAPIE."""
+    if batch.y is None:
+        raise RuntimeError("Scores need y.")
+    signed = ClapsScore().get_signed_conformity_scores(batch.y.numpy(), mu, y_std=std)
+    return np.abs(signed)
