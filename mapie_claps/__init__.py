@@ -24,6 +24,7 @@ from .conformity_score import ClapsScore
 from .curvature import HeteroscedasticGGN
 from .explanation import Explanation, explain
 from .module import ClapsModule
+from .persistence import load, save
 from .regressor import ClapsRegressor, PredictiveVariance
 from .scale_estimator import ClapsScaleEstimator
 from .streaming import StreamingConformalRegressor
@@ -44,7 +45,9 @@ __all__ = [
     "conformal_quantile",
     "conformal_rank",
     "explain",
+    "load",
     "partial_sums",
+    "save",
     "sums_of",
     "update_posterior",
     "with_sums",

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._validation import check_choice
-
 NOISE_OUTPUTS = ("variance", "log_variance", "std")
 # Methods that HeteroscedasticGGN asks for, too.
 NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
@@ -52,8 +50,11 @@ class Backbone:
         column: int,
         noise: str | Callable[[Tensor], Tensor] | None,
         noise_output: str,
+        precision: str,
+        device: str,
     ) -> None:
         self.network = network
+        self.precision, self.device = precision, device
         self.last_layer_name = last_layer_name
         self.column = column
         self.noise = noise
@@ -225,14 +226,17 @@ def split_output(output: Any, n: int) -> tuple[Tensor, Tensor | None]:
 
 
 def wrap(
-    network: nn.Module,  # a private copy
+    module: nn.Module,
     x: Tensor,  # some rows, to see what the network does
+    *,
     last_layer_name: str | None,
     noise_variance: Any,
     noise_output: str,
+    precision: str,
+    device: str,
 ) -> Backbone:
     """Find the mean's layer and the noise by watching a pass over some rows."""
-    check_choice("noise_output", noise_output, NOISE_OUTPUTS, "Use 'variance'.")
+    network = private_copy(module, precision, device)
     layers = {
         name: layer
         for name, layer in network.named_modules()
@@ -252,7 +256,8 @@ def wrap(
     name = _choose_layer(last_layer_name, matches, list(layers))
     column_output = isinstance(output, Tensor) and second is not None
     noise = _choose_noise(network, noise_variance, second is not None, column_output)
-    return Backbone(network, name, matches[name], noise, noise_output)
+    column = matches[name]
+    return Backbone(network, name, column, noise, noise_output, precision, device)
 
 
 def _column_of(mean: Tensor, seen: list[tuple[Tensor, Tensor]]) -> int | None:

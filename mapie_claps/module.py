@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from . import _backbone
+from ._backbone import wrap
 from ._batches import Batch, batches_of, can_be_walked_again, is_batches
 from ._compat import validate_data
 from ._feature_network import FeatureNetwork
@@ -306,7 +306,6 @@ class ClapsModule(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit this object, which is a copy that nobody else sees."""
         check_module_parameters(self.get_params(deep=False))
         self.seed_ = _draw_seed(self.random_state)
-        network = _backbone.private_copy(self.module, self.precision, self.device)
         if not _has_rows_of_its_own(X):
             X = validate_data(self, X, dtype="numeric", ensure_min_samples=0)
 
@@ -320,12 +319,14 @@ class ClapsModule(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.row_ndim_ = first.x.ndim - 1
         if self.row_ndim_ == 1:
             self.n_features_in_ = first.x.shape[1]
-        backbone = _backbone.wrap(
-            network,
+        backbone = wrap(
+            self.module,
             first.x,
-            self.last_layer_name,
-            self.noise_variance,
-            self.noise_output,
+            last_layer_name=self.last_layer_name,
+            noise_variance=self.noise_variance,
+            noise_output=self.noise_output,
+            precision=self.precision,
+            device=self.device,
         )
         self.last_layer_name_ = backbone.last_layer_name
         self.network_ = FeatureNetwork(backbone)

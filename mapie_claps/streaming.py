@@ -74,7 +74,6 @@ class StreamingConformalRegressor:
     ) -> None:
         self.estimator = estimator
         self.confidence_level = confidence_level
-        self._levels()
 
     @classmethod
     def from_scores(
@@ -185,7 +184,7 @@ class StreamingConformalRegressor:
                 "Got a StreamingConformalRegressor that is not calibrated. Call "
                 "conformalize, or make it with from_scores."
             )
-        alphas = [1 - level for level in self._levels()]
+        alphas = [1 - level for level in self.levels]
         return conformal_quantile(
             self.conformity_scores_, alphas, allow_infinite_bounds
         )
@@ -225,7 +224,7 @@ class StreamingConformalRegressor:
         """
         parts = list(self.iter_intervals(X, allow_infinite_bounds))
         points = [np.empty(0), *(p for p, _ in parts)]
-        intervals = [np.empty((0, 2, len(self._levels()))), *(i for _, i in parts)]
+        intervals = [np.empty((0, 2, len(self.levels))), *(i for _, i in parts)]
         return np.concatenate(points), np.concatenate(intervals)
 
     def iter_intervals(
@@ -275,7 +274,7 @@ class StreamingConformalRegressor:
             mu,
             mu[:, None] - half,
             mu[:, None] + half,
-            tuple(self._levels()),
+            tuple(self.levels),
             PredictiveVariance(aleatoric, epistemic),
         )
 
@@ -283,7 +282,9 @@ class StreamingConformalRegressor:
         levels = self.confidence_level
         return f"StreamingConformalRegressor({self.estimator!r}, {levels!r})"
 
-    def _levels(self) -> list[float]:
+    @property
+    def levels(self) -> list[float]:
+        """Confidence levels as a list."""
         levels = np.atleast_1d(np.asarray(self.confidence_level, dtype=object))
         hint = "Use for example 0.9, or [0.8, 0.9]."
         return [

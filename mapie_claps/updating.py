@@ -115,7 +115,7 @@ def with_sums(estimator: Fitted, sums: LastLayerSums) -> Fitted:
     >>> import numpy as np, torch
     >>> from mapie_claps import ClapsModule, sums_of, with_sums
     >>> X, y = np.linspace(-1, 1, 40).reshape(20, 2), np.linspace(0, 1, 20)
-    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X, y)
+    >>> model = ClapsModule(torch.nn.Linear(2, 1), prior_precision=1.0).fit(X, y)
     >>> twice = with_sums(model, sums_of(model) + sums_of(model))
     >>> bool((twice.predict(X, True)[1] < model.predict(X, True)[1]).all())
     True
