@@ -72,7 +72,7 @@ def fit_noise_head(rows: Iterable[NoiseRows], penalty: float) -> NoiseHead:
     for _ in range(MAX_PASSES):
         step = torch.cholesky_solve(current.gradient[:, None], factor).squeeze(1)
         gain = float(current.gradient @ step)
-        if gain <= 1e-10 * float(n):
+        if gain <= 1e-13 * float(n):
             break
         candidate = sums(a - step_size * step)
         # The Fisher matrix may fall short of the Hessian where residuals are large.

@@ -61,12 +61,8 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     dask = _import_dask()
     shared = dask.delayed(estimator, traverse=False)
     one = dask.delayed(_sums_of_partition)
-    merge = dask.delayed(_merge)
     parts = [one(shared, x, t) for x, t in _partitions(X, y)]
-    while len(parts) > 1:
-        pairs = zip(parts[::2], [*parts[1::2], None], strict=False)
-        parts = [a if b is None else merge(a, b) for a, b in pairs]
-    (total,) = dask.compute(parts[0])
+    (total,) = dask.compute(_pairwise(parts, dask.delayed(_merge)))
     if total is None:
         raise ValueError("Got X without rows, but expected at least one.")
     return with_sums(estimator, total)
@@ -202,6 +198,13 @@ def _sums_of_partition(estimator: Any, X: Any, y: Any) -> LastLayerSums | None:
     """Sums of one partition; None if it is empty."""
     _check_partition(X, y)
     return partial_sums(estimator, X, y) if len(X) else None
+
+
+def _pairwise(parts: list[Any], merge: Any) -> Any:
+    """Merge neighbours until one is left."""
+    while len(parts) > 1:
+        parts = [merge(*parts[i : i + 2]) for i in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def _merge(*sums: LastLayerSums | None) -> LastLayerSums | None:
