@@ -122,6 +122,10 @@ def load(
         return _DECODERS[kind](config["state"], context)
 
 
+class _MissingPart(TypeError):
+    """The caller did not pass what the file does not hold."""
+
+
 class _Context:
     """What the parts of a file are decoded with."""
 
@@ -137,7 +141,7 @@ class _Context:
     def _backbone(self, values: dict[str, Any]) -> Backbone:
         """The network given by the user, if it is the one that was saved."""
         if self.network is None:
-            raise TypeError(
+            raise _MissingPart(
                 "Got network=None, but the file holds a ClapsModule, whose network is "
                 "not stored. Pass load(path, network=...)."
             )
@@ -146,7 +150,7 @@ class _Context:
         noise = values["noise"]
         if values["noise_is_callable"]:
             if self.noise_variance is None:
-                raise TypeError(
+                raise _MissingPart(
                     "Got noise_variance=None, but the file holds a ClapsModule whose "
                     "noise_variance was a callable, which is not stored. Pass "
                     "load(path, network=..., noise_variance=...)."
@@ -315,6 +319,7 @@ def _as_file_error(path: Path) -> Iterator[None]:
         FileFormatError,
         import_safetensors().SafetensorError,
         KeyError,
+        TypeError,
         AttributeError,
         ValueError,
         IndexError,
@@ -323,9 +328,9 @@ def _as_file_error(path: Path) -> Iterator[None]:
     )
     try:
         yield
+    except _MissingPart:
+        raise
     except damage as error:
-        raise FileFormatError(
-            f"Cannot load {str(path)!r}. {type(error).__name__}: {error}"
-            if not isinstance(error, FileFormatError)
-            else f"Cannot load {str(path)!r}. {error}"
-        ) from error
+        ours = isinstance(error, FileFormatError)
+        what = str(error) if ours else f"{type(error).__name__}: {error}"
+        raise FileFormatError(f"Cannot load {str(path)!r}. {what}") from error

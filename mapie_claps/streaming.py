@@ -74,6 +74,7 @@ class StreamingConformalRegressor:
     ) -> None:
         self.estimator = estimator
         self.confidence_level = confidence_level
+        _checked_levels(confidence_level)
 
     @classmethod
     def from_scores(
@@ -285,20 +286,7 @@ class StreamingConformalRegressor:
     @property
     def levels(self) -> list[float]:
         """Confidence levels as a list."""
-        levels = np.atleast_1d(np.asarray(self.confidence_level, dtype=object))
-        hint = "Use for example 0.9, or [0.8, 0.9]."
-        return [
-            check_number(
-                "confidence_level",
-                level,
-                low=0,
-                high=1,
-                low_open=True,
-                high_open=True,
-                hint=hint,
-            )
-            for level in levels
-        ]
+        return _checked_levels(self.confidence_level)
 
     def _parts(
         self, X: Any, y: Any = None, need_y: bool = False
@@ -319,3 +307,13 @@ def _scores(batch: Batch, mu: Array, std: Array) -> Array:
         raise RuntimeError("Scores need y.")
     signed = ClapsScore().get_signed_conformity_scores(batch.y.numpy(), mu, y_std=std)
     return np.abs(signed)
+
+
+def _checked_levels(confidence_level: Any) -> list[float]:
+    """One level or several, each between 0 and 1."""
+    interval = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
+    hint = "Use for example 0.9, or [0.8, 0.9]."
+    return [
+        check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
+        for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))
+    ]
