@@ -5,7 +5,6 @@ a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,12 +44,12 @@ def batches_of(
     """Walk X in batches of at most ``size`` rows."""
     parts: Iterator[Batch]
     if is_batches(X):
-        if y is not None or weight is not None:
+        if weight is not None:
             raise ValueError(
-                "Got batches as X together with y or sample_weight. Let each batch be "
-                "(X, y) or (X, y, sample_weight), or pass arrays."
+                "Got sample_weight together with batches as X. Let each batch be (X, "
+                "y, sample_weight)."
             )
-        parts = map(partial(_from_item, need_y=need_y), X)
+        parts = (_from_arrays(*item) for item in items_of(X, y, need_y))
     else:
         if need_y and y is None:
             raise ValueError(
@@ -73,29 +72,34 @@ def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
         yield Batch(*(None if t is None else t[part] for t in batch))  # type: ignore[arg-type]
 
 
-def _from_item(item: Any, need_y: bool) -> Batch:
-    """One element of a loader."""
-    if not isinstance(item, list | tuple):
-        item = (item,)
-    if not 1 <= len(item) <= 3 or (need_y and len(item) < 2):
+def items_of(X: Any, y: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
+    """Elements of a loader as (X, y) or (X, y, weight), y perhaps None."""
+    if y is not None:
         raise ValueError(
-            f"Got a batch of {len(item)} parts, but expected (X, y) or (X, y, "
-            "sample_weight)" + ("." if need_y else ", or X alone.")
+            "Got batches as X together with y. Let each batch be (X, y), or pass "
+            "arrays."
         )
-    if isinstance(item[0], dict | list | tuple):
-        raise TypeError(
-            f"Got a batch whose X is a {type(item[0]).__name__}, but expected one "
-            "array or tensor. Wrap the network in one that takes its inputs as one "
-            "tensor apart."
-        )
-    return _from_arrays(*item)
+    for item in X:
+        parts = tuple(item) if isinstance(item, list | tuple) else (item,)
+        if not 1 <= len(parts) <= 3 or (need_y and len(parts) < 2):
+            raise ValueError(
+                f"Got a batch of {len(parts)} parts, but expected (X, y) or (X, y, "
+                "sample_weight)" + ("." if need_y else ", or X alone.")
+            )
+        if isinstance(parts[0], dict | list | tuple):
+            raise TypeError(
+                f"Got a batch whose X is a {type(parts[0]).__name__}, but expected one "
+                "array or tensor. Wrap the network in one that takes its inputs as one "
+                "tensor apart."
+            )
+        yield parts if len(parts) > 1 else (parts[0], None)
 
 
 def _from_arrays(X: Any, y: Any = None, weight: Any = None) -> Batch:
     """Tensors from what the user gave, lengths and values checked."""
     x = inputs(X)
-    target = None if y is None else _column("y", y, len(x))
-    w = None if weight is None else _column("sample_weight", weight, len(x))
+    target = None if y is None else column("y", y, len(x))
+    w = None if weight is None else column("sample_weight", weight, len(x))
     if w is not None and bool((w < 0).any()):
         raise ValueError(
             f"Got sample_weight={float(w.min())!r} in a row, but expected numbers of "
@@ -127,7 +131,7 @@ def _native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.flags.writeable else array.copy()
 
 
-def _column(name: str, values: Any, n: int) -> Tensor:
+def column(name: str, values: Any, n: int) -> Tensor:
     """One finite float64 number per row."""
     if isinstance(values, Tensor):
         column = values.detach().cpu().double()

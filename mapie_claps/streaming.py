@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from ._batches import Batch, batches_of, is_batches
+from ._batches import column, is_batches, items_of
 from ._quantile import conformal_quantile
 from ._validation import check_number
 from .conformity_score import ClapsScore
@@ -21,7 +22,6 @@ from .regressor import PredictiveVariance
 __all__ = ["StreamingConformalRegressor"]
 
 Array = NDArray[np.float64]
-ROWS_PER_CALL = 65_536  # rows handed to an estimator's predict at a time
 
 
 class StreamingConformalRegressor:
@@ -162,9 +162,9 @@ class StreamingConformalRegressor:
             Scores.
         """
         found = [np.empty(0)]
-        for X_, batch in self._parts(X, y, need_y=True):
+        for X_, target in self._parts(X, y, need_y=True):
             mu, std = self.estimator.predict(X_, return_std=True)
-            found.append(_scores(batch, mu, std))
+            found.append(_scores(target, mu, std))
         return np.concatenate(found)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
@@ -290,22 +290,24 @@ class StreamingConformalRegressor:
 
     def _parts(
         self, X: Any, y: Any = None, need_y: bool = False
-    ) -> Iterator[tuple[Any, Batch]]:
-        """Rows as the estimator takes them, a part at a time."""
-        if not is_batches(X) and not need_y and not isinstance(X, list):
-            # One array: the estimator sees it as it is, names of columns included.
-            yield X, None  # type: ignore[misc]
-            return
-        takes_tensors = isinstance(self.estimator, ClapsModule)
-        for batch in batches_of(X, y, size=ROWS_PER_CALL, need_y=need_y):
-            yield batch.x if takes_tensors else batch.x.numpy(), batch
+    ) -> Iterator[tuple[Any, Any]]:
+        """Parts of X as the user gave them, each with its y."""
+        items = items_of(X, y, need_y) if is_batches(X) else [(X, y)]
+        for x, target, *_ in items:
+            if need_y and target is None:
+                raise ValueError(
+                    "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
+                )
+            tensor = isinstance(x, Tensor) and not isinstance(
+                self.estimator, ClapsModule
+            )
+            yield x.detach().cpu().numpy() if tensor else x, target
 
 
-def _scores(batch: Batch, mu: Array, std: Array) -> Array:
+def _scores(y: Any, mu: Array, std: Array) -> Array:
     """Absolute scores as ClapsScore computes them for MAPIE."""
-    if batch.y is None:
-        raise RuntimeError("Scores need y.")
-    signed = ClapsScore().get_signed_conformity_scores(batch.y.numpy(), mu, y_std=std)
+    target = column("y", y, len(mu)).numpy()
+    signed = ClapsScore().get_signed_conformity_scores(target, mu, y_std=std)
     return np.abs(signed)
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from threading import Thread
 
 import dask
 import dask.array as da
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 from own_networks import Convolution, Pair, seeded, table
 
 from mapie_claps import (
@@ -118,7 +120,7 @@ def test_frames_keep_their_index(regressor):
     assert list(found.index) == list(kept.index)
     np.testing.assert_allclose(found["prediction"], expected[0], rtol=1e-10)
     np.testing.assert_allclose(found["upper_0.9"], expected[1][:, 1, 1], rtol=1e-10)
-    whole = with_sums(model, partial_sums(model, kept[columns].to_numpy(), kept["y"]))
+    whole = with_sums(model, partial_sums(model, kept[columns], kept["y"]))
     np.testing.assert_allclose(
         fitted.posterior_covariance_, whole.posterior_covariance_, rtol=1e-8
     )
@@ -144,39 +146,40 @@ def slowly(block, marker):
     return block
 
 
-def test_a_worker_ends_in_the_middle_of_a_run(regressor, tmp_path):
-    expected = in_memory(regressor)
-    with (
-        LocalCluster(
+@pytest.fixture
+def cluster():
+    """Two worker processes, forked from one that has imported mapie_claps already."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        context = get_mp_context()
+        context.set_forkserver_preload(["distributed", "mapie_claps"])
+        with LocalCluster(
             n_workers=2,
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
-        ) as cluster,
-        Client(cluster) as client,
-        dask.config.set(scheduler=client),
-    ):
-        rows = da.from_array(X, chunks=(20, 3)).map_blocks(
+        ) as cluster:
+            yield cluster
+
+
+def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
+    expected = in_memory(regressor)
+    with Client(cluster) as client, dask.config.set(scheduler=client):
+        rows = da.from_array(X, chunks=(30, 3)).map_blocks(
             slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))
         )
-        targets = da.from_array(y, chunks=20)
-        pids = client.run(os.getpid)
-        future = client.submit(lambda: 0)
-        future.result()
-        victim = next(iter(pids.values()))
-        from threading import Thread
+        targets = da.from_array(y, chunks=30)
+        victim = next(iter(client.run(os.getpid).values()))
+        mark = tmp_path / str(victim)
 
-        def end_one_worker():
-            while not (tmp_path / str(victim)).exists():
+        def end_the_victim():
+            while not mark.exists() or len(mark.read_text()) < 2:
                 time.sleep(0.02)
             os.kill(victim, signal.SIGKILL)
 
-        killer = Thread(target=end_one_worker)
+        killer = Thread(target=end_the_victim)
         killer.start()
         found = on_dask(regressor, rows, targets)
         killer.join()
-        after = client.run(os.getpid)
-    assert victim not in after.values()
-    assert (tmp_path / str(victim)).exists()
+        assert victim not in client.run(os.getpid).values()
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
