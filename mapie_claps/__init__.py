@@ -28,6 +28,7 @@ from .persistence import load, save
 from .regressor import ClapsRegressor, PredictiveVariance
 from .scale_estimator import ClapsScaleEstimator
 from .streaming import StreamingConformalRegressor
+from .training import train_on_batches
 from .updating import partial_sums, sums_of, update_posterior, with_sums
 
 __version__ = version("mapie-claps")
@@ -49,6 +50,7 @@ __all__ = [
     "partial_sums",
     "save",
     "sums_of",
+    "train_on_batches",
     "update_posterior",
     "with_sums",
 ]
