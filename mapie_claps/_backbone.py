@@ -26,7 +26,7 @@ class BackboneOutput(NamedTuple):
 
     phi: Tensor  # (n, d)
     mu: Tensor  # (n,)
-    h2: Tensor | None  # (n,); None if the network has no variance head
+    h2: Tensor  # (n,); NaN if the network has no variance head
 
 
 def _record(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -87,12 +87,12 @@ class Backbone:
         output, calls = run(self.network, x)
         mean, second = split_output(output, len(x))
         phi = self._features(calls, len(x))
-        h2 = None if self.noise is None else self._noise(x, phi, second, calls)
-        return BackboneOutput(
-            _finite("features", phi.cpu().double()),
-            _finite("predictions", mean.cpu().double()),
-            h2,
-        )
+        mu = _finite("predictions", mean.cpu().double())
+        if self.noise is None:
+            h2 = torch.full_like(mu, torch.nan)
+        else:
+            h2 = self._noise(x, phi, second, calls)
+        return BackboneOutput(_finite("features", phi.cpu().double()), mu, h2)
 
     def _watched(self) -> list[nn.Module]:
         layers: list[nn.Module] = [self.last_layer]

@@ -21,6 +21,20 @@ class Batch(NamedTuple):
     y: Tensor | None  # (n,)
     weight: Tensor | None  # (n,), None for ones
 
+    @property
+    def target(self) -> Tensor:
+        """Targets, where there must be some."""
+        if self.y is None:
+            raise ValueError("Got a batch without y. Pass (X, y).")
+        return self.y
+
+    @property
+    def row_weight(self) -> Tensor:
+        """Weights, ones if none were given."""
+        if self.weight is not None:
+            return self.weight
+        return torch.ones(len(self.x), dtype=torch.float64)
+
 
 def is_batches(X: Any) -> bool:
     """Whether X is an iterable of batches rather than one array."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from ._backbone import Backbone, BackboneOutput
@@ -53,22 +52,12 @@ class FeatureNetwork:
 
     def _residual_rows(self, batch: Batch, seed: int | None) -> ResidualRows:
         out = self(batch.x)
-        if out.h2 is None or batch.y is None:
-            raise RuntimeError("Sums need h² and y.")
-        weight = weight_of(batch)
-        residual = batch.y - out.mu
+        weight, residual = batch.row_weight, batch.target - out.mu
         features = FeatureBatch(
             out.phi[None], out.h2[None], residual[None], weight[None]
         )
         key = None if seed is None else row_keys(batch.x, seed)
-        return ResidualRows(features, batch.y, key)
-
-
-def weight_of(batch: Batch) -> Tensor:
-    """Weights of the rows."""
-    if batch.weight is not None:
-        return batch.weight
-    return torch.ones(len(batch.x), dtype=torch.float64)
+        return ResidualRows(features, batch.target, key)
 
 
 class _NoiseRows:
@@ -86,8 +75,7 @@ class _NoiseRows:
         """What is added to the squared residuals."""
         spread = Spread()
         for batch in self.walk():
-            if batch.y is not None:
-                spread += spread_of(batch.y, weight_of(batch))
+            spread += spread_of(batch.target, batch.row_weight)
         return RELATIVE_FLOOR * (spread.variance or 1.0)
 
     def __iter__(self) -> Iterator[NoiseRows]:
@@ -109,7 +97,5 @@ class _NoiseRows:
 
     def _rows(self, batch: Batch) -> NoiseRows:
         out = self.backbone(batch.x)
-        if batch.y is None:
-            raise RuntimeError("A variance head needs y.")
-        squares = (batch.y - out.mu).square() + self.floor
-        return NoiseRows(out.phi, squares, weight_of(batch))
+        squares = (batch.target - out.mu).square() + self.floor
+        return NoiseRows(out.phi, squares, batch.row_weight)

@@ -34,7 +34,7 @@ class ModulePredictive:
     def parts(self, out: BackboneOutput, scale: str) -> PredictiveParts:
         """μ, aleatoric and epistemic variance in units of y and y²."""
         mu, h2 = self.mu(out), out.h2
-        if scale in ("posterior", "constant") or h2 is None:
+        if scale in ("posterior", "constant"):
             h2 = torch.full_like(mu, self.residual_variance * self.unit**2)
         if scale in ("aleatoric", "constant"):
             return PredictiveParts(mu, h2, torch.zeros_like(mu))

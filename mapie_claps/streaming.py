@@ -105,9 +105,7 @@ class StreamingConformalRegressor:
                 f"Got scores of shape {values.shape}, but expected at least one "
                 "number per calibration row, none of them negative or NaN."
             )
-        conformal = cls(estimator, confidence_level)
-        conformal.conformity_scores_ = values
-        return conformal
+        return cls(estimator, confidence_level)._set_scores(values)
 
     def conformalize(self, X: Any, y: Any = None) -> Self:
         """Compute the scores of the calibration rows; earlier ones are dropped.
@@ -124,8 +122,7 @@ class StreamingConformalRegressor:
         StreamingConformalRegressor
             The calibrated object.
         """
-        self.conformity_scores_ = self.score_rows(X, y)
-        return self
+        return self._set_scores(self.score_rows(X, y))
 
     def partial_conformalize(self, X: Any, y: Any = None) -> Self:
         """Add calibration rows to those there are.
@@ -143,8 +140,7 @@ class StreamingConformalRegressor:
             The calibrated object.
         """
         earlier = getattr(self, "conformity_scores_", np.empty(0))
-        self.conformity_scores_ = np.concatenate([earlier, self.score_rows(X, y)])
-        return self
+        return self._set_scores(np.concatenate([earlier, self.score_rows(X, y)]))
 
     def score_rows(self, X: Any, y: Any = None) -> Array:
         """Compute scores |y − μ| / √v without keeping them.
@@ -185,10 +181,14 @@ class StreamingConformalRegressor:
                 "Got a StreamingConformalRegressor that is not calibrated. Call "
                 "conformalize, or make it with from_scores."
             )
-        alphas = [1 - level for level in self.levels]
-        return conformal_quantile(
-            self.conformity_scores_, alphas, allow_infinite_bounds
-        )
+        key = (*self.levels, allow_infinite_bounds)
+        if key not in self._quantiles:
+            self._quantiles[key] = conformal_quantile(
+                self.conformity_scores_,
+                [1 - level for level in self.levels],
+                allow_infinite_bounds,
+            )
+        return self._quantiles[key]
 
     def predict(self, X: Any) -> Array:
         """Predict μ(x).
@@ -287,6 +287,12 @@ class StreamingConformalRegressor:
     def levels(self) -> list[float]:
         """Confidence levels as a list."""
         return _checked_levels(self.confidence_level)
+
+    def _set_scores(self, scores: Array) -> Self:
+        """Take over scores; quantiles of many of them are found once."""
+        self.conformity_scores_ = scores
+        self._quantiles: dict[tuple[float, ...], Array] = {}
+        return self
 
     def _parts(
         self, X: Any, y: Any = None, need_y: bool = False

@@ -132,15 +132,11 @@ def _epoch(
 def _loss(module: nn.Module, batch: Batch, noise_output: str) -> Tensor:
     """Mean loss of a batch."""
     mean, noise = split_output(module(cast_inputs(module, batch.x)), len(batch.x))
-    if batch.y is None:
-        raise RuntimeError("Training needs y.")
-    target = batch.y.to(mean)
+    target = batch.target.to(mean)
     if noise is None:
         rows = mse_loss(mean, target, reduction="none")
     else:
         raw = noise.reshape(-1)
         h2 = {"variance": raw, "log_variance": raw.exp(), "std": raw.square()}
         rows = gaussian_nll_loss(mean, target, h2[noise_output], reduction="none")
-    if batch.weight is not None:
-        rows = rows * batch.weight.to(rows)
-    return rows.mean()
+    return (rows * batch.row_weight.to(rows)).mean()

@@ -183,13 +183,11 @@ def update_posterior(estimator: Fitted, X: Any, y: Any = None) -> Fitted:
 @torch.no_grad()
 def _regressor_sums(estimator: ClapsRegressor, batch: Batch) -> LastLayerSums:
     """Sums over one batch for all members, in standardised units."""
-    if batch.y is None:
-        raise RuntimeError("Sums need y.")
     model = estimator.model_
     X = estimator._scaled(_table(estimator, batch))
-    y = estimator._scaled_target(batch.y.numpy())
+    y = estimator._scaled_target(batch.target.numpy())
     n_members = model.network.n_members
-    weight = torch.ones_like(y) if batch.weight is None else batch.weight
+    weight = batch.row_weight
     rows = feature_batch(
         model.network, X, y.expand(n_members, -1), weight.expand(n_members, -1)
     )

@@ -559,3 +559,87 @@ def test_wrong_number_of_columns():
     model = ClapsModule(mse_network()).fit(X, y)
     with pytest.raises(ValueError, match="expecting 3 features"):
         model.predict(X_NEW[:, :2])
+
+
+class FromFeatures(Pair):
+    def forward(self, x):
+        return self.mean(self.body(x))
+
+    def noise_variance_from_features(self, phi):
+        return torch.nn.functional.softplus(self.noise(phi)) + 1e-3
+
+
+def test_noise_from_features_as_the_curvature_backend_asks_for_it():
+    pair, other = seeded(Pair), FromFeatures()
+    other.load_state_dict(pair.state_dict())
+    a, b = (ClapsModule(m, prior_precision=1.0).fit(X, y) for m in (pair, other))
+    np.testing.assert_allclose(a.predict(X_NEW, True), b.predict(X_NEW, True))
+
+
+class Twice(Scaled):
+    """Calls its last layer twice where a switch is on."""
+
+    twice = False
+
+    def forward(self, x):
+        phi = self.body(x).relu()
+        if self.twice:
+            self.head(phi)
+        return self.head(phi)
+
+
+def test_a_layer_that_is_called_twice_has_no_features():
+    always = Twice()
+    always.twice = True
+    with pytest.raises(ValueError, match="none of its"):
+        ClapsModule(always).fit(X, y)
+    model = ClapsModule(Twice()).fit(X, y)
+    model.network_.backbone.network.twice = True
+    with pytest.raises(ValueError, match="saw inputs of shapes"):
+        model.predict(X_NEW)
+
+
+def test_a_module_that_cannot_be_copied():
+    net = mse_network()
+    net.cache = net(torch.zeros(1, 3))  # needs gradients, is no leaf
+    with pytest.raises(TypeError, match=r"copy\.deepcopy refuses"):
+        ClapsModule(net).fit(X, y)
+
+
+def test_layers_over_time_are_not_the_mean():
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, 1)
+
+        def forward(self, x):  # (n, t, 3): one output per step, the last is the mean
+            return self.head(x)[:, -1]
+
+    with pytest.raises(ValueError, match="none of its"):
+        ClapsModule(Steps()).fit(np.zeros((20, 4, 3)), y[:20])
+
+
+def test_weights_belong_into_the_batches():
+    with pytest.raises(ValueError, match="sample_weight together with batches"):
+        ClapsModule(seeded(Pair)).fit(batches(X, y, 30), sample_weight=np.ones(120))
+    triples = [(a, b, np.full(len(b), 2.0)) for a, b in batches(X, y, 30)]
+    model = ClapsModule(seeded(Pair)).fit(triples)
+    assert model.sums_.spread.weight == 240
+
+
+def test_frozen_and_read_only_inputs():
+    locked = X.copy()
+    locked.flags.writeable = False
+    swapped = X.astype(">f8")
+    model = ClapsModule(mse_network()).fit(X, y)
+    for other in (locked, swapped):
+        np.testing.assert_array_equal(model.predict(other), model.predict(X))
+
+
+def test_rows_without_a_target():
+    model = ClapsModule(mse_network()).fit(X, y)
+    with pytest.raises(ValueError, match="Got y=None"):
+        model.partial_sums(X)
+    with pytest.raises(ValueError, match="without rows"):
+        model.partial_sums(X[:0], y[:0])
+    assert model.predict(X[:0]).shape == (0,)
