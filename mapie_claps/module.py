@@ -19,6 +19,7 @@ from ._feature_network import FeatureNetwork
 from ._module_parameters import check_module_parameters
 from ._module_predictive import make_predictive
 from ._parameters import check_prior_precision, check_scale
+from ._saving import SaveMixin
 from ._sums import LastLayerSums
 from .regressor import PredictiveVariance, _draw_seed
 
@@ -27,7 +28,7 @@ __all__ = ["ClapsModule"]
 Array = NDArray[np.float64]
 
 
-class ClapsModule(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Last-layer Laplace posterior on a trained ``torch.nn.Module``.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with

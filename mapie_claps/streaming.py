@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ._batches import column, is_batches, items_of
 from ._quantile import conformal_quantile
+from ._saving import SaveMixin
 from ._validation import check_number
 from .conformity_score import ClapsScore
 from .explanation import Explanation
@@ -24,7 +25,7 @@ __all__ = ["StreamingConformalRegressor"]
 Array = NDArray[np.float64]
 
 
-class StreamingConformalRegressor:
+class StreamingConformalRegressor(SaveMixin):
     r"""Split conformal prediction with ``ClapsScore``, calibrated batch by batch.
 
     :math:`C_\alpha(x) = \mu(x) \pm q_\alpha\sqrt{v(x)}`, with :math:`q_\alpha` the

@@ -144,6 +144,19 @@ def test_calibrated_state(fitted, path):
     )
 
 
+def test_methods(fitted, path):
+    net = seeded(Pair)
+    model = ClapsModule(net).fit(X, y)
+    model.save(path)
+    same(ClapsModule.load(path, network=net), model)
+    with pytest.raises(FileFormatError, match="with a ClapsModule, but expected"):
+        StreamingConformalRegressor.load(path, network=net)
+    conformal = StreamingConformalRegressor(model).conformalize(X, y)
+    conformal.save(path)
+    again = StreamingConformalRegressor.load(path, network=net)
+    np.testing.assert_array_equal(again.quantiles(), conformal.quantiles())
+
+
 def test_what_cannot_be_saved(fitted, path):
     with pytest.raises(TypeError, match="type dict"):
         save({}, path)
