@@ -16,7 +16,7 @@ def test_out_of_core(estimator, capsys, monkeypatch):
     )
     printed = capsys.readouterr().out
     for stage in ("posterior", "calibration", "intervals"):
-        assert re.search(rf"\| {stage} \| \d+\.\d \| \d+ \|", printed)
+        assert re.search(rf"\| {stage} \| \d+\.\d \| \d+\.\d \| \d+ \|", printed)
     coverage = float(re.search(r"level 0.9: (\d\.\d+)", printed)[1])
     assert 0.86 < coverage < 0.94
 
