@@ -42,7 +42,8 @@ def is_batches(X: Any) -> bool:
         return True
     if isinstance(X, list | tuple):
         pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
-        return bool(X) and pairs and all(hasattr(b[0], "shape") for b in X)
+        # Not hasattr(shape): a row of NumPy numbers is no batch.
+        return bool(X) and pairs and all(getattr(b[0], "ndim", 0) for b in X)
     arrays = ("shape", "__array__", "__dataframe__")
     return isinstance(X, Iterable) and not any(hasattr(X, a) for a in arrays)
 

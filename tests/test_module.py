@@ -312,6 +312,7 @@ def test_arrays_frames_tensors_and_loaders_give_the_same():
     sources = [
         (X, y),
         (X.tolist(), y.tolist()),
+        ([list(row) for row in X], list(y)),
         (frame, pd.Series(y)),
         (torch.from_numpy(X), torch.from_numpy(y)),
         (DataLoader(tensors, batch_size=7, shuffle=True),),
