@@ -12,6 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
+# Training starts near μ = 0 and h² = 1, mean and variance of a standardised target.
+HEAD_GAIN = 0.3
+SOFTPLUS_IS_ONE = math.log(math.e - 1)
+
 
 class NetworkOutput(NamedTuple):
     """What one forward pass gives, for each of the K members."""
@@ -32,15 +36,15 @@ class PiecewiseLinearEncoding(nn.Module):
     width: Tensor
     column: Tensor
 
-    def __init__(self, edges: Sequence[Tensor]) -> None:
+    def __init__(self, edges: Sequence[Tensor]) -> None:  # one tensor per column
         super().__init__()
-        left = [e[:-1] for e in edges]
-        width = [e[1:] - e[:-1] for e in edges]
-        column = [torch.full((len(b),), j) for j, b in enumerate(left)]
-        empty = torch.empty(0)
-        self.register_buffer("left", torch.cat([empty, *left]))
-        self.register_buffer("width", torch.cat([empty, *width]))
-        self.register_buffer("column", torch.cat([empty, *column]).long())
+        bins = [(j, e[:-1], e[1:] - e[:-1]) for j, e in enumerate(edges)]
+        none = torch.empty(0)
+        self.register_buffer("left", torch.cat([none, *(left for _, left, _ in bins)]))
+        self.register_buffer("width", torch.cat([none, *(w for _, _, w in bins)]))
+        columns = [torch.full((len(left),), j) for j, left, _ in bins]
+        self.register_buffer("column", torch.cat([none.long(), *columns]))
+        self.n_raw = len(edges)
         self.n_outputs = len(edges) + len(self.left)
 
     def forward(self, x: Tensor) -> Tensor:  # (..., p) → (..., p + number of bins)
@@ -49,29 +53,27 @@ class PiecewiseLinearEncoding(nn.Module):
         return torch.cat([x, position.clamp_(0, 1)], dim=-1)
 
 
-def quantile_edges(x: Tensor, n_bins: int) -> list[Tensor]:
-    """Distinct quantiles of each column; a constant column gets no bin."""
-    levels = torch.linspace(0, 1, n_bins + 1, dtype=x.dtype)
-    edges = [torch.unique(q) for q in torch.quantile(x, levels, dim=0).T]
-    return [e if len(e) > 1 else e[:0] for e in edges]
-
-
 class BatchedLinear(nn.Module):
     """K linear layers, applied to K batches at once."""
 
     def __init__(
-        self, n_members: int, n_inputs: int, n_outputs: int, generator: torch.Generator
+        self,
+        n_members: int,
+        n_inputs: int,
+        n_outputs: int,
+        generator: torch.Generator,
+        *,
+        gain: float = 1.0,
+        n_raw: int | None = None,  # inputs beyond these start with zero weights
     ) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(n_inputs) if n_inputs else 0.0
-
-        def uniform(*shape: int) -> nn.Parameter:
-            return nn.Parameter(
-                torch.empty(shape).uniform_(-bound, bound, generator=generator)
-            )
-
-        self.weight = uniform(n_members, n_inputs, n_outputs)
-        self.bias = uniform(n_members, 1, n_outputs)
+        fan_in = n_inputs if n_raw is None else n_raw
+        weight = torch.zeros(n_members, n_inputs, n_outputs)
+        bound = gain / math.sqrt(fan_in)
+        weight[:, :fan_in].uniform_(-bound, bound, generator=generator)
+        bias = torch.empty(n_members, 1, n_outputs)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias.uniform_(-0.1, 0.1, generator=generator))
 
     def forward(self, x: Tensor) -> Tensor:  # (K, n, n_inputs) → (K, n, n_outputs)
         """Apply layer k to batch k."""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from ._predictive import SCALES
 from ._validation import check_choice, check_integer, check_number, raise_for
 
@@ -23,6 +25,16 @@ def check_scale(value: Any) -> str:
     return scale
 
 
+def choose_device(value: Any) -> torch.device:
+    """Where to train; "auto" takes CUDA if there is any."""
+    if isinstance(value, str) and value == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError):
+        raise_for("device", value, "a device that torch knows", "Use 'auto' or 'cpu'.")
+
+
 def layer_sizes(params: dict[str, Any]) -> tuple[int, ...]:
     """Widths of the hidden layers, then of the representation."""
     hidden = params["hidden_layer_sizes"]
@@ -39,6 +51,7 @@ def layer_sizes(params: dict[str, Any]) -> tuple[int, ...]:
 def check_parameters(params: dict[str, Any]) -> None:
     """Raise for a value that no data could make valid."""
     layer_sizes(params)
+    choose_device(params["device"])
     _check_training(params)
     check_scale(params["scale"])
     structure = check_choice(

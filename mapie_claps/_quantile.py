@@ -30,6 +30,11 @@ def conformal_rank(n: int, alpha: float) -> int:
     >>> conformal_rank(100, 0.1), conformal_rank(9, 0.1), conformal_rank(5, 0.1)
     (91, 9, 6)
     """
+    if not 0 < alpha < 1:
+        raise ValueError(
+            f"Got confidence_level={1 - alpha:g} (alpha={alpha:g}), but expected a "
+            "number strictly between 0 and 1. Use for example 0.9."
+        )
     # (n + 1)(1 − α) is often an integer on paper and a few units in the last place
     # more in binary; the tolerance is far below what one row can change.
     return math.ceil((n + 1) * (1 - alpha) * (1 - 1e-12))

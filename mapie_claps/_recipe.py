@@ -1,17 +1,25 @@
 """Rules by which the defaults of ``ClapsRegressor`` adapt to the data."""
 
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
 MIN_ROWS_TO_HOLD_OUT = 20
 MAX_HELD_OUT_ROWS = 4_000
+QUANTILE_BINS_IN_ALL = 48
+DISTINCT_VALUES = 32
+DISTINCT_VALUES_IN_ALL = 1_024
 
 
 def batch_size(n_rows: int) -> int:
-    """An eighth of the rows, between 16 and 64; larger where rows abound."""
-    return max(16, min(64, n_rows // 8), n_rows // 500)
+    """An eighth of the rows, between 16 and 64; up to 256 where rows abound."""
+    return max(16, min(64, n_rows // 8), min(256, n_rows // 400))
 
 
 def max_steps(n_rows: int) -> int:
-    """Steps grow with the rows, from 300 to 2,000."""
-    return max(300, min(2000, 4 * n_rows))
+    """Three steps per row, between 250 and 2,000."""
+    return max(250, min(2_000, 3 * n_rows))
 
 
 def n_held_out(n_rows: int, validation_fraction: float) -> int:
@@ -19,3 +27,31 @@ def n_held_out(n_rows: int, validation_fraction: float) -> int:
     if n_rows < MIN_ROWS_TO_HOLD_OUT or validation_fraction == 0:
         return 0
     return min(MAX_HELD_OUT_ROWS, max(2, round(validation_fraction * n_rows)))
+
+
+def bin_edges(X: Tensor, max_bins: int) -> Sequence[Tensor]:
+    """Edges of the encoding of each column.
+
+    The values themselves where there are few, which codes integers and categories
+    step by step; quantiles otherwise. The more columns, the fewer bins each. Two
+    values need none: the column itself says it all.
+    """
+    if max_bins == 0:
+        return [X.new_empty(0)] * X.shape[1]
+    n_columns = X.shape[1]
+    n_bins = max(2, min(max_bins, QUANTILE_BINS_IN_ALL // n_columns))
+    few = min(DISTINCT_VALUES, max(n_bins, DISTINCT_VALUES_IN_ALL // n_columns))
+    levels = torch.linspace(0, 1, n_bins + 1, dtype=X.dtype)
+    edges = []
+    for column in X.T:
+        values = torch.unique(column)
+        if len(values) > few:
+            values = torch.unique(_quantile(column, levels))
+        edges.append(values if len(values) > 2 else values[:0])
+    return edges
+
+
+def _quantile(column: Tensor, levels: Tensor) -> Tensor:
+    """Quantiles by sorting: torch.quantile refuses more than 2²⁴ values."""
+    ordered = column.sort().values
+    return ordered[(levels * (len(column) - 1)).round().long()]

@@ -55,9 +55,10 @@ class Rows:
 def split_rows(
     n: int, n_held_out: int, n_members: int, generator: torch.Generator
 ) -> Rows:
-    """Give each member its own hold-out."""
-    order = torch.rand(n_members, n, generator=generator).argsort(dim=1)
-    return Rows(order[:, n_held_out:], order[:, :n_held_out])
+    """Hold out another block of one permutation for each member."""
+    order = torch.randperm(n, generator=generator)
+    shifted = torch.stack([order.roll(-k * n_held_out) for k in range(n_members)])
+    return Rows(shifted[:, n_held_out:], shifted[:, :n_held_out])
 
 
 def gaussian_nll(y: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
@@ -101,11 +102,39 @@ def train(
     rows: Rows,
     config: TrainingConfig,
     generator: torch.Generator,
+    device: torch.device,
 ) -> TrainingResult:
     """Train in place; every member ends in its best state by held-out likelihood."""
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
+    weight = None if weight is None else weight.to(device)
     with threads_for(work):
-        return _Trainer(network, X, y, weight, rows, config, generator).run()
+        return _Trainer(
+            network.to(device),
+            X.to(device),
+            y.to(device),
+            weight,
+            Rows(rows.fit.to(device), rows.held_out.to(device)),
+            config,
+            generator,
+        ).run()
+
+
+def _flatten_parameters(network: HeteroscedasticNetwork) -> Tensor:
+    """Lay all weights and all gradients end to end.
+
+    The network's parameters become views of the result, so that the optimiser acts on
+    one tensor.
+    """
+    parameters = list(network.parameters())
+    flat = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
+    flat.grad = torch.zeros_like(flat)
+    start = 0
+    for p in parameters:
+        part = slice(start, start + p.numel())
+        p.data = flat.detach()[part].view_as(p)
+        p.grad = flat.grad[part].view_as(p)
+        start = part.stop
+    return flat
 
 
 class _Trainer:
@@ -123,29 +152,31 @@ class _Trainer:
     ) -> None:
         self.network, self.config, self.generator = network, config, generator
         self.X, self.y, self.weight, self.rows = X, y, weight, rows
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.device = X.device
+        self.flat = _flatten_parameters(network)
         self.optimizer = torch.optim.AdamW(
-            self.parameters,
+            [self.flat],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=True,
         )
         self.result = TrainingResult()
-        self.best = torch.full((network.n_members,), math.inf)
+        self.best = torch.full((network.n_members,), math.inf, device=self.device)
+        self.parameters = list(network.parameters())
         self.best_parameters = [p.detach().clone() for p in self.parameters]
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
         config = self.config
         every = max(1, config.max_steps // config.n_evaluations)
-        waited, since_evaluation = 0, torch.zeros(())
+        waited, since_evaluation = 0, torch.zeros((), device=self.device)
         for step, batch in enumerate(self._batches(), start=1):
             since_evaluation += self._step(step, batch)
             if step % every and step != config.max_steps:
                 continue
             taken = every if step % every == 0 else step % every
             improved = self._evaluate(step, float(since_evaluation) / taken)
-            since_evaluation = torch.zeros(())
+            since_evaluation = torch.zeros((), device=self.device)
             waited = 0 if improved else waited + 1
             if config.patience is not None and waited >= config.patience:
                 break
@@ -166,7 +197,7 @@ class _Trainer:
                 epoch = [rows]
             else:
                 order = torch.rand(n_members, n, generator=self.generator).argsort(1)
-                shuffled = rows.gather(1, order)
+                shuffled = rows.gather(1, order.to(self.device))
                 epoch = list(shuffled[:, : n - n % size].split(size, dim=1))
             yield from epoch[:steps]
             steps -= len(epoch)
@@ -182,7 +213,7 @@ class _Trainer:
         )
         weight = None if self.weight is None else self.weight[batch]
         loss = _loss(out, self.y[batch], weight, self.config.beta)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=False)
         loss.sum().backward()
         self._clip_gradients()
         self.optimizer.step()
@@ -208,18 +239,22 @@ class _Trainer:
             (self.network.n_members, batch_size, w) for w in self.network.layer_sizes
         ]
         return [
-            torch.empty(shape).bernoulli_(keep, generator=self.generator).div_(keep)
+            torch.empty(shape)
+            .bernoulli_(keep, generator=self.generator)
+            .div_(keep)
+            .to(self.device)
             for shape in shapes
         ]
 
     def _clip_gradients(self) -> None:
         """Scale the gradient of each member to a norm of at most the limit."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        squares = [g.flatten(1).square().sum(1) for g in gradients]
+        squares = [g.square().sum((1, 2)) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()
-        factor = (MAX_GRADIENT_NORM / norm).clamp(max=1.0)
-        for g in gradients:
-            g.mul_(factor.view(-1, 1, 1))
+        factor = (MAX_GRADIENT_NORM / norm).clamp_(max=1.0)
+        if bool((factor < 1).any()):
+            for g in gradients:
+                g.mul_(factor.view(-1, 1, 1))
 
     def _evaluate(self, step: int, training_loss: float) -> bool:
         """Record both losses, keep better members; False if none got better."""
@@ -252,7 +287,7 @@ class _Trainer:
         """Held-out likelihood of each member; zero where nothing is held out."""
         held_out = self.rows.held_out
         if held_out.shape[1] == 0:
-            return torch.zeros(self.network.n_members)
+            return torch.zeros(self.network.n_members, device=self.device)
         out = self.network.heads(self.network.features(self.X[held_out]))
         weight = None if self.weight is None else self.weight[held_out]
         return _loss(out, self.y[held_out], weight, beta=0.0)
@@ -263,11 +298,10 @@ class _Trainer:
             p.copy_(kept)
 
     def _settled(self) -> bool:
-        """Whether the loss that decides gained at most tol in the last tenth."""
+        """Whether the last tenth brought at most a share ``tol`` of the whole gain."""
         tol = self.config.tol
         curve = self.result.validation_curve or self.result.loss_curve
         if tol is None or len(curve) < 10:
             return True
-        tenth = len(curve) // 10
-        before = min(curve[:-tenth])
-        return before - min(curve[-tenth:]) <= tol
+        best_before, best = min(curve[: -(len(curve) // 10)]), min(curve)
+        return best_before - best <= tol * (curve[0] - best)

@@ -23,7 +23,9 @@ def check_number(
         below = value < high if high_open else value <= high
         if above and below:
             return float(value)
-    interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    opening = "(" if low_open or math.isinf(low) else "["
+    closing = ")" if high_open or math.isinf(high) else "]"
+    interval = f"{opening}{low:g}, {high:g}{closing}"
     raise_for(name, value, f"a finite number in {interval}", hint)
 
 

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _mapie
 from ._quantile import check_rank, conformal_quantile, conformal_rank
+from ._support import check_support, move_inwards
 
 __all__ = ["ClapsScore"]
 
@@ -34,6 +35,11 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         estimator for its standard deviation, and by MAPIE's
         ``ConditionalSplitConformalRegressor``. With None, MAPIE (1.5 or later) asks
         the estimator that it fits.
+    support : "integer", array-like or None, default=None
+        Values that y can take, where they are few: the integers, or those listed. The
+        end points then move inwards to the nearest such value, which loses no value
+        that y can take, so coverage stays and widths shrink. An interval that holds
+        none of them becomes the one nearest to its centre.
 
     Notes
     -----
@@ -59,12 +65,15 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     (1, 2, 1)
     """
 
-    def __init__(self, estimator: Any = None) -> None:
+    def __init__(
+        self, estimator: Any = None, *, support: str | ArrayLike | None = None
+    ) -> None:
         if _mapie.HAS_STD_ROAD:
             super().__init__(sym=True)
         else:
             super().__init__(sym=True, consistency_check=False)
         self.estimator = estimator
+        self.support = check_support(support)
 
     def get_signed_conformity_scores(
         self,
@@ -228,7 +237,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         }
         scores = np.asarray(conformity_scores, dtype=np.float64)
         if _mapie.uses_folds(estimator, method):
-            return _cross_bounds(
+            mu, lower, upper = _cross_bounds(
                 X,
                 alpha_np,
                 estimator,
@@ -238,9 +247,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 allow_infinite_bounds,
                 params,
             )
-        q = conformal_quantile(scores, list(alpha_np), allow_infinite_bounds)
-        mu, std = _predict_with_std(_mapie.point_model(estimator), X, params)
-        lower, upper = mu[:, None] - std[:, None] * q, mu[:, None] + std[:, None] * q
+        else:
+            q = conformal_quantile(scores, list(alpha_np), allow_infinite_bounds)
+            mu, std = _predict_with_std(_mapie.point_model(estimator), X, params)
+            half = std[:, None] * q
+            lower, upper = mu[:, None] - half, mu[:, None] + half
+        if self.support is not None:
+            lower, upper = move_inwards(lower, upper, self.support)
         return mu, lower, upper
 
     def _std_of_held_estimator(self, X: ArrayLike | None, y_pred: Array) -> Array:

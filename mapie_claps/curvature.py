@@ -126,7 +126,8 @@ class HeteroscedasticGGN(GGNInterface):
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
         loss, phi, w = self._weighted_batch(x, y)
-        return loss, phi.T @ (phi * w)
+        root = phi * w.sqrt()  # one factor for both sides: symmetric and ≥ 0
+        return loss, root.T @ root
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.

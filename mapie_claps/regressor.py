@@ -17,11 +17,12 @@ from torch import Tensor
 
 from . import _recipe
 from ._compat import validate_data
-from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding, quantile_edges
+from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding
 from ._parameters import (
     check_parameters,
     check_prior_precision,
     check_scale,
+    choose_device,
     layer_sizes,
 )
 from ._posterior import rows_per_batch
@@ -92,22 +93,23 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    hidden_layer_sizes : tuple of int, default=(128,)
+    hidden_layer_sizes : tuple of int, default=(64, 64)
         Widths of the hidden layers before the representation.
-    representation_size : int, default=128
+    representation_size : int, default=64
         Size d of φ(x), the layer that both heads share.
     n_members : int, default=8
         Networks trained side by side as one batched network. μ is their mean,
         aleatoric variance their mean h², epistemic variance their mean φᵀΣφ plus the
         variance of μ over them.
     n_bins : int, default=16
-        Quantile bins of the piecewise-linear encoding that stands beside each
-        standardised feature; 0 for none.
+        Most quantile bins of the piecewise-linear encoding that stands beside each
+        standardised feature; fewer where there are many columns, 0 for none. Columns
+        of few distinct values are encoded value by value.
     max_steps : int or "auto", default="auto"
         Steps of the optimiser (AdamW). "auto" grows with the number of rows.
     batch_size : int or "auto", default="auto"
         Rows in one step of one member; more than there are means all.
-    learning_rate : float, default=3e-3
+    learning_rate : float, default=1e-2
         Peak learning rate.
     schedule : {"cosine", "constant"}, default="cosine"
         Cosine decay to zero after a short warm-up, or a constant learning rate.
@@ -115,17 +117,18 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Decoupled weight decay.
     dropout : float, default=0.0
         Share of hidden units dropped in training.
-    beta : float, default=0.0
-        Exponent of the β-NLL loss; 0 is the Gaussian likelihood.
+    beta : float, default=0.5
+        Exponent of the β-NLL loss, which weighs each row by h²ᵝ; 0 is the Gaussian
+        likelihood.
     validation_fraction : float, default=0.12
         Share of the training rows that each member holds out (each its own) to keep
         its best state and to choose ``prior_precision="grid"``. 0 holds out none.
     patience : int or None, default=None
-        Evaluations (there are 40 in a full run) without a better member after which
+        Evaluations (there are 20 in a full run) without a better member after which
         training stops. None trains to the end.
-    tol : float or None, default=0.01
-        A ``ConvergenceWarning`` is given where the loss still fell by more than this
-        in the last tenth of training. None never warns.
+    tol : float or None, default=0.05
+        A ``ConvergenceWarning`` is given where more than this share of the whole gain
+        in the loss fell into the last tenth of training. None never warns.
     variance_floor : float, default=1e-6
         Added to h², in standardised units.
     prior_precision : float, "grid" or "marglik", default="grid"
@@ -189,20 +192,20 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: tuple[int, ...] = (128,),
-        representation_size: int = 128,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        representation_size: int = 64,
         n_members: int = 8,
         n_bins: int = 16,
         max_steps: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 3e-3,
+        learning_rate: float = 1e-2,
         schedule: str = "cosine",
         weight_decay: float = 1e-3,
         dropout: float = 0.0,
-        beta: float = 0.0,
+        beta: float = 0.5,
         validation_fraction: float = 0.12,
         patience: int | None = None,
-        tol: float | None = 0.01,
+        tol: float | None = 0.05,
         variance_floor: float = 1e-6,
         prior_precision: float | str = "grid",
         last_layer: str = "ridge",
@@ -269,6 +272,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "learning_rate": 3e-3,
             "schedule": "constant",
             "weight_decay": 0.0,
+            "beta": 0.0,
             "validation_fraction": 0.0,
             "tol": None,
             "variance_floor": 1e-3,
@@ -407,7 +411,8 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         if not result.settled:
             warnings.warn(
-                f"The loss still fell in the last tenth of {result.n_iter} steps. "
+                f"The loss still fell in the last tenth of {result.n_iter} steps, by "
+                f"more than a share tol={self.tol!r} of its whole fall. "
                 f"Raise max_steps (now {self.max_steps!r}) or learning_rate (now "
                 f"{self.learning_rate!r}), or set tol=None to accept it.",
                 ConvergenceWarning,
@@ -419,12 +424,21 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Array, Array, Array]:
         """Rows of positive weight, in float64; weights have mean one."""
         X_, y_ = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            order="C",
+            y_numeric=True,
+            ensure_min_samples=2,
         )
         y_ = np.asarray(y_, dtype=np.float64)
-        weight = _check_sample_weight(
-            sample_weight, X_, dtype=np.float64, ensure_non_negative=True
-        )
+        weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
+        if weight.min() < 0:
+            raise ValueError(
+                f"Got sample_weight with a negative value, {weight.min()!r}. Use zero "
+                "to leave a row out."
+            )
         kept = weight > 0
         if kept.sum() < 2:
             raise ValueError(
@@ -453,7 +467,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _scaled(self, X: Array) -> Tensor:
         """Standardised, clipped inputs in float64."""
         scaler = self.scaler_X_
-        scaled = X.astype(np.float64)
+        scaled = np.array(X, dtype=np.float64, order="C")
         scaled -= scaler.mean_
         scaled /= scaler.scale_
         return torch.from_numpy(np.clip(scaled, -CLIP, CLIP, out=scaled))
@@ -466,11 +480,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Tensor, generator: torch.Generator
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
-        edges = (
-            quantile_edges(X, self.n_bins)
-            if self.n_bins
-            else [X.new_empty(0)] * X.shape[1]
-        )
+        edges = _recipe.bin_edges(X, self.n_bins)
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding([e.float() for e in edges]),
             layer_sizes(self.get_params(deep=False)),
@@ -503,7 +513,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             beta=float(self.beta),
             dropout=float(self.dropout),
             patience=self.patience,
-            n_evaluations=40,
+            n_evaluations=20,
             tol=self.tol,
             verbose=self.verbose,
         )
@@ -516,6 +526,7 @@ class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             rows,
             config,
             generator,
+            choose_device(self.device),
         )
 
     def _set_model(self, model: PredictiveModel) -> None:

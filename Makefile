@@ -1,0 +1,41 @@
+# Each target sets up what it needs, on a machine with Python >= 3.11 and pip.
+PYTHON ?= python3
+VENV := .venv
+OLD := .venv-mapie09
+UV := $(VENV)/bin/uv
+# The tests train small networks: one thread each is fastest.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint test-newest test-mapie09 clean
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/python -m mapie_claps.demo
+
+test: lint test-newest test-mapie09
+
+lint: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test-newest: $(VENV)/.installed
+	$(VENV)/bin/python -m pytest --cov --cov-report=term
+
+# MAPIE 0.9.2 and the lowest version of every direct dependency.
+test-mapie09: $(OLD)/.installed
+	$(OLD)/bin/python -m pytest
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet uv
+	$(UV) pip install --quiet --python $(VENV)/bin/python --upgrade -e ".[dev]"
+	touch $@
+
+$(OLD)/.installed: pyproject.toml | $(VENV)/.installed
+	$(PYTHON) -m venv $(OLD)
+	$(UV) pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct \
+		-e ".[tests]" "mapie==0.9.2"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage

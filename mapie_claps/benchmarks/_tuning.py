@@ -1,0 +1,223 @@
+"""Choosing parameters on training rows only, by one criterion for all methods.
+
+A fitted method says for each row of X a :class:`Band`: the interval for a conformal
+quantile q is [lower − q·unit, upper + q·unit]. Quantile methods have unit 1; methods
+with a centre and a scale have lower = upper = centre and unit = scale. The criterion is
+the interval score of the calibrated band: in each of three folds the model is fitted
+on the other two, and the rows held out are cut into five parts, each scored with q from
+the other four. Calibration and test rows of the benchmark take no part.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import KFold
+
+from .._quantile import conformal_quantile
+from ._scoring import interval_score
+
+Array = NDArray[np.float64]
+Params = Mapping[str, Any]
+Bounds = tuple[Array, Array]
+
+N_FOLDS = 3
+N_PARTS = 5
+
+
+class Band(NamedTuple):
+    """Interval before calibration, and by what one unit of q widens it."""
+
+    lower: Array
+    upper: Array
+    unit: Array
+
+    def take(self, rows: Any) -> "Band":
+        """Band of some rows."""
+        return Band(self.lower[rows], self.upper[rows], self.unit[rows])
+
+    def scores(self, y: Array) -> Array:
+        """Conformity scores max(lower − y, y − upper) / unit."""
+        scores: Array = np.maximum(self.lower - y, y - self.upper) / self.unit
+        return scores
+
+    def widened(self, q: float) -> Bounds:
+        """Bounds for the conformal quantile q."""
+        return self.lower - q * self.unit, self.upper + q * self.unit
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the benchmark.
+
+    Parameters
+    ----------
+    name, label : str
+        Name on the command line, and in tables.
+    fit : callable
+        ``fit(X, y, params, seed, alpha)`` returns a fitted model.
+    band : callable
+        ``band(model, X, params)`` returns the model's Band.
+    calibrate : callable
+        ``calibrate(model, X_cal, y_cal, params, alpha)`` returns a function from X to
+        bounds, made by the library that the method stands for.
+    grid : sequence of dict
+        Parameters to choose from; one entry with nothing to choose is not tuned.
+    free : tuple of str, default=()
+        Parameters that one fitted model can vary when predicting. Of entries that
+        differ in these alone, the last is fitted in cross-validation.
+    slow : bool, default=False
+        Whether the grid is compared on the first fold only; the entry chosen is then
+        scored on all folds, so that the scores of methods compare.
+    after : Method or None, default=None
+        A method that is tuned first and whose parameters join each grid entry.
+    requires : str or None, default=None
+        Module that must be installed.
+    """
+
+    name: str
+    label: str
+    fit: Callable[..., Any]
+    band: Callable[..., Band]
+    calibrate: Callable[..., Callable[[Array], Bounds]]
+    grid: Sequence[Params]
+    free: tuple[str, ...] = ()
+    slow: bool = False
+    after: "Method | None" = None
+    requires: str | None = None
+
+
+def shortened(method: Method, n_entries: int = 2) -> Method:
+    """Return the method with the front of its grid, for quick trials."""
+    after = shortened(method.after, n_entries) if method.after else None
+    return replace(method, grid=method.grid[:n_entries], after=after)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Parameters chosen on training rows, their interval score, the time it took."""
+
+    params: dict[str, Any]
+    cv_score: float | None
+    seconds: float = field(default=0.0, compare=False)
+
+
+def calibrated_score(band: Band, y: Array, alpha: float) -> float:
+    """Interval score of a band on rows that the model has not seen.
+
+    Parameters
+    ----------
+    band : Band
+        Of n rows.
+    y : ndarray of shape (n,)
+        Their targets.
+    alpha : float
+        Miscoverage.
+
+    Returns
+    -------
+    float
+        Each of five parts of the rows is scored with the conformal quantile of the
+        other four (their largest score, if the rank exceeds their number).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.tile([-1.0, 1.0], 50)
+    >>> float(calibrated_score(Band(0 * y, 0 * y, 1 + 0 * y), y, alpha=0.1))
+    2.0
+    """
+    scores, rows = band.scores(y), np.arange(len(y))
+    lower, upper = np.empty(len(y)), np.empty(len(y))
+    for part in range(N_PARTS):
+        inside = rows % N_PARTS == part
+        others = scores[~inside]
+        q = min(conformal_quantile(others, [alpha], True)[0], others.max())
+        lower[inside], upper[inside] = band.take(inside).widened(q)
+    return interval_score(lower, upper, y, alpha)
+
+
+def tune(method: Method, X: Array, y: Array, alpha: float, seed: int) -> Choice:
+    """Choose the grid entry with the lowest cross-validated interval score.
+
+    Parameters
+    ----------
+    method : Method
+        What is tuned.
+    X : ndarray of shape (n, p)
+        Training inputs.
+    y : ndarray of shape (n,)
+        Training targets.
+    alpha : float
+        Miscoverage.
+    seed : int
+        Seed of the folds and of the fits.
+
+    Returns
+    -------
+    Choice
+        Parameters and score; a grid without a choice has no score.
+    """
+    if len(method.grid) == 1:
+        return Choice(dict(method.grid[0]), None)
+    # A method that comes after another often runs after it in the same process.
+    key = (method.fit, repr(method.grid), X.tobytes(), y.tobytes(), alpha, seed)
+    if key not in _last:
+        choice = _tune(method, X, y, alpha, seed)
+        _last.clear()
+        _last[key] = choice
+    return _last[key]
+
+
+_last: dict[Any, Choice] = {}
+
+
+def _tune(method: Method, X: Array, y: Array, alpha: float, seed: int) -> Choice:
+    """Choose, without a look at what was chosen last."""
+    first = tune(method.after, X, y, alpha, seed) if method.after else Choice({}, None)
+    start = time.perf_counter()
+    grid = [{**first.params, **entry} for entry in method.grid]
+    folds = list(KFold(N_FOLDS, shuffle=True, random_state=seed).split(X))
+    compared = folds[:1] if method.slow else folds
+    scores = _grid_scores(method, grid, X, y, alpha, seed, compared)
+    best = int(np.argmin(scores.mean(axis=1)))
+    chosen = scores[best]
+    if method.slow:
+        rest = _grid_scores(method, [grid[best]], X, y, alpha, seed, folds[1:])
+        chosen = np.concatenate([chosen, rest[0]])
+    seconds = first.seconds + time.perf_counter() - start
+    return Choice(grid[best], float(chosen.mean()), seconds)
+
+
+def _grid_scores(
+    method: Method,
+    grid: Sequence[dict[str, Any]],
+    X: Array,
+    y: Array,
+    alpha: float,
+    seed: int,
+    folds: Sequence[tuple[Any, Any]],
+) -> Array:
+    """Interval scores (grid entry, fold)."""
+    scores = np.empty((len(grid), len(folds)))
+    for j, (fit_rows, held_out) in enumerate(folds):
+        for members in _groups(grid, method.free):
+            model = method.fit(X[fit_rows], y[fit_rows], grid[members[-1]], seed, alpha)
+            for i in members:
+                band = method.band(model, X[held_out], grid[i])
+                scores[i, j] = calibrated_score(band, y[held_out], alpha)
+    return scores
+
+
+def _groups(
+    grid: Sequence[dict[str, Any]], free: tuple[str, ...]
+) -> Iterator[list[int]]:
+    """Indices of grid entries that share one fitted model."""
+    groups: dict[str, list[int]] = {}
+    for i, entry in enumerate(grid):
+        fixed = repr(sorted((k, v) for k, v in entry.items() if k not in free))
+        groups.setdefault(fixed, []).append(i)
+    yield from groups.values()

@@ -1,0 +1,131 @@
+"""The six methods, on MAPIE's own classes."""
+
+import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from mapie.regression import (
+    ConformalizedQuantileRegressor,
+    CrossConformalRegressor,
+    SplitConformalRegressor,
+)
+from numpy.typing import NDArray
+
+from ..conformity_score import ClapsScore
+from ..regressor import ClapsRegressor
+from .distributional import DistributionalScore
+from .networks import Protocol, QuantileNetworkRegressor, SquaredErrorRegressor
+
+Array = NDArray[np.float64]
+
+CONFIDENCE_LEVEL = 0.9
+METHODS = ("Split CP", "CV+", "LACP", "CQR", "DCP", "CLAPS")
+N_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to train on, to calibrate with and to test on."""
+
+    X_train: Array
+    y_train: Array
+    X_calibration: Array
+    y_calibration: Array
+    X_test: Array
+    y_test: Array
+
+
+@dataclass
+class Contest:
+    """The methods on one split and seed; networks are trained when first needed.
+
+    LACP, DCP and CLAPS share one heteroscedastic network: their scales alone differ.
+    """
+
+    split: Split
+    seed: int
+    paper: dict[str, Any] = field(default_factory=dict)  # overrides of the paper's
+
+    @cached_property
+    def heteroscedastic(self) -> ClapsRegressor:
+        """The network of CLAPS, fitted on the training rows."""
+        model = ClapsRegressor.paper(**self.paper, random_state=self.seed)
+        return model.fit(self.split.X_train, self.split.y_train)
+
+    @property
+    def protocol(self) -> Protocol:
+        """Backbone and training of all networks."""
+        return Protocol.of(ClapsRegressor.paper(**self.paper))
+
+    def scaled_by(self, scale: str) -> ClapsRegressor:
+        """The heteroscedastic network with another scale."""
+        model = copy.copy(self.heteroscedastic)
+        model.set_params(scale=scale)
+        return model
+
+    def interval(self, method: str) -> Array:
+        """Bounds of the test rows, shape (n_test, 2)."""
+        make = {
+            "Split CP": self._split_cp,
+            "CV+": self._cv_plus,
+            "LACP": lambda: self._score_of("aleatoric", ClapsScore),
+            "CQR": self._cqr,
+            "DCP": lambda: self._score_of("aleatoric", DistributionalScore),
+            "CLAPS": lambda: self._score_of("claps", ClapsScore),
+        }
+        bounds: Array = make[method]()[:, :, 0]
+        return bounds
+
+    def _split_cp(self) -> Array:
+        split = self.split
+        model = SquaredErrorRegressor(self.protocol, self.seed)
+        model.fit(split.X_train, split.y_train)
+        return split_interval(model, split, "absolute")
+
+    def _cv_plus(self) -> Array:
+        """Training and calibration rows together, five folds."""
+        split = self.split
+        mapie = CrossConformalRegressor(
+            SquaredErrorRegressor(self.protocol, self.seed),
+            confidence_level=CONFIDENCE_LEVEL,
+            conformity_score="absolute",
+            method="plus",
+            cv=N_FOLDS,
+            random_state=self.seed,
+        )
+        mapie.fit_conformalize(
+            np.concatenate([split.X_train, split.X_calibration]),
+            np.concatenate([split.y_train, split.y_calibration]),
+        )
+        return np.asarray(mapie.predict_interval(split.X_test)[1])
+
+    def _cqr(self) -> Array:
+        split, alpha = self.split, 1 - CONFIDENCE_LEVEL
+        # In the order in which MAPIE wants prefit models.
+        levels = (alpha / 2, 1 - alpha / 2, 0.5)
+        network = QuantileNetworkRegressor(levels, self.protocol, self.seed)
+        network.fit(split.X_train, split.y_train)
+        mapie = ConformalizedQuantileRegressor(
+            network.heads(), confidence_level=CONFIDENCE_LEVEL, prefit=True
+        )
+        mapie.conformalize(split.X_calibration, split.y_calibration)
+        _, bounds = mapie.predict_interval(split.X_test, symmetric_correction=True)
+        return np.asarray(bounds)
+
+    def _score_of(self, scale: str, score: Any) -> Array:
+        model = self.scaled_by(scale)
+        return split_interval(model, self.split, score(model))
+
+
+def split_interval(model: Any, split: Split, score: Any) -> Array:
+    """Calibrate a fitted model; bounds of the test rows, shape (n_test, 2, 1)."""
+    mapie = SplitConformalRegressor(
+        model,
+        confidence_level=CONFIDENCE_LEVEL,
+        conformity_score=score,
+        prefit=True,
+    )
+    mapie.conformalize(split.X_calibration, split.y_calibration)
+    return np.asarray(mapie.predict_interval(split.X_test)[1])

@@ -1,0 +1,130 @@
+"""Summaries and comparisons of many runs."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+# Coverages are counts divided by n: what differs by less than this is equal.
+ROUNDING = 1e-9
+
+
+def violation_rate(coverages: ArrayLike, confidence_level: ArrayLike) -> Array:
+    """Share of runs whose coverage falls below the nominal level.
+
+    Parameters
+    ----------
+    coverages : array-like of shape (n_runs,) or (n_runs, n_levels)
+        Coverages of the runs.
+    confidence_level : float or array-like of shape (n_levels,)
+        1 − α of each level.
+
+    Returns
+    -------
+    ndarray of shape () or (n_levels,)
+        Rates.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import violation_rate
+    >>> float(violation_rate([0.88, 0.9, 0.93, 0.89], 0.9))
+    0.5
+    """
+    below = np.asarray(coverages) < np.asarray(confidence_level) - ROUNDING
+    return np.asarray(below.mean(axis=0))
+
+
+def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> float:
+    """Mean over runs of 1 − width / reference width.
+
+    Parameters
+    ----------
+    widths : array-like of shape (n_runs,)
+        Mean widths of a method.
+    reference_widths : array-like of shape (n_runs,)
+        Mean widths of the reference (in the paper Split CP) in the same runs.
+
+    Returns
+    -------
+    float
+        Positive if the method is narrower.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import relative_width_reduction
+    >>> relative_width_reduction([1.0, 1.0], [2.0, 1.0])
+    0.25
+    """
+    return float(np.mean(1 - np.asarray(widths) / np.asarray(reference_widths)))
+
+
+def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
+    """Rank the methods within each run, smallest first, ties averaged.
+
+    Parameters
+    ----------
+    values : array-like of shape (n_runs, n_methods)
+        Widths or scores; lower is better.
+    decimals : int, default=9
+        Values are rounded to this many decimals before ranking, so that methods equal
+        but for rounding errors tie.
+
+    Returns
+    -------
+    ndarray of shape (n_runs, n_methods)
+        Ranks, 1 for the best.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import average_ranks
+    >>> average_ranks([[3.0, 1.0, 1.0 + 1e-12]])
+    array([[3. , 1.5, 1.5]])
+    """
+    rounded = np.atleast_2d(np.round(np.asarray(values, dtype=np.float64), decimals))
+    smaller = (rounded[:, None, :] < rounded[:, :, None]).sum(axis=2)
+    equal = (rounded[:, None, :] == rounded[:, :, None]).sum(axis=2)
+    ranks: Array = smaller + (equal + 1) / 2
+    return ranks
+
+
+def width_ratio(width: ArrayLike, reference_width: ArrayLike) -> Array:
+    """Mean width as a multiple of that of a reference, run by run.
+
+    Parameters
+    ----------
+    width, reference_width : array-like
+        Mean widths of the same runs.
+
+    Returns
+    -------
+    ndarray
+        Ratios.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import width_ratio
+    >>> width_ratio([1.0, 3.0], [2.0, 3.0])
+    array([0.5, 1. ])
+    """
+    return np.asarray(np.asarray(width) / np.asarray(reference_width))
+
+
+def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
+    """Interval score minus that of a reference, run by run; negative is better.
+
+    Parameters
+    ----------
+    score, reference_score : array-like
+        Mean interval scores of the same runs.
+
+    Returns
+    -------
+    ndarray
+        Differences.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import score_difference
+    >>> score_difference([1.0, 3.0], [2.0, 3.0])
+    array([-1.,  0.])
+    """
+    return np.asarray(np.asarray(score) - np.asarray(reference_score))

@@ -1,0 +1,353 @@
+"""Metrics of the intervals of one run."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._validation import check_number, raise_for
+from . import _host
+
+Array = NDArray[np.float64]
+
+
+def coverage(y: ArrayLike, y_interval: ArrayLike) -> Array:
+    """Share of targets inside their interval, the bounds included.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Targets.
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+
+    Returns
+    -------
+    ndarray of shape (n_levels,)
+        Coverages.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import coverage
+    >>> coverage([0.0, 5.0], [[-1.0, 1.0], [2.0, 3.0]])
+    array([0.5])
+    """
+    y_, bounds = _check(y, y_interval)
+    return _host.coverage(y_, _with_finite_stand_ins(y_, bounds))
+
+
+def mean_width(y_interval: ArrayLike) -> Array:
+    """Mean of upper − lower; infinite if one interval is.
+
+    Parameters
+    ----------
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+
+    Returns
+    -------
+    ndarray of shape (n_levels,)
+        Mean widths.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import mean_width
+    >>> mean_width([[-1.0, 1.0], [2.0, 6.0]])
+    array([3.])
+    """
+    bounds = _bounds(y_interval)
+    finite = _finite_levels(bounds)
+    widths = np.full(bounds.shape[2], np.inf)
+    if finite.any():
+        widths[finite] = _host.mean_width(bounds[:, :, finite])
+    return widths
+
+
+def interval_score(
+    y: ArrayLike, y_interval: ArrayLike, confidence_level: ArrayLike
+) -> Array:
+    r"""Mean interval score (Winkler), lower is better.
+
+    :math:`u - l + \frac{2}{\alpha}(l - y)_+ + \frac{2}{\alpha}(y - u)_+`.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Targets.
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+    confidence_level : float or array-like of shape (n_levels,)
+        1 − α of each level.
+
+    Returns
+    -------
+    ndarray of shape (n_levels,)
+        Mean scores; infinite where an interval is.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import interval_score
+    >>> interval_score([0.0, 5.0], [[-1.0, 1.0], [2.0, 4.0]], 0.9).round(6)
+    array([12.])
+    """
+    y_, bounds = _check(y, y_interval)
+    levels = _levels(confidence_level, bounds.shape[2])
+    finite = _finite_levels(bounds)
+    return np.array(
+        [
+            _host.interval_score(y_, bounds[:, :, [j]], level) if finite[j] else np.inf
+            for j, level in enumerate(levels)
+        ]
+    )
+
+
+def coverage_error(
+    y: ArrayLike, y_interval: ArrayLike, confidence_level: ArrayLike
+) -> Array:
+    """Distance of the coverage from the nominal level, |coverage − (1 − α)|.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Targets.
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+    confidence_level : float or array-like of shape (n_levels,)
+        1 − α of each level.
+
+    Returns
+    -------
+    ndarray of shape (n_levels,)
+        Errors.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import coverage_error
+    >>> coverage_error([0.0, 5.0], [[-1.0, 1.0], [2.0, 3.0]], 0.9)
+    array([0.4])
+    """
+    found = coverage(y, y_interval)
+    return np.abs(found - _levels(confidence_level, len(found)))
+
+
+def evaluate_intervals(
+    y: ArrayLike,
+    y_interval: ArrayLike,
+    confidence_level: ArrayLike,
+    *,
+    num_bins: int = 3,
+    eta: float = 30.0,
+) -> dict[str, Array]:
+    """Metrics of one run of one method, each with one entry per level.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Targets.
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+    confidence_level : float or array-like of shape (n_levels,)
+        1 − α of each level.
+    num_bins : int, default=3
+        Groups of MAPIE's size-stratified coverage.
+    eta : float, default=30.0
+        Weight of the coverage in MAPIE's ``coverage_width_based``.
+
+    Returns
+    -------
+    dict of ndarray
+        ``coverage``, ``coverage_error``, ``width``, ``score``, and MAPIE's ``ssc``
+        (NaN unless more than ``num_bins`` widths differ) and ``cwc`` (−inf where an
+        interval is infinite).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.metrics import evaluate_intervals
+    >>> y_interval = np.array([[-1.0, 1.0], [2.0, 6.0], [0.0, 1.0], [1.0, 2.5]])
+    >>> found = evaluate_intervals([0.0, 5.0, 2.0, 2.0], y_interval, 0.75)
+    >>> found["coverage"], found["ssc"]
+    (array([0.75]), array([0.5]))
+    """
+    y_, bounds = _check(y, y_interval)
+    levels = _levels(confidence_level, bounds.shape[2])
+    each = [bounds[:, :, [j]] for j in range(bounds.shape[2])]
+    return {
+        "coverage": coverage(y_, bounds),
+        "coverage_error": coverage_error(y_, bounds, levels),
+        "width": mean_width(bounds),
+        "score": interval_score(y_, bounds, levels),
+        "ssc": np.array([_size_stratified(y_, b, num_bins) for b in each]),
+        "cwc": np.array(
+            [
+                _coverage_width(y_, b, eta, level)
+                for b, level in zip(each, levels, strict=True)
+            ]
+        ),
+    }
+
+
+def regional_coverage(
+    y: ArrayLike, y_interval: ArrayLike, regions: Mapping[str, ArrayLike]
+) -> dict[str, Array]:
+    """Coverage inside each region.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Targets.
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+    regions : mapping of str to array-like of bool, shape (n,)
+        Rows of each region; regions may overlap.
+
+    Returns
+    -------
+    dict of ndarray of shape (n_levels,)
+        Coverage by region.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import regional_coverage
+    >>> y_interval = [[-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]
+    >>> regional_coverage([0.0, 2.0, 0.0], y_interval, {"left": [True, True, False]})
+    {'left': array([0.5])}
+    """
+    y_, bounds = _check(y, y_interval)
+    found = {}
+    for name, rows in regions.items():
+        mask = np.asarray(rows, dtype=bool)
+        if mask.shape != y_.shape or not mask.any():
+            raise_for(
+                f"regions[{name!r}]",
+                f"{int(mask.sum())} of {mask.shape} rows",
+                f"a mask of shape {y_.shape} with at least one row",
+                "Leave out a region without rows.",
+            )
+        found[name] = coverage(y_[mask], bounds[mask])
+    return found
+
+
+def region_gap(
+    y: ArrayLike,
+    y_interval: ArrayLike,
+    regions: Mapping[str, ArrayLike],
+    confidence_level: ArrayLike,
+) -> Array:
+    """Largest |coverage − nominal| over the regions.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Targets.
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+    regions : mapping of str to array-like of bool, shape (n,)
+        Rows of each region.
+    confidence_level : float or array-like of shape (n_levels,)
+        1 − α of each level.
+
+    Returns
+    -------
+    ndarray of shape (n_levels,)
+        Gaps of one run; a table averages them over seeds.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import region_gap
+    >>> regions = {"left": [True, True, False], "right": [False, False, True]}
+    >>> y_interval = [[-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]]
+    >>> region_gap([0.0, 2.0, 0.0], y_interval, regions, 0.9)
+    array([0.4])
+    """
+    if not regions:
+        raise_for("regions", regions, "at least one region", "Name the regions.")
+    found = np.stack(list(regional_coverage(y, y_interval, regions).values()))
+    levels = _levels(confidence_level, found.shape[1])
+    gap: Array = np.abs(found - levels).max(axis=0)
+    return gap
+
+
+def _bounds(y_interval: ArrayLike) -> Array:
+    """Bounds as (n, 2, n_levels), none of them NaN."""
+    bounds = np.asarray(y_interval, dtype=np.float64)
+    if bounds.ndim == 2:
+        bounds = bounds[:, :, None]
+    if bounds.ndim != 3 or bounds.shape[1] != 2 or not bounds.size:
+        raise ValueError(
+            f"Got y_interval of shape {np.shape(y_interval)}, but expected "
+            "(n, 2, n_levels) or (n, 2). Pass what predict_interval returned."
+        )
+    if np.isnan(bounds).any():
+        raise ValueError(
+            f"Got y_interval with {int(np.isnan(bounds).sum())} NaN. Only numbers and "
+            "infinities are bounds."
+        )
+    return bounds
+
+
+def _finite_levels(bounds: Array) -> NDArray[np.bool_]:
+    """Levels without an infinite bound, shape (n_levels,)."""
+    return np.asarray(np.isfinite(bounds).all(axis=(0, 1)))
+
+
+def _check(y: ArrayLike, y_interval: ArrayLike) -> tuple[Array, Array]:
+    """Targets (n,) and bounds (n, 2, n_levels) of the same rows."""
+    bounds, y_ = _bounds(y_interval), np.asarray(y, dtype=np.float64)
+    if y_.shape != (len(bounds),) or not np.isfinite(y_).all():
+        raise ValueError(
+            f"Got y of shape {y_.shape} with {int((~np.isfinite(y_)).sum())} values "
+            f"that are not finite, but expected {len(bounds)} finite numbers, one for "
+            "each interval."
+        )
+    return y_, bounds
+
+
+def _levels(confidence_level: ArrayLike, n_levels: int) -> Array:
+    """Levels (n_levels,), each between 0 and 1."""
+    given = np.asarray(confidence_level, dtype=np.float64)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != n_levels):
+        raise_for(
+            "confidence_level",
+            confidence_level,
+            f"one number or {n_levels}, one for each level of y_interval",
+            "Pass the levels in the order given to MAPIE.",
+        )
+    for level in np.atleast_1d(given):
+        check_number(
+            "confidence_level",
+            float(level),
+            low=0,
+            high=1,
+            low_open=True,
+            high_open=True,
+            hint="Use 0.9 for 90 %.",
+        )
+    return np.broadcast_to(given, (n_levels,)).copy()
+
+
+def _with_finite_stand_ins(y: Array, bounds: Array) -> Array:
+    """The same coverage with bounds that MAPIE accepts."""
+    beyond = np.abs(y).max() + 1
+    return np.clip(bounds, -2 * beyond, 2 * beyond)
+
+
+def _size_stratified(y: Array, bounds: Array, num_bins: int) -> float:
+    """MAPIE's regression_ssc_score of one level."""
+    width = mean_width(bounds)[0]
+    if not 0 < width < np.inf:
+        return math.nan
+    # MAPIE tells widths apart by their fifth decimal, whatever the unit of y, and
+    # wants more of them than bins.
+    y, bounds = y / width, bounds / width
+    if len(np.unique(np.round(bounds[:, 1, 0] - bounds[:, 0, 0], 5))) <= num_bins:
+        return math.nan
+    return _host.size_stratified(y, bounds, num_bins)
+
+
+def _coverage_width(y: Array, bounds: Array, eta: float, level: float) -> float:
+    """MAPIE's coverage_width_based of one level."""
+    if not np.isfinite(bounds).all():
+        return -math.inf
+    return _host.coverage_width(y, bounds[:, 0, 0], bounds[:, 1, 0], eta, level)

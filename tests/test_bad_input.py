@@ -1,0 +1,196 @@
+"""Bad input: the argument, the value found and the remedy, and no half-made state."""
+
+import numpy as np
+import pytest
+from conftest import heteroscedastic, tiny
+from sklearn.exceptions import NotFittedError
+
+from mapie_claps import ClapsScaleEstimator, ClapsScore, explain
+
+X, Y = heteroscedastic(40)
+
+
+def with_value(value, array):
+    out = np.array(array, dtype=float)
+    out.flat[3] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("bad_X", "bad_y", "message"),
+    [
+        (with_value(np.nan, X), Y, "Input X contains NaN"),
+        (with_value(np.inf, X), Y, "Input X contains infinity"),
+        (X, with_value(np.nan, Y), "Input y contains NaN"),
+        (X, with_value(-np.inf, Y), "Input y contains infinity"),
+        (X[:, 0], Y, "Expected 2D array, got 1D array"),
+        (X[:10], Y, "inconsistent numbers of samples"),
+        (X[:0], Y[:0], r"0 sample\(s\)"),
+        (X[:, :0], Y, r"0 feature\(s\)"),
+        (X[:1], Y[:1], r"1 sample\(s\).*minimum of 2"),
+        (X, np.column_stack([Y, Y]), r"y should be a 1d array, got.*\(40, 2\)"),
+        (np.full((40, 2), "text"), Y, "could not convert string to float: .*text"),
+        (X, np.full(40, "text"), "could not convert string to float: .*text"),
+        (1e200 * X, Y, "Got X whose values overflow when squared"),
+        (X, 1e200 * Y, "Got y whose values overflow when squared"),
+    ],
+)
+def test_training_data(bad_X, bad_y, message):
+    model = tiny()
+    with pytest.raises(ValueError, match=message):
+        model.fit(bad_X, bad_y)
+    assert vars(model) == vars(tiny())
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(3), "sample_weight.shape == "),
+        (-np.ones(40), "Got sample_weight with a negative value"),
+        (
+            np.eye(40)[0],
+            "Got sample_weight with 1 positive weights, but expected at least",
+        ),
+        (with_value(np.nan, np.ones(40)), "sample_weight contains NaN"),
+    ],
+)
+def test_sample_weight(weight, message):
+    with pytest.raises(ValueError, match=message):
+        tiny().fit(X, Y, weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("prior_precision", 0.0, r"a finite number in \(0, inf\)"),
+        ("prior_precision", -1.0, r"a finite number in \(0, inf\)"),
+        ("prior_precision", np.nan, r"a finite number in \(0, inf\)"),
+        ("prior_precision", "best", "one of 'grid', 'marglik'"),
+        ("prior_precision", True, "a finite number"),
+        ("hidden_layer_sizes", 64, "a tuple of integers"),
+        ("hidden_layer_sizes", "64", "a tuple of integers"),
+        ("hidden_layer_sizes", (64, 0.5), "an integer of at least 1"),
+        ("representation_size", 0, "an integer of at least 1"),
+        ("n_members", 0, "an integer of at least 1"),
+        ("n_bins", -1, "an integer of at least 0"),
+        ("max_steps", "many", "an integer of at least 1"),
+        ("batch_size", 0, "an integer of at least 1"),
+        ("learning_rate", 0, r"a finite number in \(0, inf\)"),
+        ("schedule", "linear", "one of 'cosine', 'constant'"),
+        ("weight_decay", -1, r"a finite number in \[0, inf\)"),
+        ("dropout", 1.0, r"a finite number in \[0, 1\)"),
+        ("beta", 2, r"a finite number in \[0, 1\]"),
+        ("validation_fraction", 0.9, r"a finite number in \[0, 0.5\]"),
+        ("validation_fraction", 0.0, "a share above 0 with prior_precision='grid'"),
+        ("patience", 0, "an integer of at least 1"),
+        ("tol", -1, r"a finite number in \[0, inf\)"),
+        ("variance_floor", 0, r"a finite number in \(0, inf\)"),
+        ("last_layer", "linear", "one of 'ridge', 'trained'"),
+        ("hessian_structure", "kron", "one of 'full', 'diag'"),
+        ("scale", "total", "one of 'claps', 'aleatoric', 'posterior', 'constant'"),
+        ("device", "toaster", "a device that torch knows"),
+    ],
+)
+def test_parameters(name, value, expected):
+    model = tiny(**{name: value})
+    with pytest.raises(ValueError, match=rf"Got {name}=.*, but expected {expected}"):
+        model.fit(X, Y)
+    assert not hasattr(model, "model_")
+
+
+def test_ridge_needs_the_full_structure():
+    with pytest.raises(
+        ValueError, match=r"last_layer='ridge'.*hessian_structure='diag'"
+    ):
+        tiny(hessian_structure="diag").fit(X, Y)
+
+
+def test_prediction_data():
+    model = tiny().fit(X, Y)
+    with pytest.raises(ValueError, match="X has 2 features, but ClapsRegressor is exp"):
+        model.predict(X[:, :2])
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.predict_variance(with_value(np.nan, X))
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        model.predict(X[:0])
+    with pytest.raises(ValueError, match="Got prior_precision=-1"):
+        model.with_prior_precision(-1)
+    with pytest.raises(ValueError, match="Got scale='both'"):
+        model.set_params(scale="both").predict_variance(X)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_variance"])
+def test_unfitted(method):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        getattr(tiny(), method)(X)
+
+
+def test_unfitted_everywhere():
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        tiny().with_prior_precision(1.0)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        _ = tiny().posterior_covariance_
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        ClapsScaleEstimator(tiny()).predict(X)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        explain(tiny(), X)
+
+
+def test_scale_estimator_has_nothing_to_fit():
+    scale = ClapsScaleEstimator(tiny().fit(X, Y))
+    with pytest.raises(TypeError, match="already fitted.*prefit=True"):
+        scale.fit(X, Y)
+
+
+def test_scale_estimator_refuses_what_mapie_would_clip():
+    scale = ClapsScaleEstimator(tiny().fit(X, 1e-12 * Y))
+    with pytest.raises(ValueError, match=r"clips it at 1e-08 .*use ClapsScore"):
+        scale.predict(X)
+
+
+class Broken:
+    """Returns whatever it was told."""
+
+    def __init__(self, mu, std):
+        self.out = mu, std
+
+    def predict(self, X, return_std=False):
+        return self.out
+
+
+@pytest.mark.parametrize(
+    ("std", "message"),
+    [
+        (np.r_[np.nan, np.ones(39)], "standard deviation of .*nan.* in row 0"),
+        (np.zeros(40), r"standard deviation of .*0\.0"),
+        (np.ones((40, 1)), r"standard deviation of shape \(40, 1\) for 40 rows"),
+    ],
+)
+def test_score_checks_the_scale(std, message):
+    with pytest.raises(ValueError, match=message):
+        ClapsScore().get_signed_conformity_scores(Y, Y, y_std=std)
+    with pytest.raises(ValueError, match=message):
+        ClapsScore(Broken(Y, std)).get_estimation_distribution(Y, 1.0, X=X)
+
+
+def test_score_checks_the_centre():
+    with pytest.raises(ValueError, match=r"predictions of shape \(40, 1\) for targets"):
+        ClapsScore().get_signed_conformity_scores(Y, Y[:, None], y_std=np.ones(40))
+    with pytest.raises(ValueError, match=r"Got 1 rows without .*resampling="):
+        ClapsScore().get_signed_conformity_scores(
+            Y, with_value(np.nan, Y), y_std=np.ones(40)
+        )
+
+
+def test_score_without_a_scale_names_the_fix():
+    with pytest.raises(ValueError, match=r"pass the fitted estimator, ClapsScore\(fit"):
+        ClapsScore().get_signed_conformity_scores(Y, Y, X=X)
+    with pytest.raises(ValueError, match=r"ClapsScore\(fitted\), with prefit=True"):
+        ClapsScore().get_estimation_distribution(Y, 1.0, X=X)
+
+
+def test_explain_needs_parts():
+    from sklearn.linear_model import LinearRegression
+
+    with pytest.raises(TypeError, match="LinearRegression, which does not split"):
+        explain(LinearRegression().fit(X, Y), X)

@@ -1,0 +1,247 @@
+"""The likelihood adapter, by itself under laplace-torch's own classes."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from laplace import Laplace
+from laplace.curvature import GGNInterface
+from reference import gram, log_evidence, ridge, sigma
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from mapie_claps import HeteroscedasticGGN
+
+
+class Net(nn.Module):
+    """Two layers; the variance head is executed last, as a trap."""
+
+    def __init__(self, bias=True):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.features = nn.utils.skip_init(nn.Linear, 3, 5)
+        self.mean_head = nn.utils.skip_init(nn.Linear, 5, 1, bias=bias)
+        self.noise_head = nn.utils.skip_init(nn.Linear, 5, 1)
+        for p in self.parameters():
+            p.data.normal_(generator=generator)
+
+    def forward(self, x):
+        return self.mean_head(torch.tanh(self.features(x)))
+
+    def noise_variance(self, x):
+        raw = self.noise_head(torch.tanh(self.features(x)))
+        return nn.functional.softplus(raw) + 1e-3
+
+
+def loader(X, y, batch_size):
+    """A DataLoader that leaves torch's global generator alone."""
+    return DataLoader(
+        TensorDataset(X, y), batch_size=batch_size, generator=torch.Generator()
+    )
+
+
+@pytest.fixture
+def problem():
+    generator = torch.Generator().manual_seed(1)
+    X = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    y = torch.randn(40, 1, generator=generator, dtype=torch.float64)
+    return Net().double(), X, y
+
+
+def fit(net, X, y, structure="full", batch_size=7, **kwargs):
+    la = Laplace(
+        net,
+        "regression",
+        subset_of_weights="last_layer",
+        hessian_structure=structure,
+        last_layer_name="mean_head",
+        backend=HeteroscedasticGGN,
+        **kwargs,
+    )
+    la.fit(loader(X, y, batch_size))
+    return la
+
+
+@torch.no_grad()
+def oracle_inputs(net, X, bias=True):
+    phi = torch.tanh(net.features(X)).numpy()
+    if bias:
+        phi = np.column_stack([phi, np.ones(len(phi))])
+    return phi, net.noise_variance(X).squeeze(1).numpy()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_precision_is_the_weighted_sum_of_outer_products(problem, bias):
+    _, X, y = problem
+    net = Net(bias).double()
+    phi, h2 = oracle_inputs(net, X, bias)
+    la = fit(net, X, y, prior_precision=0.3)
+    expected = 0.3 * np.eye(phi.shape[1]) + gram(phi, h2)
+    np.testing.assert_allclose(la.posterior_precision, expected, rtol=1e-10)
+    np.testing.assert_allclose(
+        la.posterior_covariance, sigma(phi, h2, 0.3), rtol=1e-8, atol=1e-14
+    )
+
+
+def test_la_of_x_is_the_epistemic_part_only(problem):
+    net, X, y = problem
+    phi, h2 = oracle_inputs(net, X)
+    mean, variance = fit(net, X, y)(X)
+    expected = np.einsum("ni,ij,nj->n", phi, sigma(phi, h2, 1.0), phi)
+    np.testing.assert_allclose(variance.flatten(), expected, rtol=1e-8)
+    np.testing.assert_allclose(mean, net(X).detach(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("backend", "rtol"),
+    # laplace-torch's default backend rounds to single precision on the way.
+    [(GGNInterface, 1e-8), (None, 1e-5)],
+)
+def test_constant_noise_equals_laplace_torchs_own_homoscedastic_result(
+    problem, backend, rtol
+):
+    net, X, y = problem
+    ours = fit(
+        net,
+        X,
+        y,
+        backend_kwargs={"noise_variance": lambda x: x.new_full((len(x),), 0.25)},
+    )
+    own = Laplace(
+        net,
+        "regression",
+        subset_of_weights="last_layer",
+        hessian_structure="full",
+        last_layer_name="mean_head",
+        sigma_noise=0.5,
+        backend=backend,
+    )
+    own.fit(loader(X, y, 7))
+    np.testing.assert_allclose(
+        ours.posterior_covariance, own.posterior_covariance, rtol=rtol
+    )
+    np.testing.assert_allclose(
+        ours.log_marginal_likelihood(), own.log_marginal_likelihood().detach(), rtol
+    )
+
+
+def test_diagonal_is_the_diagonal_of_the_full_matrix(problem):
+    full, diag = fit(*problem), fit(*problem, structure="diag")
+    np.testing.assert_allclose(diag.H, full.H.diagonal(), rtol=1e-12)
+    np.testing.assert_allclose(diag.loss, full.loss, rtol=1e-12)
+
+
+def test_sums_do_not_depend_on_the_batches_and_are_symmetric(problem):
+    one, many = fit(*problem, batch_size=40), fit(*problem, batch_size=3)
+    np.testing.assert_allclose(one.H, many.H, rtol=1e-12)
+    np.testing.assert_array_equal(one.H, one.H.T)
+    assert np.linalg.eigvalsh(one.H).min() > -1e-12
+
+
+def test_row_weights_count_as_repeated_rows(problem):
+    net, X, y = problem
+    s = torch.arange(40, dtype=torch.float64) % 3
+    weighted = fit(net, X, torch.cat([y, s[:, None]], dim=1))
+    repeated = fit(
+        net, X.repeat_interleave(s.long(), 0), y.repeat_interleave(s.long(), 0)
+    )
+    np.testing.assert_allclose(weighted.H, repeated.H, rtol=1e-12)
+    np.testing.assert_allclose(weighted.loss, repeated.loss, rtol=1e-12)
+
+
+def test_marginal_likelihood_is_the_closed_form_at_the_posterior_mean(problem):
+    net, X, y = problem
+    phi, h2 = oracle_inputs(net, X)
+    for prior_precision in (0.1, 1.0, 50.0):
+        w = torch.from_numpy(ridge(phi, h2, y[:, 0].numpy(), prior_precision))
+        at_mean = copy.deepcopy(net)
+        at_mean.mean_head.weight.data.copy_(w[None, :-1])
+        at_mean.mean_head.bias.data.copy_(w[-1:])
+        la = fit(at_mean, X, y, prior_precision=prior_precision)
+        expected = log_evidence(phi, h2, y[:, 0].numpy(), prior_precision)
+        assert float(la.log_marginal_likelihood()) == pytest.approx(expected, rel=1e-10)
+
+
+def test_marglik_optimises_the_prior_precision(problem):
+    la = fit(*problem)
+    before = float(la.log_marginal_likelihood())
+    la.optimize_prior_precision(pred_type="glm", method="marglik", n_steps=200)
+    assert float(la.log_marginal_likelihood()) > before
+
+
+def test_cross_moment_gives_the_posterior_mean(problem):
+    net, X, y = problem
+    phi, h2 = oracle_inputs(net, X)
+    cross = torch.zeros(6, dtype=torch.float64)
+    la = fit(net, X, y, backend_kwargs={"cross_moment": cross})
+    expected = ridge(phi, h2, y[:, 0].numpy(), 1.0)
+    np.testing.assert_allclose(la.posterior_covariance @ cross, expected, rtol=1e-8)
+
+
+def test_features_of_the_same_pass_serve_the_noise_variance(problem):
+    net, X, y = problem
+
+    class Shared(Net):
+        def noise_variance_from_features(self, phi):
+            return nn.functional.softplus(self.noise_head(phi)) + 1e-3
+
+    shared = Shared().double()
+    np.testing.assert_allclose(fit(shared, X, y).H, fit(net, X, y).H, rtol=1e-12)
+
+
+def test_state_dict_goes_to_another_object(problem):
+    net, X, y = problem
+    la = fit(net, X, y)
+    other = fit(net, X[:3], y[:3])
+    other.load_state_dict(la.state_dict())
+    np.testing.assert_array_equal(other.posterior_precision, la.posterior_precision)
+
+
+def test_other_users_of_laplace_keep_their_classes(problem):
+    net, _, _ = problem
+    la = Laplace(net, "regression", "last_layer", "full", last_layer_name="mean_head")
+    assert type(la).__module__.startswith("laplace.")
+
+
+def test_kron_is_refused(problem):
+    with pytest.raises(ValueError, match="hessian_structure='kron'.*Use hessian_str"):
+        fit(*problem, structure="kron")
+
+
+def test_two_outputs_are_refused(problem):
+    _, X, y = problem
+    net = Net().double()
+    net.mean_head = nn.utils.skip_init(nn.Linear, 5, 2, dtype=torch.float64)
+    nn.init.zeros_(net.mean_head.weight)
+    nn.init.zeros_(net.mean_head.bias)
+    with pytest.raises(ValueError, match=r"shape \(7, 2\).*mean alone"):
+        fit(net, X, y)
+
+
+def test_noise_variance_must_be_positive(problem):
+    with pytest.raises(ValueError, match=r"noise_variance between -1\.0"):
+        fit(*problem, backend_kwargs={"noise_variance": lambda x: -torch.ones(len(x))})
+
+
+def test_a_network_without_noise_variance_is_told_what_to_do(problem):
+    _, X, y = problem
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean_head = Net().double().features
+            self.mean_head = nn.utils.skip_init(nn.Linear, 3, 1, dtype=torch.float64)
+
+        def forward(self, x):
+            return self.mean_head(x)
+
+    with pytest.raises(ValueError, match=r"Plain without noise_variance. Pass"):
+        fit(Plain(), X, y)
+
+
+def test_only_the_last_layer_of_a_regression(problem):
+    with pytest.raises(ValueError, match="likelihood='classification'"):
+        HeteroscedasticGGN(problem[0], "classification", last_layer=True)
+    with pytest.raises(ValueError, match="last_layer=False"):
+        HeteroscedasticGGN(problem[0], "regression")
