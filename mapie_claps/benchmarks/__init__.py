@@ -2,5 +2,5 @@
 
 ``peers`` compares CLAPS with what a user would pick instead; see
 :mod:`mapie_claps.benchmarks.peers`. They need ``pip install "mapie-claps[bench]"``.
-``python -m mapie_claps.benchmarks.large`` is about data larger than memory.
+``large`` is about data larger than memory; see :mod:`mapie_claps.benchmarks.large`.
 """

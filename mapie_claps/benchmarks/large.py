@@ -1,10 +1,9 @@
 """Ten million rows on one machine, and two Dask workers against one.
 
-``python -m mapie_claps.benchmarks.large out_of_core`` and ``... dask``.
+``python -m mapie_claps.benchmarks large out_of_core`` and ``... large dask``.
 """
 
 import argparse
-import os
 import resource
 import subprocess
 import sys
@@ -26,7 +25,9 @@ from mapie_claps import (
     train_on_batches,
     with_sums,
 )
+from mapie_claps._validation import check_integer
 
+DESCRIPTION = "Ten million rows on one machine; two Dask workers against one."
 Array = NDArray[np.float64]
 Rows = tuple[Array, Array]
 TRAINING_ROWS = 20_000
@@ -241,28 +242,39 @@ def say(line: str) -> None:
     print(line, flush=True)  # noqa: T201
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run one of the two benchmarks."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mapie_claps.benchmarks.large", description=__doc__
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, rows, size in (
-        ("out_of_core", 10_000_000, 50_000),
-        ("dask", 2_000_000, 50_000),
-    ):
-        command = commands.add_parser(name)
-        command.add_argument("--rows", type=int, default=rows)
-        command.add_argument("--columns", type=int, default=32)
-        command.add_argument("--chunk", type=int, default=size)
-    commands.choices["out_of_core"].add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("stage", choices=("out_of_core", "dask"))
+    parser.add_argument("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6")
+    parser.add_argument("--columns", type=int, default=32)
+    parser.add_argument("--chunk", type=int, default=50_000)
+    parser.add_argument(
         "--estimator",
         choices=("ClapsRegressor", "ClapsModule"),
         default="ClapsRegressor",
+        help="for out_of_core",
     )
-    args = parser.parse_args(argv)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    {"out_of_core": out_of_core, "dask": dask_workers}[args.command](args)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one of the two benchmarks."""
+    on_dask = arguments.stage == "dask"
+    if arguments.rows is None:
+        arguments.rows = 2_000_000 if on_dask else 10_000_000
+    for name in ("rows", "columns", "chunk"):
+        check_integer(name, getattr(arguments, name), low=3, hint="Leave it out.")
+    if on_dask:
+        dask_workers(arguments)
+    else:
+        out_of_core(arguments)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command by itself."""
+    parser = argparse.ArgumentParser(description=DESCRIPTION)
+    add_arguments(parser)
+    run(parser.parse_args(argv))
 
 
 if __name__ == "__main__":
