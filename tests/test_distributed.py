@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
 from own_networks import Convolution, Pair, seeded, table
@@ -28,6 +29,14 @@ from mapie_claps.distributed import (
     fit_posterior,
     predict_interval,
 )
+
+
+@pytest.fixture(autouse=True)
+def own_random_state():
+    """New networks and loaders draw from torch's generator, here from a copy."""
+    with torch.random.fork_rng():
+        yield
+
 
 X, y = table(600)
 LEVELS = [0.8, 0.9]

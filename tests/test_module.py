@@ -27,6 +27,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from mapie_claps import ClapsModule, ClapsRegressor, explain
 from mapie_claps._noise_head import NoiseRows, fit_noise_head
 
+
+@pytest.fixture(autouse=True)
+def own_random_state():
+    """New networks and loaders draw from torch's generator, here from a copy."""
+    with torch.random.fork_rng():
+        yield
+
+
 X, y = table(120)
 X_NEW = table(30, seed=1)[0]
 
@@ -644,3 +652,11 @@ def test_rows_without_a_target():
     with pytest.raises(ValueError, match="without rows"):
         model.partial_sums(X[:0], y[:0])
     assert model.predict(X[:0]).shape == (0,)
+
+
+def test_no_number_is_drawn_from_the_generator_of_torch():
+    net = seeded(Convolution).train()
+    images = np.random.default_rng(0).normal(size=(20, 1, 8, 8))
+    before = torch.get_rng_state()
+    ClapsModule(net, prior_precision="grid").fit(images, y[:20]).predict(images)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -25,6 +25,14 @@ from mapie_claps import (
 )
 from mapie_claps.exceptions import FileFormatError
 
+
+@pytest.fixture(autouse=True)
+def own_random_state():
+    """New networks and loaders draw from torch's generator, here from a copy."""
+    with torch.random.fork_rng():
+        yield
+
+
 X, y = table(150)
 X_NEW = table(20, seed=1)[0]
 

@@ -15,6 +15,13 @@ from mapie_claps import (
 )
 
 
+@pytest.fixture(autouse=True)
+def own_random_state():
+    """New networks and loaders draw from torch's generator, here from a copy."""
+    with torch.random.fork_rng():
+        yield
+
+
 def split(model, score, **kwargs):
     return SplitConformalRegressor(
         model,
