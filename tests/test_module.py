@@ -227,7 +227,9 @@ def test_fitted_variance_head_is_a_penalised_gamma_regression():
     head = fit_noise_head(rows, penalty=2.0)
     standard = (phi - phi.mean(0)) / phi.std(0)
     # scikit-learn's loss is (deviance / n + alpha |a|²) / 2; ours has weight ½ n.
-    oracle = GammaRegressor(alpha=2.0 * 3 * 2 / 400, tol=1e-10, max_iter=1000)
+    oracle = GammaRegressor(
+        alpha=2.0 * 3 * 2 / 400, solver="newton-cholesky", tol=1e-10
+    )
     oracle.fit(standard, squares)
     ours = head.variance(torch.from_numpy(phi)).numpy()
     np.testing.assert_allclose(ours, oracle.predict(standard), rtol=1e-5)
