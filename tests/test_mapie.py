@@ -83,7 +83,7 @@ def test_targets_of_tiny_scale_keep_their_coverage(data):
 
 
 def test_one_row_as_mapies_conditional_class_asks_for_it(fitted, data):
-    """ConditionalSplitConformalRegressor inverts the score row by row, with a number."""
+    """ConditionalSplitConformalRegressor inverts the score with one number a row."""
     row = data[2][0][:1]
     mu, std = fitted.predict(row, return_std=True)
     got = ClapsScore(fitted).get_estimation_distribution(mu[0], -2.0, X=row)

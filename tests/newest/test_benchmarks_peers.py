@@ -370,11 +370,10 @@ def test_report_of_nothing(tmp_path):
         (["--seeds", "0"], "Got --seeds 0, but expected at least 1"),
         (["--max-rows", "10"], "Got --max-rows 10, but expected at least 50"),
         (["--confidence-level", "90"], "Got --confidence-level 90.0"),
-        ([], "without a folder to read it from. Pass --data FOLDER"),
         (["--csv", "f.csv"], "expected both or none"),
         (["--smoke", "--data", "."], "more than one of --smoke, --csv and --data"),
         (["--csv", "absent.csv", "--target", "y"], "no such file is there"),
-        (["--data", ".", "--datasets", "yacht"], "has the CSV files: none"),
+        (["--data", ".", "--datasets", "absent"], "has the CSV files: none"),
     ],
 )
 def test_command_line_errors(options, message, tmp_path, capsys, monkeypatch):
