@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 # Name → module with ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments)``,
-# where run returns the exit code and raises ValueError, OSError or RuntimeError for bad input.
+# where run returns the exit code and raises one of ERRORS for bad input.
+ERRORS = (ValueError, OSError, RuntimeError)
 COMMANDS = {
     "peers": "mapie_claps.benchmarks.peers",
     "epistemic": "mapie_claps.benchmarks.epistemic",
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         code: int = modules[arguments.command].run(arguments)
-    except (ValueError, OSError, RuntimeError) as error:
+    except ERRORS as error:
         commands[arguments.command].error(str(error))
     return code
 
