@@ -1,4 +1,4 @@
-"""Errors and warnings of the numerical core."""
+"""Errors and warnings of the package."""
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -11,3 +11,7 @@ class TrainingDivergedError(ArithmeticError):
 
 class NumericalWarning(UserWarning):
     """A result was computed with an alteration that the message quantifies."""
+
+
+class OutsideCalibrationWarning(UserWarning):
+    """Test inputs lie where calibration has seen none; coverage may not hold there."""
