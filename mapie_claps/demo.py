@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from . import ClapsRegressor, ClapsScore, Explanation, explain
+from . import ClapsRegressor, ClapsScore
 from .datasets import make_heteroscedastic_sparse
 
 __all__ = ["main"]
@@ -96,34 +96,13 @@ def draw(claps: Any, split: Split, file: Path) -> None:
     """Interval over x, split into what noise and what lack of data need."""
     from matplotlib.figure import Figure
 
-    (X_train, y_train), _, _ = split
-    x = np.linspace(-4, 4, 400)
-    why: Explanation = explain(claps, x[:, None])
+    from .plots import IntervalDisplay
+
     figure = Figure(figsize=(8, 4.2), layout="constrained")
+    x = np.linspace(-4, 4, 400)
     ax = figure.subplots()
-    inner = why.aleatoric_width[:, 0] / 2
-    outer = why.width[:, 0] / 2
-    mu = why.prediction
-    # Colours of the Okabe-Ito palette, told apart by colour-blind readers and in print.
-    ax.fill_between(x, mu - outer, mu + outer, color="#E69F00", lw=0, alpha=0.9)
-    ax.fill_between(x, mu - inner, mu + inner, color="#56B4E9", lw=0)
-    ax.plot(x, mu, color="black", lw=1.2)
-    ax.plot(X_train[:, 0], y_train, ".", color="0.25", ms=3)
-    handles = [
-        ("epistemic: lack of data", "#E69F00"),
-        ("aleatoric: noise", "#56B4E9"),
-    ]
-    for label, colour in handles:
-        ax.fill_between([], [], [], color=colour, label=label)
-    ax.plot([], [], color="black", label="prediction")
-    ax.plot([], [], ".", color="0.25", label="training rows")
-    ax.set(
-        xlabel="x",
-        ylabel="y",
-        xlim=(-4, 4),
-        title="90 % prediction interval and why it is wide",
-    )
-    ax.legend(loc="upper left", frameon=False, fontsize=9)
+    IntervalDisplay.from_estimator(claps, x[:, None], training_rows=split[0], ax=ax)
+    ax.set_xlim(-4, 4)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
 
