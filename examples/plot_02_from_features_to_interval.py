@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from mapie_claps import HeteroscedasticGGN, conformal_quantile
 from mapie_claps.datasets import make_heteroscedastic_sparse
 
-train = make_heteroscedastic_sparse(400, keep_probability=0.1, random_state=0)
+train = make_heteroscedastic_sparse(400, keep_probability=0.0, random_state=0)
 cal = make_heteroscedastic_sparse(400, random_state=1)
 
 

@@ -2,7 +2,7 @@
 Noise against lack of data
 ==========================
 
-The data have a noisy region and a sparse one, and we know the truth. Each part of the
+The data have a noisy region and an empty one, and we know the truth. Each part of the
 variance should rise in its own region only.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from mapie_claps import ClapsRegressor
 from mapie_claps.datasets import NOISY, SPARSE, make_heteroscedastic_sparse
 
-train = make_heteroscedastic_sparse(500, keep_probability=0.05, random_state=0)
-model = ClapsRegressor(n_members=4, max_steps=400, tol=None, random_state=0)
+train = make_heteroscedastic_sparse(500, keep_probability=0.0, random_state=0)
+model = ClapsRegressor(n_bins=0, max_steps=300, tol=None, random_state=0)
 model.fit(train.X, train.y)
 
 x = np.linspace(-4, 4, 300)
@@ -37,7 +37,7 @@ ax.plot(
 )
 ax.plot(x, truth, "k--", lw=1, label="true noise")
 ax.text(np.mean(NOISY), 0.02, "noisy", ha="center")
-ax.text(np.mean(SPARSE), 0.02, "few rows", ha="center")
+ax.text(np.mean(SPARSE), 0.02, "no rows", ha="center")
 ax.set(xlabel="x", ylabel="standard deviation", ylim=(0, None))
 ax.legend(frameon=False, loc="upper left")
 
@@ -46,9 +46,9 @@ ax.legend(frameon=False, loc="upper left")
 # -------------------------------
 
 inside = {
-    name: (x > a) & (x < b) for name, (a, b) in (("noisy", NOISY), ("few rows", SPARSE))
+    name: (x > a) & (x < b) for name, (a, b) in (("noisy", NOISY), ("no rows", SPARSE))
 }
-inside["elsewhere"] = ~(inside["noisy"] | inside["few rows"])
+inside["elsewhere"] = ~(inside["noisy"] | inside["no rows"])
 for name, rows in inside.items():
     noise, lack = parts.aleatoric[rows].mean(), parts.epistemic[rows].mean()
     print(f"{name:10} noise {noise**0.5:.2f}   lack of data {lack**0.5:.2f}")

@@ -17,10 +17,10 @@ from mapie_claps import ClapsRegressor
 from mapie_claps.datasets import make_heteroscedastic_sparse
 from mapie_claps.diagnostics import rank_rows
 
-first = make_heteroscedastic_sparse(300, keep_probability=0.02, random_state=0)
+first = make_heteroscedastic_sparse(300, keep_probability=0.0, random_state=0)
 candidates = make_heteroscedastic_sparse(1000, random_state=1)
 test = make_heteroscedastic_sparse(1000, random_state=2)
-model = ClapsRegressor(n_members=4, max_steps=300, tol=None, random_state=0)
+model = ClapsRegressor(n_bins=0, max_steps=300, tol=None, random_state=0)
 fitted = model.fit(first.X, first.y)
 
 # %%
@@ -46,7 +46,7 @@ errors = {}
 for name, rows in choices.items():
     X = np.concatenate([first.X, candidates.X[rows]])
     y = np.concatenate([first.y, candidates.y[rows]])
-    again = ClapsRegressor(n_members=4, max_steps=300, tol=None, random_state=0)
+    again = ClapsRegressor(n_bins=0, max_steps=300, tol=None, random_state=0)
     mu = again.fit(X, y).predict(test.X)
     errors[name] = np.sqrt(np.mean((mu - test.mean) ** 2))
 

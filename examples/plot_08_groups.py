@@ -2,9 +2,9 @@
 One calibration per group
 =========================
 
-The guarantee is an average over all rows: one group may be covered too often and another
-too rarely. One calibration per group gives each its own guarantee. The fitted model, and
-so the scale, stays the same; only the quantile differs.
+The guarantee is an average over all rows: one group may be covered too often and
+another too rarely. One calibration per group gives each its own guarantee. The fitted
+model, and so the scale, stays the same; only the quantile differs.
 """
 
 # %%
