@@ -3,8 +3,8 @@ Categorical columns
 ===================
 
 ``ClapsRegressor`` takes numbers. A ``ColumnTransformer`` in a ``Pipeline`` turns a
-table with text columns into numbers, and MAPIE, ``explain`` and the diagnostics take the
-pipeline as they take the regressor.
+table with text columns into numbers, and MAPIE, ``explain`` and the diagnostics take
+the pipeline as they take the regressor.
 """
 
 # %%
