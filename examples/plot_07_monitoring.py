@@ -5,7 +5,8 @@ Monitoring: when does the guarantee end?
 A calibrated model is in use, and true values arrive with a delay. MAPIE's test of
 exchangeability bets against the hypothesis that new scores are like those of the
 calibration rows. When its wealth exceeds 1/0.05 = 20, exchangeability is
-rejected, and with it the guarantee. At most 5 % of streams without a change are ever rejected.
+rejected, and with it the guarantee. At most 5 % of streams without a
+change are ever rejected.
 """
 
 # %%
