@@ -111,9 +111,9 @@ def draw(file: Path) -> None:
     IntervalDisplay.from_estimator(
         claps, x[:, None], training_rows=(train.X, train.y), ax=ax
     )
-    ax.set_xlim(-4, 4)
-    ax.annotate("no rows: wide for lack of data", (-2.25, -1.7), ha="center")
-    ax.annotate("noisy rows: wide for noise", (2.0, -1.2), ha="center")
+    ax.set(xlim=(-4, 4), ylim=(-2.4, 2.9))
+    ax.annotate("no rows: wide for lack of data", (-2.25, -2.2), ha="center")
+    ax.annotate("noisy rows: wide for noise", (2.0, -2.2), ha="center")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
 
