@@ -29,9 +29,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "benchmarks/peers_summary.md"]
 templates_path = ["_templates"]
-# Pages that other parts of the project add are in the table of contents by pattern;
-# inlined pages may link to headings deeper than they show.
-suppress_warnings = ["toc.empty_glob", "config.cache"]
+suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
 html_title = "mapie_claps"
@@ -106,6 +104,27 @@ def write_api_page() -> None:
     file = HERE / "api.rst"
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
+
+
+def drop_empty_patterns(app: object, page: str, source: list[str]) -> None:
+    """Take patterns that match no page out of the landing page's tables of contents."""
+    if page == "index":
+        lines = source[0].splitlines()
+        kept = [x for x in lines if not x.endswith("*") or any(HERE.glob(x + ".md"))]
+        source[0] = "\n".join(kept)
+
+
+def escape_trailing_underscores(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """A shape such as (n_features_in_,) is no link."""
+    lines[:] = [x.replace("(n_features_in_,)", "(n_features_in\\_,)") for x in lines]
+
+
+def setup(app: object) -> None:
+    """Connect the above; numpydoc reads docstrings with priority 500."""
+    app.connect("source-read", drop_empty_patterns)
+    app.connect("autodoc-process-docstring", escape_trailing_underscores, priority=400)
 
 
 write_api_page()

@@ -7,7 +7,7 @@ Fit on some rows, calibrate on others, predict intervals, and see why they are w
 
 # %%
 # Data with a noisy region and a region without training rows
-# ----------------------------------------------------------
+# -----------------------------------------------------------
 
 import numpy as np
 from mapie.regression import SplitConformalRegressor
