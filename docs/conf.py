@@ -106,12 +106,17 @@ def write_api_page() -> None:
         file.write_text(text)
 
 
+def _pages(pattern: str) -> list[Path]:
+    """Pages that a pattern of a table of contents matches."""
+    excluded = {HERE / name for name in exclude_patterns}
+    return [file for file in HERE.glob(pattern + ".md") if file not in excluded]
+
+
 def drop_empty_patterns(app: object, page: str, source: list[str]) -> None:
     """Take patterns that match no page out of the landing page's tables of contents."""
     if page == "index":
         lines = source[0].splitlines()
-        kept = [x for x in lines if not x.endswith("*") or any(HERE.glob(x + ".md"))]
-        source[0] = "\n".join(kept)
+        source[0] = "\n".join(x for x in lines if not x.endswith("*") or _pages(x))
 
 
 def escape_trailing_underscores(

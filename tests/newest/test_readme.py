@@ -12,6 +12,8 @@ BLOCKS = re.findall(r"```(python|text)\n(.*?)```", README.read_text(), flags=re.
 NUMBER = r"-?\d+(?:\.\d+)?"
 
 
+# MAPIE tries a plain array on an estimator that was fitted on a DataFrame.
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
 def test_blocks_run_and_print_what_they_say(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(rng.normal(size=(120, 3)), columns=["a", "b", "y"])
