@@ -67,6 +67,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
+    "capture_repr": (),
     "min_reported_time": 1,
     "abort_on_example_error": False,
 }
@@ -92,7 +93,7 @@ def write_api_page() -> None:
             modules.append(importlib.import_module(f"mapie_claps.{info.name}"))
     for module in modules:
         names = [n for n in public_names(module) if id(getattr(module, n)) not in done]
-        documented = [n for n in names if getattr(module, n).__doc__]
+        documented = [n for n in names if callable(getattr(module, n))]
         done.update(id(getattr(module, n)) for n in names)
         if not documented:
             continue

@@ -60,7 +60,7 @@ print(diagnose(mapie, test.head(3)).round(2).T)
 # Coverage and the two parts of the width, by district
 # ----------------------------------------------------
 # South is wide because it is noisy; the harbour has few rows, which shows as lack of
-# data.
+# data. The guarantee is for all districts together: the coverage of one may be off.
 
 groups = summarise(mapie, test, y_test, groups=test["district"])
 print(groups[["group", "n", "coverage", "width", "epistemic_fraction"]].round(3))
