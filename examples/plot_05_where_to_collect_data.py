@@ -2,8 +2,8 @@
 Where to collect data
 =====================
 
-A hundred more rows can be measured. Where the epistemic part is largest they help; where
-the aleatoric part is largest they help much less, since noise stays. Both are compared
+A hundred more rows can be measured. Where the epistemic part is largest they help;
+where the aleatoric part is largest they help less, since noise stays. Both are compared
 with rows at random.
 """
 
@@ -64,8 +64,7 @@ axes[1].set_ylabel("error of the mean after 100 more rows")
 
 # %%
 # Rows from where the model knows least reduce the error more than rows from where the
-# noise is strongest. Rows at random did as well here: the gap is a fifth of the range, so
-# that some of them fall into it. The ranking pays where the gap is small among many
-# candidates, and it names the rows in advance. It takes rows one by one: the chosen ones
-# lie close together, and choosing a few, fitting again and choosing more would spread
-# them.
+# noise is strongest. Rows at random did as well here: the gap is a fifth of the range,
+# so that some of them fall into it. A ranking matters more the rarer the rows in
+# question are among the candidates. The chosen rows lie close together; choosing a few,
+# fitting again and choosing more would spread them.
