@@ -6,7 +6,7 @@ UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 clean
+.PHONY: demo test lint test-newest test-mapie09 docs clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/python -m mapie_claps.demo
@@ -26,6 +26,23 @@ test-newest: $(VENV)/.installed
 test-mapie09: $(OLD)/.installed
 	$(OLD)/bin/python -m pytest -n 2 tests
 
+# The site, with the examples run, warnings as errors and a check of its links.
+# Formulas need MathJax: with npm it is put beside the pages, else they load it from the
+# web when they are read.
+docs: $(VENV)/.installed-docs docs/_static/mathjax.js
+	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(VENV)/bin/python docs/check_links.py docs/_build/html
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
+	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[docs]"
+	touch $@
+
+docs/_static/mathjax.js:
+	mkdir -p docs/_build/npm
+	cd docs/_build/npm && npm pack --silent mathjax@3.2.2 && tar xzf mathjax-3.2.2.tgz \
+		&& cp package/es5/tex-svg.js ../../_static/mathjax.js \
+		|| echo "npm is missing: formulas will be loaded from the web"
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
@@ -39,4 +56,4 @@ $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from . import ClapsRegressor, ClapsScore, Explanation, explain
+from . import ClapsRegressor, ClapsScore
 from .datasets import make_heteroscedastic_sparse
 
 __all__ = ["main"]
@@ -77,53 +77,43 @@ def evaluate(mapie: Any, X: Array, y: Array) -> tuple[float, float, float]:
     )
 
 
-def table(name: str, split: Split) -> tuple[str, Any]:
-    """Table of all methods as text, and the calibrated CLAPS."""
+def table(name: str, split: Split) -> str:
+    """Table of all methods as text."""
     lines = [
         f"{name}: {', '.join(f'{len(part[1])}' for part in split)} rows to train, "
         f"calibrate, test; level {LEVEL}",
         f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}",
     ]
-    claps = None
     for method, mapie in calibrated_methods(split):
-        claps = mapie if method == "CLAPS" else claps
         coverage, width, score = evaluate(mapie, *split[2])
         lines.append(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")
-    return "\n".join(lines), claps
+    return "\n".join(lines)
 
 
-def draw(claps: Any, split: Split, file: Path) -> None:
-    """Interval over x, split into what noise and what lack of data need."""
+def draw(file: Path) -> None:
+    """Interval over x, split into what noise and what lack of data need.
+
+    The training rows have a gap, so that both reasons can be seen side by side. The
+    network is without the encoding, which interpolates a gap in one dimension.
+    """
+    from mapie.regression import SplitConformalRegressor
     from matplotlib.figure import Figure
 
-    (X_train, y_train), _, _ = split
-    x = np.linspace(-4, 4, 400)
-    why: Explanation = explain(claps, x[:, None])
+    from .plots import IntervalDisplay
+
+    train = make_heteroscedastic_sparse(300, keep_probability=0.0, random_state=0)
+    cal = make_heteroscedastic_sparse(500, random_state=1)
+    network = ClapsRegressor(n_bins=0, max_steps=300, tol=None, random_state=0)
+    claps = SplitConformalRegressor(network, LEVEL, ClapsScore(), prefit=False)
+    claps.fit(train.X, train.y).conformalize(cal.X, cal.y)
     figure = Figure(figsize=(8, 4.2), layout="constrained")
-    ax = figure.subplots()
-    inner = why.aleatoric_width[:, 0] / 2
-    outer = why.width[:, 0] / 2
-    mu = why.prediction
-    # Colours of the Okabe-Ito palette, told apart by colour-blind readers and in print.
-    ax.fill_between(x, mu - outer, mu + outer, color="#E69F00", lw=0, alpha=0.9)
-    ax.fill_between(x, mu - inner, mu + inner, color="#56B4E9", lw=0)
-    ax.plot(x, mu, color="black", lw=1.2)
-    ax.plot(X_train[:, 0], y_train, ".", color="0.25", ms=3)
-    handles = [
-        ("epistemic: lack of data", "#E69F00"),
-        ("aleatoric: noise", "#56B4E9"),
-    ]
-    for label, colour in handles:
-        ax.fill_between([], [], [], color=colour, label=label)
-    ax.plot([], [], color="black", label="prediction")
-    ax.plot([], [], ".", color="0.25", label="training rows")
-    ax.set(
-        xlabel="x",
-        ylabel="y",
-        xlim=(-4, 4),
-        title="90 % prediction interval and why it is wide",
+    ax, x = figure.subplots(), np.linspace(-4, 4, 400)
+    IntervalDisplay.from_estimator(
+        claps, x[:, None], training_rows=(train.X, train.y), ax=ax
     )
-    ax.legend(loc="upper left", frameon=False, fontsize=9)
+    ax.set(xlim=(-4, 4), ylim=(-2.4, 2.9))
+    ax.annotate("no rows: wide for lack of data", (-2.25, -2.2), ha="center")
+    ax.annotate("noisy rows: wide for noise", (2.0, -2.2), ha="center")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
 
@@ -145,16 +135,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m mapie_claps.demo")
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
     options = parser.parse_args(argv)
-    synthetic = synthetic_split()
+    file = options.out / "interval.png"
     with warnings.catch_warnings():
         # MAPIE notes that prefit models must not have seen the calibration rows.
         warnings.simplefilter("ignore", UserWarning)
-        text, claps = table("Synthetic, noisy and sparse regions", synthetic)
-        print(text, flush=True)  # noqa: T201
-        text, _ = table("Diabetes", diabetes_split())
-        print("\n" + text, flush=True)  # noqa: T201
-    file = options.out / "interval.png"
-    draw(claps, synthetic, file)
+        split = synthetic_split()
+        print(table("Synthetic, noisy and sparse regions", split), flush=True)  # noqa: T201
+        print("\n" + table("Diabetes", diabetes_split()), flush=True)  # noqa: T201
+        draw(file)
     print(f"\nFigure: {file}")  # noqa: T201
 
 

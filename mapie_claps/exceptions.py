@@ -15,3 +15,7 @@ class NumericalWarning(UserWarning):
 
 class FileFormatError(ValueError):
     """A file is not what ``save`` wrote: foreign, damaged, or from a newer version."""
+
+
+class OutsideCalibrationWarning(UserWarning):
+    """Test inputs lie where calibration has seen none; coverage may not hold there."""

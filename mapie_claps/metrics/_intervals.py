@@ -105,7 +105,7 @@ def interval_score(
 def coverage_error(
     y: ArrayLike, y_interval: ArrayLike, confidence_level: ArrayLike
 ) -> Array:
-    """Distance of the coverage from the nominal level, |coverage − (1 − α)|.
+    """Absolute difference of the coverage and the nominal level 1 − α.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def region_gap(
     regions: Mapping[str, ArrayLike],
     confidence_level: ArrayLike,
 ) -> Array:
-    """Largest |coverage − nominal| over the regions.
+    """Largest absolute difference of coverage and nominal level over the regions.
 
     Parameters
     ----------

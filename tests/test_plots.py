@@ -1,0 +1,221 @@
+import sys
+
+import numpy as np
+import pytest
+from conftest import tiny
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from mapie_claps import Explanation, PredictiveVariance
+from mapie_claps.diagnostics import coverage_interval
+from mapie_claps.plots import (
+    CalibrationLevelsDisplay,
+    ComparisonDisplay,
+    ContractionDisplay,
+    CoverageDisplay,
+    IntervalDisplay,
+    WidthDisplay,
+)
+from mapie_claps.plots import _style as style
+
+LEVELS = [0.6, 0.9]
+
+
+@pytest.fixture
+def one():
+    return Figure().subplots()
+
+
+@pytest.fixture
+def two():
+    return Figure().subplots(2)
+
+
+@pytest.fixture
+def why():
+    """Four rows at two levels; v is four times h² in the last two."""
+    half = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 4.0], [2.0, 4.0]])
+    mu = np.array([0.0, 1.0, 2.0, 3.0])
+    variance = PredictiveVariance(np.ones(4), np.array([0.0, 0.0, 3.0, 3.0]))
+    return Explanation(mu, mu[:, None] - half, mu[:, None] + half, (0.6, 0.9), variance)
+
+
+class Prefit:
+    """Calibrated split conformal prediction, in the words of either MAPIE."""
+
+    def __init__(self, fitted, cal):
+        from mapie_claps import ClapsScore
+
+        score = ClapsScore(fitted)
+        try:
+            from mapie.regression import SplitConformalRegressor
+        except ImportError:
+            from mapie.regression import MapieRegressor
+
+            old = MapieRegressor(fitted, conformity_score=score, cv="prefit")
+            self.mapie, self.params = old.fit(*cal), {"alpha": [0.4, 0.1]}
+        else:
+            new = SplitConformalRegressor(fitted, LEVELS, score, prefit=True)
+            self.mapie, self.params = new.conformalize(*cal), {}
+
+
+@pytest.fixture(scope="module")
+def calibrated(fitted, data):
+    return Prefit(fitted, data[1])
+
+
+def band(collection):
+    """Lowest and highest y of a band."""
+    y = collection.get_paths()[0].vertices[:, 1]
+    return y.min(), y.max()
+
+
+def test_bands_are_the_interval_and_the_width_that_noise_needs(why, one):
+    display = IntervalDisplay.from_predictions([3, 0, 1, 2], why, level=1, ax=one)
+    outer, inner = one.collections
+    assert band(outer) == (-2.0, 7.0)  # largest end: 3 + 4
+    assert band(inner) == (-2.0, 5.0)  # half of the half-width 4 at μ = 3
+    assert display.ax_ is one
+    assert display.figure_ is one.figure
+    assert "90 %" in one.get_title()
+
+
+def test_intervals_of_a_calibrated_regressor(calibrated, data, one):
+    X, y = data[2]
+    display = IntervalDisplay.from_estimator(
+        calibrated.mapie,
+        X,
+        feature=1,
+        training_rows=(X[:, 1], y),
+        ax=one,
+        **calibrated.params,
+    )
+    np.testing.assert_array_equal(display.x, X[:, 1])
+    labels = [text.get_text() for text in one.get_legend().get_texts()]
+    assert labels == [
+        "epistemic: lack of data",
+        "aleatoric: noise",
+        "prediction",
+        "training rows",
+    ]
+
+
+def test_level_must_exist(why, fitted, data, one):
+    with pytest.raises(ValueError, match=r"Got level=2, but the intervals have 2"):
+        IntervalDisplay.from_predictions(np.arange(4), why, level=2, ax=one)
+    with pytest.raises(ValueError, match="not calibrated has none"):
+        WidthDisplay.from_estimator(fitted, data[2][0], ax=one)
+
+
+def test_sorted_widths_end_at_the_widest(calibrated, data, one):
+    display = WidthDisplay.from_estimator(
+        calibrated.mapie, data[2][0], level=1, ax=one, **calibrated.params
+    )
+    widest = (display.aleatoric_width + display.epistemic_width).max()
+    assert band(one.collections[1])[1] == pytest.approx(widest)
+    assert one.get_ylabel() == "width of the 90 % interval"
+
+
+def test_groups_against_numpy(why, two):
+    y = [0.0, 4.5, 2.0, 3.0]
+    display = CoverageDisplay.from_predictions(
+        why, y, groups=[0, 0, 1, 1], level=1, ax=two
+    )
+    np.testing.assert_array_equal(display.coverage, [0.5, 1.0])
+    np.testing.assert_allclose(display.limits[0], coverage_interval(1, 2))
+    np.testing.assert_allclose(display.aleatoric_width, [4.0, 4.0])
+    np.testing.assert_allclose(display.epistemic_width, [0.0, 4.0])
+    assert [t.get_text() for t in two[1].get_xticklabels()] == ["0", "1"]
+    tops = [p.get_y() + p.get_height() for p in two[1].patches]
+    assert max(tops) == pytest.approx(8.0)
+
+
+def test_bins_of_a_feature_hold_all_rows(calibrated, data, two):
+    X, y = data[2]
+    display = CoverageDisplay.from_estimator(
+        calibrated.mapie, X, y, n_bins=4, level=1, ax=two, **calibrated.params
+    )
+    assert len(display.labels) == 4
+    assert two[1].get_xlabel() == "feature 0"
+    grouped = CoverageDisplay.from_estimator(
+        calibrated.mapie,
+        X,
+        y,
+        groups=np.zeros(len(y)),
+        level=1,
+        ax=Figure().subplots(2),
+        **calibrated.params,
+    )
+    assert grouped.coverage[0] == pytest.approx(display.coverage.mean())
+
+
+def test_levels_against_the_diagonal(calibrated, data, one):
+    X, y = data[2]
+    display = CalibrationLevelsDisplay.from_estimator(
+        calibrated.mapie, X, y, ax=one, **calibrated.params
+    )
+    np.testing.assert_allclose(display.confidence_levels, LEVELS)
+    assert (np.diff(display.coverage) >= 0).all()
+    assert (display.limits[:, 0] < display.coverage).all()
+
+
+def test_contraction_fits_clones_on_the_first_rows(data, one):
+    X, y = data[0]
+    model = tiny()
+    display = ContractionDisplay.from_estimator(
+        model, X, y, data[2][0], sizes=[40, 150], ax=one
+    )
+    variance = tiny().fit(X[:40], y[:40]).predict_variance(data[2][0])
+    assert display.epistemic[0] == pytest.approx(variance.epistemic.mean())
+    assert not hasattr(model, "model_")
+    with pytest.raises(ValueError, match="Got sizes up to 151, but X has 150 rows"):
+        ContractionDisplay.from_estimator(model, X, y, X, sizes=[151], ax=one)
+
+
+def test_comparison_of_methods(two):
+    class Fixed:
+        def __init__(self, half):
+            self.half = half
+
+        def predict_interval(self, X):
+            ones = np.ones(len(X))
+            return 0 * ones, np.stack([-self.half * ones, self.half * ones], 1)
+
+    display = ComparisonDisplay.from_estimator(
+        {"a": Fixed(1.0), "b": Fixed(2.0)}, np.zeros((2, 1)), [0.0, 1.5], 0.5, ax=two
+    )
+    np.testing.assert_array_equal(display.coverage, [0.5, 1.0])
+    np.testing.assert_array_equal(display.width, [2.0, 4.0])
+    np.testing.assert_allclose(display.score, [2.0 + 0.5 * 2 / 0.5 / 2 * 1.0, 4.0])
+    with pytest.raises(ValueError, match="Got no methods"):
+        ComparisonDisplay.from_predictions({}, [0.0], 0.9, ax=two)
+
+
+def test_new_figures_are_made_where_none_are_given(why):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    single = IntervalDisplay.from_predictions(np.arange(4), why)
+    double = CoverageDisplay.from_predictions(why, np.zeros(4), groups=[0, 0, 1, 1])
+    assert single.figure_ is not double.figure_
+    assert len(double.figure_.axes) == 2
+    plt.close("all")
+
+
+def test_two_axes_are_needed_for_two_quantities(why, one):
+    with pytest.raises(ValueError, match="Got ax with 1 axes, but expected 2"):
+        CoverageDisplay.from_predictions(why, np.zeros(4), groups=[0] * 4, ax=one)
+
+
+def test_the_parts_differ_in_lightness_too():
+    grey = [np.dot(to_rgb(c), [0.2126, 0.7152, 0.0722]) for c in _colours()]
+    assert abs(grey[0] - grey[1]) > 0.15
+
+
+def _colours():
+    return style.ALEATORIC, style.EPISTEMIC
+
+
+def test_missing_matplotlib_is_named(monkeypatch, why):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"pip install 'mapie-claps\[plot\]'"):
+        WidthDisplay.from_predictions([1.0], [1.0], 0.9)
