@@ -9,6 +9,7 @@ from importlib import import_module
 # where run returns the exit code and raises ValueError for bad input.
 COMMANDS = {
     "peers": "mapie_claps.benchmarks.peers",
+    "coverage": "mapie_claps.benchmarks.coverage",
 }
 
 
