@@ -10,6 +10,7 @@ from importlib import import_module
 COMMANDS = {
     "peers": "mapie_claps.benchmarks.peers",
     "coverage": "mapie_claps.benchmarks.coverage",
+    "fuzz": "mapie_claps.benchmarks.fuzz",
 }
 
 
