@@ -21,13 +21,13 @@ Generator = np.random.Generator
 
 N_TRAIN = 60
 N_COLUMNS = 2
-CHUNK = 500  # replications whose rows are predicted together
+CHUNK = 2_000  # replications whose rows are predicted together
 TINY: dict[str, Any] = {
     "hidden_layer_sizes": (8,),
     "representation_size": 4,
     "n_members": 1,
     "n_bins": 0,
-    "max_steps": 20,
+    "max_steps": 15,
     "tol": None,
     "prior_precision": 1.0,
     "last_layer": "trained",

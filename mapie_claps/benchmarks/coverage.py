@@ -40,7 +40,7 @@ from ._coverage import (
 DESCRIPTION = "coverage over many replications, against its exact law"
 
 LEVELS = (0.8, 0.9, 0.95)
-N_CALS = (20, 100, 300)
+N_CALS = (20, 50, 100)
 REFIT_N_CALS = (20, 100)
 REFIT_CASES = (Case("heteroscedastic"), Case("heavy-tailed"))
 CROSS_CASES = (Case("heteroscedastic"),)
