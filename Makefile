@@ -19,11 +19,12 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 
 test-newest: $(VENV)/.installed
-	$(VENV)/bin/python -m pytest --cov --cov-report=term
+	$(VENV)/bin/python -m pytest -n 2 --cov --cov-report=term
 
-# MAPIE 0.9.2 and the lowest version of every direct dependency.
+# MAPIE 0.9.2 and the lowest version of every direct dependency. torch is named because
+# the newest torchvision, which laplace-torch asks for, would lift it.
 test-mapie09: $(OLD)/.installed
-	$(OLD)/bin/python -m pytest
+	$(OLD)/bin/python -m pytest -n 2 tests
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,7 +35,7 @@ $(VENV)/.installed: pyproject.toml
 $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 	$(PYTHON) -m venv $(OLD)
 	$(UV) pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct \
-		-e ".[tests]" "mapie==0.9.2"
+		-e ".[tests]" "mapie==0.9.2" "torch==2.6.0"
 	touch $@
 
 clean:

@@ -11,27 +11,46 @@ The data flow through the modules in this order::
       → interval   made by MAPIE
       → why        explanation              explain
       → evaluation metrics
+
+    the same for a network of the user's own: module; with more rows: updating; from
+    batches: streaming; on a cluster: distributed; to a file and back: persistence
 """
 
 from importlib.metadata import version
 
 from ._quantile import conformal_quantile, conformal_rank
+from ._sums import LastLayerSums
 from .conformity_score import ClapsScore
 from .curvature import HeteroscedasticGGN
 from .explanation import Explanation, explain
+from .module import ClapsModule
+from .persistence import load, save
 from .regressor import ClapsRegressor, PredictiveVariance
 from .scale_estimator import ClapsScaleEstimator
+from .streaming import StreamingConformalRegressor
+from .training import train_on_batches
+from .updating import partial_sums, sums_of, update_posterior, with_sums
 
 __version__ = version("mapie-claps")
 
 __all__ = [
+    "ClapsModule",
     "ClapsRegressor",
     "ClapsScaleEstimator",
     "ClapsScore",
     "Explanation",
     "HeteroscedasticGGN",
+    "LastLayerSums",
     "PredictiveVariance",
+    "StreamingConformalRegressor",
     "conformal_quantile",
     "conformal_rank",
     "explain",
+    "load",
+    "partial_sums",
+    "save",
+    "sums_of",
+    "train_on_batches",
+    "update_posterior",
+    "with_sums",
 ]

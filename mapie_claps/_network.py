@@ -14,6 +14,7 @@ from torch.nn.functional import silu, softplus
 
 # Training starts near μ = 0 and h² = 1, mean and variance of a standardised target.
 HEAD_GAIN = 0.3
+BIAS_BOUND = 0.1
 SOFTPLUS_IS_ONE = math.log(math.e - 1)
 
 
@@ -73,7 +74,9 @@ class BatchedLinear(nn.Module):
         weight[:, :fan_in].uniform_(-bound, bound, generator=generator)
         bias = torch.empty(n_members, 1, n_outputs)
         self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(bias.uniform_(-0.1, 0.1, generator=generator))
+        self.bias = nn.Parameter(
+            bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)
+        )
 
     def forward(self, x: Tensor) -> Tensor:  # (K, n, n_inputs) → (K, n, n_outputs)
         """Apply layer k to batch k."""

@@ -1,4 +1,4 @@
-"""Errors and warnings of the numerical core."""
+"""Errors and warnings of the package."""
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -11,3 +11,7 @@ class TrainingDivergedError(ArithmeticError):
 
 class NumericalWarning(UserWarning):
     """A result was computed with an alteration that the message quantifies."""
+
+
+class FileFormatError(ValueError):
+    """A file is not what ``save`` wrote: foreign, damaged, or from a newer version."""

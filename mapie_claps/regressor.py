@@ -27,6 +27,7 @@ from ._parameters import (
 )
 from ._posterior import rows_per_batch
 from ._predictive import PredictiveModel, fit_predictive_model
+from ._saving import SaveMixin
 from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
 
 __all__ = ["ClapsRegressor", "PredictiveVariance"]
@@ -75,7 +76,7 @@ class PredictiveVariance:
         return np.sqrt(self.total / self.aleatoric)
 
 
-class ClapsRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Heteroscedastic networks with a last-layer Laplace posterior.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with

@@ -17,9 +17,8 @@ def table(n=30, dtype=torch.float64, seed=1):
     return X, y
 
 
-def backend(net, X, **kwargs):
+def backend(net, **kwargs):
     extractor = FeatureExtractor(net, last_layer_name="mean_head")
-    extractor.find_last_layer(X[:1])
     return HeteroscedasticGGN(extractor, "regression", last_layer=True, **kwargs)
 
 
@@ -37,7 +36,7 @@ def trained(net):
 
 def test_full_is_the_hessian_that_autograd_finds():
     net, (X, y) = Net().double(), table()
-    loss, H = backend(net, X).full(X, y)
+    loss, H = backend(net).full(X, y)
     w = trained(net)
     expected = torch.autograd.functional.hessian(lambda v: nll(net, v, X, y), w)
     np.testing.assert_allclose(H, expected, rtol=1e-10, atol=1e-12)
@@ -47,7 +46,7 @@ def test_full_is_the_hessian_that_autograd_finds():
 def test_cross_moment_is_the_slope_that_autograd_finds():
     net, (X, y) = Net().double(), table()
     cross = torch.zeros(6, dtype=torch.float64)
-    _, H = backend(net, X, cross_moment=cross).full(X, y)
+    _, H = backend(net, cross_moment=cross).full(X, y)
     w = trained(net)
     slope = torch.autograd.functional.jacobian(lambda v: nll(net, v, X, y), w)
     np.testing.assert_allclose(H @ w - cross, slope, rtol=1e-8, atol=1e-10)
@@ -58,7 +57,7 @@ def test_cross_moment_is_the_slope_that_autograd_finds():
 def test_shapes_and_types(dtype, n):
     net = Net().to(dtype)
     X, y = table(n, dtype)
-    ggn = backend(net, X)
+    ggn = backend(net)
     loss, H = ggn.full(X, y, N=n)
     assert loss.shape == ()
     assert H.shape == (6, 6)
@@ -72,7 +71,7 @@ def test_shapes_and_types(dtype, n):
 @pytest.mark.parametrize("seed", range(5))
 def test_symmetric_positive_semi_definite_and_of_the_rank_of_the_rows(seed):
     net, (X, y) = Net().double(), table(3, seed=seed)
-    _, H = backend(net, X).full(X, y)
+    _, H = backend(net).full(X, y)
     assert torch.equal(H, H.T)
     eigenvalues = torch.linalg.eigvalsh(H)
     assert eigenvalues[0] > -1e-12 * eigenvalues[-1]
@@ -81,7 +80,7 @@ def test_symmetric_positive_semi_definite_and_of_the_rank_of_the_rows(seed):
 
 def test_batches_add_up():
     net, (X, y) = Net().double(), table()
-    ggn = backend(net, X)
+    ggn = backend(net)
     for method in (ggn.full, ggn.diag):
         whole = method(X, y)
         parts = [method(X[i : i + 7], y[i : i + 7]) for i in range(0, 30, 7)]
@@ -93,7 +92,7 @@ def test_batches_add_up():
 
 def test_nothing_is_left_on_the_graph_and_weights_keep_their_gradient():
     net, (X, y) = Net().double(), table()
-    loss, H = backend(net, X).full(X, y)
+    loss, H = backend(net).full(X, y)
     assert not loss.requires_grad
     assert not H.requires_grad
     assert all(p.grad is None and p.requires_grad for p in net.parameters())
@@ -159,7 +158,7 @@ def test_weights_of_zero_and_of_a_hundred_million():
     net, (X, y) = Net().double(), table()
     none = torch.cat([y, torch.zeros_like(y)], dim=1)
     many = torch.cat([y, torch.full_like(y, 1e8)], dim=1)
-    ggn = backend(net, X)
+    ggn = backend(net)
     assert float(ggn.full(X, none)[1].abs().max()) == 0
     np.testing.assert_allclose(
         ggn.full(X, many)[1], 1e8 * ggn.full(X, y)[1], rtol=1e-12

@@ -82,6 +82,14 @@ def test_targets_of_tiny_scale_keep_their_coverage(data):
     assert inside.mean() > 0.8
 
 
+def test_one_row_as_mapies_conditional_class_asks_for_it(fitted, data):
+    """ConditionalSplitConformalRegressor inverts the score row by row, with a number."""
+    row = data[2][0][:1]
+    mu, std = fitted.predict(row, return_std=True)
+    got = ClapsScore(fitted).get_estimation_distribution(mu[0], -2.0, X=row)
+    assert float(got) == pytest.approx(mu[0] - 2 * std[0])
+
+
 def test_a_score_that_holds_another_estimator_raises(fitted, data):
     other = tiny(random_state=1).fit(*data[0])
     with pytest.raises(ValueError, match="not those of the estimator that MAPIE predi"):

@@ -9,6 +9,8 @@ from importlib import import_module
 # where run returns the exit code and raises ValueError for bad input.
 COMMANDS = {
     "peers": "mapie_claps.benchmarks.peers",
+    "epistemic": "mapie_claps.benchmarks.epistemic",
+    "tradeoff": "mapie_claps.benchmarks.tradeoff",
     "coverage": "mapie_claps.benchmarks.coverage",
     "fuzz": "mapie_claps.benchmarks.fuzz",
 }

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datasets import load_dataset
+
 Array = NDArray[np.float64]
 
 PAPER_DATASETS = (
@@ -147,21 +149,18 @@ def _numbers(path: Path, header: list[str], body: list[list[str]], j: int) -> Ar
 
 
 def load_named(name: str, folder: Path | None) -> Dataset:
-    """Read ``folder/name.csv``, target last."""
-    if folder is None:
-        raise ValueError(
-            f"Got the data set {name!r} without a folder to read it from. Pass --data "
-            "FOLDER with one CSV file per data set (target last), --csv FILE --target "
-            "COLUMN for your own data, or --smoke for a quick trial."
-        )
-    path = folder / f"{name}.csv"
-    if not path.is_file():
-        found = ", ".join(sorted(p.stem for p in folder.glob("*.csv"))) or "none"
-        raise ValueError(
-            f"Got the data set {name!r}, but {str(folder)!r} has the CSV files: "
-            f"{found}. Name one of these with --datasets or correct --data."
-        )
-    return load_csv(path)
+    """Read ``folder/name.csv``, target last; or one of the paper's sets anywhere."""
+    path = None if folder is None else folder / f"{name}.csv"
+    if path is not None and path.is_file():
+        return load_csv(path)
+    if name in PAPER_DATASETS:
+        return Dataset(name, *load_dataset(name, folder))
+    found = [] if folder is None else sorted(p.stem for p in folder.glob("*.csv"))
+    raise ValueError(
+        f"Got the data set {name!r}, but {str(folder)!r} has the CSV files: "
+        f"{', '.join(found) or 'none'}. Name one of these with --datasets, correct "
+        "--data FOLDER, or use --csv FILE --target COLUMN for your own data."
+    )
 
 
 def load_diabetes_rows(n_rows: int = 150) -> Dataset:

@@ -96,8 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write("Interrupted; the same command continues from here.\n")
             return 130
         _say(
-            f"{len(runs)} runs: {time.perf_counter() - started:.0f} s with "
-            f"{args.jobs} job(s), {seconds_of(runs, store):.0f} s of work kept on disk"
+            f"{len(runs)} runs in {time.perf_counter() - started:.0f} s with "
+            f"{args.jobs} job(s); processor time of all runs "
+            f"{seconds_of(runs, store, 'cpu_seconds'):.0f} s"
         )
     rows = {name: rows_of(planned, store) for name, planned in plans.items()}
     for file in write_output(rows, out, options):

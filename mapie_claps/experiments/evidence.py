@@ -1,7 +1,7 @@
 """Estimates with standard errors from paired differences."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from .runs import Row
 NEAR_COVERAGE = 0.02
 NEAR_RATIO = 0.05
 CLEAR = 2.0  # standard errors
+# Metrics that are differences already.
+DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Estimate:
     mean: float
     se: float
     n: int
+    signed: bool = False  # a difference, written with its sign
 
     @property
     def positive(self) -> bool:
@@ -35,7 +38,7 @@ class Estimate:
         return self.mean < 0 and -self.mean >= CLEAR * self.se
 
     def __str__(self) -> str:
-        sign = "−" if self.mean < 0 else "+"
+        sign = "−" if self.mean < 0 else "+" if self.signed else ""
         return f"{sign}{_digits(abs(self.mean))} ± {_digits(self.se)}"
 
 
@@ -54,11 +57,19 @@ class Claim:
     why: str = ""  # shown where the claim does not hold
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and standard error of independent values."""
-    found = np.asarray(values, dtype=np.float64)
-    se = float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else 0.0
-    return Estimate(float(found.mean()), se, len(found))
+def estimate(found: Mapping[tuple[str, int], float], signed: bool = False) -> Estimate:
+    """Mean over runs, given by case and seed.
+
+    The cases are taken as given and the seeds as drawn: the standard error is that of
+    a stratified sample, and what differs between data sets does not enter it.
+    """
+    strata: dict[str, list[float]] = {}
+    for (case, _), value in found.items():
+        strata.setdefault(case, []).append(value)
+    means = [np.mean(s) for s in strata.values()]
+    variances = [np.var(s, ddof=1) / len(s) for s in strata.values() if len(s) > 1]
+    se = math.sqrt(sum(variances)) / len(strata)
+    return Estimate(float(np.mean(means)), se, len(found), signed)
 
 
 def values(
@@ -74,7 +85,8 @@ def values(
 
 def mean(rows: Sequence[Row], metric: str, **where: Any) -> Estimate:
     """Mean of a metric over matching runs."""
-    return estimate(list(values(rows, metric, **where).values()))
+    found = values(rows, metric, **where)
+    return estimate(found, signed=metric in DIFFERENCES)
 
 
 def paired(
@@ -88,7 +100,8 @@ def paired(
     """Difference between two settings, run by run."""
     a = values(rows, metric, **one, **where)
     b = values(rows, metric, **other, **where)
-    return estimate([transform(a[key], b[key]) for key in a if key in b])
+    found = {key: transform(a[key], b[key]) for key in a if key in b}
+    return estimate(found, signed=True)
 
 
 def relative(a: float, b: float) -> float:
@@ -119,3 +132,8 @@ def near_nominal(found: Estimate) -> bool:
 def listed(parts: dict[str, Any]) -> str:
     """``name value; name value``."""
     return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def above_one(ratio: Estimate) -> Estimate:
+    """A ratio as its difference from one."""
+    return Estimate(ratio.mean - 1, ratio.se, ratio.n, signed=True)

@@ -131,6 +131,8 @@ def draw_sensitivity(figure: Any, rows: dict[str, list[Row]]) -> None:
         for i, column in enumerate(columns):
             _curve(axes[i, j], cells, column, log=table.experiment[0] != "c")
             axes[i, j].set_title("")
+            if table.experiment == "representation_size":
+                axes[i, j].set_xscale("log", base=2)
             if j == 0:
                 axes[i, j].set_ylabel(column)
         axes[0, j].set_title(table.experiment.replace("_", " "))

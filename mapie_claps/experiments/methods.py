@@ -6,11 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from mapie.regression import (
-    ConformalizedQuantileRegressor,
-    CrossConformalRegressor,
-    SplitConformalRegressor,
-)
+from mapie import regression
 from numpy.typing import NDArray
 
 from ..conformity_score import ClapsScore
@@ -87,7 +83,7 @@ class Contest:
     def _cv_plus(self) -> Array:
         """Training and calibration rows together, five folds."""
         split = self.split
-        mapie = CrossConformalRegressor(
+        mapie = regression.CrossConformalRegressor(
             SquaredErrorRegressor(self.protocol, self.seed),
             confidence_level=CONFIDENCE_LEVEL,
             conformity_score="absolute",
@@ -107,7 +103,7 @@ class Contest:
         levels = (alpha / 2, 1 - alpha / 2, 0.5)
         network = QuantileNetworkRegressor(levels, self.protocol, self.seed)
         network.fit(split.X_train, split.y_train)
-        mapie = ConformalizedQuantileRegressor(
+        mapie = regression.ConformalizedQuantileRegressor(
             network.heads(), confidence_level=CONFIDENCE_LEVEL, prefit=True
         )
         mapie.conformalize(split.X_calibration, split.y_calibration)
@@ -121,7 +117,7 @@ class Contest:
 
 def split_interval(model: Any, split: Split, score: Any) -> Array:
     """Calibrate a fitted model; bounds of the test rows, shape (n_test, 2, 1)."""
-    mapie = SplitConformalRegressor(
+    mapie = regression.SplitConformalRegressor(
         model,
         confidence_level=CONFIDENCE_LEVEL,
         conformity_score=score,

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .._compat import validate_data
+from .._network import BIAS_BOUND, HEAD_GAIN
 from ..regressor import ClapsRegressor
 
 Array = NDArray[np.float64]
@@ -95,16 +96,19 @@ def _new_network(
     for a, b in pairwise([n_inputs, *protocol.layer_sizes]):
         layers += [_linear(a, b, generator), nn.SiLU()]
     last = protocol.layer_sizes[-1]
-    return nn.Sequential(*layers, _linear(last, n_outputs, generator))
+    head = _linear(last, n_outputs, generator, gain=HEAD_GAIN)
+    return nn.Sequential(*layers, head)
 
 
-def _linear(n_inputs: int, n_outputs: int, generator: torch.Generator) -> nn.Linear:
+def _linear(
+    n_inputs: int, n_outputs: int, generator: torch.Generator, gain: float = 1.0
+) -> nn.Linear:
     """A layer drawn from our own generator, not from the global one."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_inputs, n_outputs)
-    bound = n_inputs**-0.5
+    bound = gain * n_inputs**-0.5
     with torch.no_grad():
         layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)
     return layer
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import claims, sensitivity_claims
+from . import benchmark_claims, claims, sensitivity_claims
 from .evidence import CLEAR, NEAR_COVERAGE, NEAR_RATIO, Claim
 from .runs import Row
 
 CLAIMS: dict[str, tuple[Callable[[Sequence[Row]], list[Claim]], ...]] = {
     "mechanism": (claims.mechanism,),
     "contraction": (claims.contraction,),
-    "benchmark": (claims.benchmark, claims.by_data_set),
+    "benchmark": (benchmark_claims.aggregate, benchmark_claims.by_data_set),
     "prior_precision": (sensitivity_claims.prior_precision,),
     "calibration_size": (sensitivity_claims.calibration_size,),
     "representation_size": (sensitivity_claims.representation_size,),
@@ -24,8 +24,9 @@ A figure is a mean ± its standard error over runs; a difference is taken run by
 (same data set, same seed, same split) before it is averaged. A claim of direction
 holds if the mean difference has the claimed sign and is at least {CLEAR:g} standard
 errors from zero; "near" means within {NEAR_COVERAGE:g} for a coverage and
-{NEAR_RATIO:g} for a ratio. Single runs on real data share rows between seeds, so that
-their standard errors are somewhat too small.
+{NEAR_RATIO:g} for a ratio. Where data sets are averaged they are taken as given: the
+standard error comes from the seeds within each. Runs on real data share rows between
+seeds, so that their standard errors are somewhat too small.
 """
 
 

@@ -1,0 +1,182 @@
+"""Arrays, tensors, DataLoaders, iterables → batches of tensors, a few rows at a time.
+
+What may stand where X stands: an array-like or tensor (with y beside it), or batches:
+a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.utils import check_array
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+
+class Batch(NamedTuple):
+    """Some rows; y and weight in float64."""
+
+    x: Tensor  # (n, ...)
+    y: Tensor | None  # (n,)
+    weight: Tensor | None  # (n,), None for ones
+
+    @property
+    def target(self) -> Tensor:
+        """Targets, where there must be some."""
+        if self.y is None:
+            raise ValueError("Got a batch without y. Pass (X, y).")
+        return self.y
+
+    @property
+    def row_weight(self) -> Tensor:
+        """Weights, ones if none were given."""
+        if self.weight is not None:
+            return self.weight
+        return torch.ones(len(self.x), dtype=torch.float64)
+
+
+def is_batches(X: Any) -> bool:
+    """Whether X is an iterable of batches rather than one array."""
+    if isinstance(X, DataLoader):
+        return True
+    if isinstance(X, list | tuple):
+        pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
+        # Not hasattr(shape): a row of NumPy numbers is no batch.
+        return bool(X) and pairs and all(getattr(b[0], "ndim", 0) for b in X)
+    arrays = ("shape", "__array__", "__dataframe__")
+    return isinstance(X, Iterable) and not any(hasattr(X, a) for a in arrays)
+
+
+def can_be_walked_again(X: Any) -> bool:
+    """Whether a second ``for`` loop sees the rows again."""
+    return not isinstance(X, Iterator)
+
+
+def batches_of(
+    X: Any, y: Any = None, weight: Any = None, *, size: int, need_y: bool = False
+) -> Iterator[Batch]:
+    """Walk X in batches of at most ``size`` rows."""
+    parts: Iterator[Batch]
+    if is_batches(X):
+        if weight is not None:
+            raise ValueError(
+                "Got sample_weight together with batches as X. Let each batch be (X, "
+                "y, sample_weight)."
+            )
+        parts = (_from_arrays(*item) for item in items_of(X, y, need_y))
+    else:
+        if need_y and y is None:
+            raise ValueError(
+                "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
+            )
+        parts = iter([_from_arrays(X, y, weight)])
+    for part in parts:
+        yield from _pieces(part, size)
+
+
+def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
+    """Cut a batch into pieces of at most ``size`` rows."""
+    n = len(batch.x)
+    if n <= size:
+        if n:
+            yield batch
+        return
+    for start in range(0, n, size):
+        part = slice(start, start + size)
+        yield Batch(*(None if t is None else t[part] for t in batch))  # type: ignore[arg-type]
+
+
+def items_of(X: Any, y: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
+    """Elements of a loader as (X, y) or (X, y, weight), y perhaps None."""
+    if y is not None:
+        raise ValueError(
+            "Got batches as X together with y. Let each batch be (X, y), or pass "
+            "arrays."
+        )
+    for item in X:
+        parts = tuple(item) if isinstance(item, list | tuple) else (item,)
+        if not 1 <= len(parts) <= 3 or (need_y and len(parts) < 2):
+            raise ValueError(
+                f"Got a batch of {len(parts)} parts, but expected (X, y) or (X, y, "
+                "sample_weight)" + ("." if need_y else ", or X alone.")
+            )
+        if isinstance(parts[0], dict | list | tuple):
+            raise TypeError(
+                f"Got a batch whose X is a {type(parts[0]).__name__}, but expected one "
+                "array or tensor. Wrap the network in one that takes its inputs as one "
+                "tensor apart."
+            )
+        yield parts if len(parts) > 1 else (parts[0], None)
+
+
+def _from_arrays(X: Any, y: Any = None, weight: Any = None) -> Batch:
+    """Tensors from what the user gave, lengths and values checked."""
+    x = inputs(X)
+    target = None if y is None else column("y", y, len(x))
+    w = None if weight is None else column("sample_weight", weight, len(x))
+    if w is not None and bool((w < 0).any()):
+        raise ValueError(
+            f"Got sample_weight={float(w.min())!r} in a row, but expected numbers of "
+            "at least 0."
+        )
+    return Batch(x, target, w)
+
+
+def inputs(X: Any) -> Tensor:
+    """X as a tensor on the CPU, in the type that it has."""
+    if isinstance(X, Tensor):
+        tensor = X.detach().cpu()
+    else:
+        array = check_array(
+            X, allow_nd=True, dtype="numeric", ensure_min_samples=0, input_name="X"
+        )
+        tensor = torch.from_numpy(_native(array))
+    if tensor.ndim < 2:
+        raise ValueError(
+            f"Got X of shape {tuple(tensor.shape)}, but expected rows first and at "
+            "least two dimensions. Reshape a single feature to (n, 1)."
+        )
+    return tensor
+
+
+def _native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array that torch accepts without a warning: writable, native, contiguous."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return array if array.flags.writeable else array.copy()
+
+
+def column(name: str, values: Any, n: int) -> Tensor:
+    """One finite float64 number per row."""
+    if isinstance(values, Tensor):
+        column = values.detach().cpu().double()
+    else:
+        column = torch.from_numpy(_native(np.asarray(values, dtype=np.float64)))
+    if column.shape not in ((n,), (n, 1)):
+        raise ValueError(
+            f"Got {name} of shape {tuple(column.shape)} for {n} rows of X, but "
+            "expected one number per row."
+        )
+    if not bool(torch.isfinite(column).all()):
+        raise ValueError(f"Got {name} with NaN or infinity. Leave these rows out.")
+    return column.reshape(n)
+
+
+def row_keys(x: Tensor, seed: int) -> Tensor:  # (n, ...) → (n,), float64 in [0, 1)
+    """A number for each row that depends on its bytes alone.
+
+    Choosing rows by it gives the same choice in whatever order, batches or partitions
+    they come, and equal rows stay together.
+    """
+    flat = np.ascontiguousarray(x.numpy().reshape(len(x), -1)).view(np.uint8)
+    if flat.shape[1] % 8:
+        flat = np.pad(flat, ((0, 0), (0, 8 - flat.shape[1] % 8)))
+    words = flat.view(np.uint64)
+    rng = np.random.default_rng(seed)
+    odd = rng.integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    # Products of low bits carry upwards only: the high half is mixed in before.
+    mixed = words ^ (words >> np.uint64(32))
+    keys = (mixed * odd).sum(axis=1, dtype=np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
+    return torch.from_numpy((keys >> np.uint64(11)).astype(np.float64) / 2.0**53)

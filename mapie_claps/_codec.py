@@ -1,0 +1,194 @@
+"""Fitted objects ↔ JSON and named tensors, for a fixed list of types.
+
+A JSON number, string, boolean, null or list stands for itself. All else is an object
+with one key that says what it is: ``tensor``, ``array`` (both name a tensor of the
+file), ``strings``, ``tuple``, ``dict``, or the name of a type below with its fields.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from ._feature_network import FeatureNetwork
+from ._module_predictive import ModulePredictive
+from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding
+from ._noise_head import NoiseHead
+from ._posterior import FeatureBatch, LastLayerMoments, LastLayerPosterior
+from ._predictive import PredictiveModel
+from ._sums import HeldOutRows, LastLayerSums, Spread
+from .exceptions import FileFormatError
+
+DATACLASSES: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        FeatureBatch,
+        FeatureNetwork,
+        HeldOutRows,
+        LastLayerMoments,
+        LastLayerPosterior,
+        LastLayerSums,
+        ModulePredictive,
+        NoiseHead,
+        PredictiveModel,
+        Spread,
+    )
+}
+_SCALER_FIELDS = ("mean_", "scale_", "var_", "n_samples_seen_", "n_features_in_")
+
+
+class Encoder:
+    """Turns objects into JSON values, and gathers their tensors."""
+
+    def __init__(self, **by_type: Callable[[Any], Any]) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.by_type = by_type  # further types, by the name of their class
+
+    def encode(self, value: Any, name: str) -> Any:
+        """JSON value of an object; ``name`` is where it stands."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, np.generic):
+            return self.encode(value.item(), name)
+        if isinstance(value, Tensor):
+            return {"tensor": self._keep(name, value)}
+        if isinstance(value, np.ndarray):
+            return self._array(value, name)
+        if isinstance(value, list):
+            return [self.encode(v, f"{name}.{i}") for i, v in enumerate(value)]
+        if isinstance(value, tuple):
+            return {"tuple": self.encode(list(value), name)}
+        if isinstance(value, dict) and all(isinstance(k, str) for k in value):
+            return {"dict": self.encode_fields(value, name)}
+        return self._object(value, name)
+
+    def encode_fields(self, values: dict[str, Any], name: str) -> dict[str, Any]:
+        """JSON values of named objects."""
+        return {k: self.encode(v, f"{name}.{k}") for k, v in values.items()}
+
+    def _keep(self, name: str, tensor: Tensor) -> str:
+        # A clone: safetensors refuses tensors that share memory.
+        self.tensors[name] = tensor.detach().cpu().clone().contiguous()
+        return name
+
+    def _array(self, value: np.ndarray[Any, Any], name: str) -> Any:
+        if value.dtype.kind in "OUT":
+            strings = value.tolist()
+            if value.ndim == 1 and all(isinstance(s, str) for s in strings):
+                return {"strings": strings}
+        if value.dtype.kind not in "fiub":
+            raise _cannot_save(value, name)
+        return {"array": self._keep(name, torch.from_numpy(np.array(value)))}
+
+    def _object(self, value: Any, name: str) -> Any:
+        kind = type(value).__name__
+        if kind in self.by_type:
+            return {kind: self.encode_fields(self.by_type[kind](value), name)}
+        if is_dataclass(value) and DATACLASSES.get(kind) is type(value):
+            content = {f.name: getattr(value, f.name) for f in fields(value)}
+            return {kind: self.encode_fields(content, name)}
+        if type(value) is StandardScaler:
+            content = {k: getattr(value, k) for k in _SCALER_FIELDS}
+            return {kind: self.encode_fields(content, name)}
+        if type(value) is HeteroscedasticNetwork:
+            return {kind: self.encode_fields(_network_fields(value), name)}
+        raise _cannot_save(value, name)
+
+
+def _cannot_save(value: Any, name: str) -> TypeError:
+    return TypeError(
+        f"Got {name} of type {type(value).__name__}, which the file format does not "
+        "know. Save a fitted ClapsRegressor, ClapsModule or "
+        "StreamingConformalRegressor whose parameters are numbers, strings or tuples "
+        "(random_state: an integer or None)."
+    )
+
+
+class Decoder:
+    """Turns JSON values back into objects."""
+
+    def __init__(
+        self, tensors: dict[str, Tensor], **by_type: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        self.tensors = tensors
+        self.by_type = by_type
+
+    def decode(self, node: Any) -> Any:
+        """Object of a JSON value."""
+        if isinstance(node, list):
+            return [self.decode(n) for n in node]
+        if not isinstance(node, dict):
+            return node
+        if len(node) != 1:
+            raise FileFormatError(f"Got an object with the keys {sorted(node)}.")
+        ((kind, content),) = node.items()
+        return self._object(kind, content)
+
+    def _object(self, kind: str, content: Any) -> Any:
+        if kind in ("tensor", "array"):
+            tensor = self.tensors[content]
+            return tensor if kind == "tensor" else tensor.numpy()
+        if kind == "strings":
+            return np.array([str(s) for s in content], dtype=object)
+        if kind == "tuple":
+            return tuple(self.decode(content))
+        if kind not in {"dict", *self.by_type, *DATACLASSES, *_BUILDERS}:
+            raise FileFormatError(f"Got an object of the unknown type {kind!r}.")
+        values = {k: self.decode(v) for k, v in content.items()}
+        if kind == "dict":
+            return values
+        if kind in self.by_type:
+            return self.by_type[kind](values)
+        if kind in DATACLASSES:
+            return DATACLASSES[kind](**values)
+        return _BUILDERS[kind](**values)
+
+
+def _network_fields(network: HeteroscedasticNetwork) -> dict[str, Any]:
+    """What fixes the members of ClapsRegressor."""
+    encoding = network.encoding
+    return {
+        "n_columns": encoding.n_outputs - len(encoding.left),
+        "variance_floor": network.variance_floor,
+        "state": dict(network.state_dict()),
+    }
+
+
+def _build_network(
+    n_columns: int, variance_floor: float, state: dict[str, Tensor]
+) -> HeteroscedasticNetwork:
+    """Members of the sizes that the stored tensors have, then their weights."""
+    bins = torch.bincount(state["encoding.column"], minlength=n_columns)
+    if len(bins) != n_columns:
+        raise FileFormatError("Got bins for columns that do not exist.")
+    edges = [torch.zeros(int(n) + 1 if n else 0) for n in bins]
+    n_layers = sum(k.startswith("trunk.") and k.endswith(".weight") for k in state)
+    sizes = [int(state[f"trunk.{i}.weight"].shape[2]) for i in range(n_layers)]
+    network = HeteroscedasticNetwork(
+        PiecewiseLinearEncoding(edges),
+        sizes,
+        int(state["mean_head.weight"].shape[0]),
+        float(variance_floor),
+        torch.Generator(),
+    )
+    network.double().load_state_dict(state)
+    return network.eval().requires_grad_(False)
+
+
+def _build_scaler(**values: Any) -> StandardScaler:
+    if set(values) != set(_SCALER_FIELDS):
+        raise FileFormatError(f"Got a scaler with the fields {sorted(values)}.")
+    scaler = StandardScaler()
+    for name, value in values.items():
+        setattr(scaler, name, value)
+    return scaler
+
+
+_BUILDERS: dict[str, Callable[..., Any]] = {
+    "HeteroscedasticNetwork": _build_network,
+    "StandardScaler": _build_scaler,
+}

@@ -1,0 +1,281 @@
+"""Ten million rows on one machine, and two Dask workers against one.
+
+``python -m mapie_claps.benchmarks large out_of_core`` and ``... large dask``.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from mapie_claps import (
+    ClapsModule,
+    ClapsRegressor,
+    StreamingConformalRegressor,
+    partial_sums,
+    train_on_batches,
+    with_sums,
+)
+from mapie_claps._validation import check_integer
+
+DESCRIPTION = "Ten million rows on one machine; two Dask workers against one."
+Array = NDArray[np.float64]
+Rows = tuple[Array, Array]
+TRAINING_ROWS = 20_000
+SIZE = 64
+
+
+def chunk(seed: int, n: int, p: int) -> Rows:
+    """Rows whose mean and noise depend on the first columns."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p))
+    noise = 0.2 + 0.3 * np.abs(X[:, 2])
+    return X, np.sin(X[:, 0]) + X[:, 1] + noise * rng.standard_normal(n)
+
+
+class Chunks:
+    """Rows made when they are asked for; the same in every walk."""
+
+    def __init__(self, n_rows: int, p: int, size: int, seed: int) -> None:
+        self.n_rows, self.p, self.size, self.seed = n_rows, p, size, seed
+
+    def __iter__(self) -> Iterator[Rows]:
+        for i, start in enumerate(range(0, self.n_rows, self.size)):
+            n = min(self.size, self.n_rows - start)
+            yield chunk(self.seed * 1_000_003 + i, n, self.p)
+
+
+class TwoHeads(nn.Module):
+    """A network as a user would write it: mean and variance."""
+
+    def __init__(self, p: int, size: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(p, size), nn.SiLU(), nn.Linear(size, size), nn.SiLU()
+        )
+        self.mean, self.noise = nn.Linear(size, 1), nn.Linear(size, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        phi = self.body(x)
+        return self.mean(phi), softplus(self.noise(phi)) + 1e-4
+
+
+def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
+    """Train on a sample: ClapsRegressor, or a network of one's own on batches."""
+    if estimator == "ClapsRegressor":
+        X, y = chunk(0, TRAINING_ROWS, p)
+        return ClapsRegressor(
+            hidden_layer_sizes=(SIZE,),
+            representation_size=SIZE,
+            n_members=1,
+            n_bins=0,
+            max_steps=500,
+            tol=None,
+            random_state=0,
+        ).fit(X, y)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = TwoHeads(p, SIZE)
+    train_on_batches(network, Chunks(TRAINING_ROWS, p, 64, 0), n_epochs=2)
+    return ClapsModule(network).fit(Chunks(TRAINING_ROWS, p, 2000, 0))
+
+
+def peak_mb() -> float:
+    """Largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def torch_alone_mb() -> float:
+    """Peak of an interpreter that imports torch and does nothing."""
+    code = (
+        "import resource, torch;"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return float(out.stdout)
+
+
+def out_of_core(args: argparse.Namespace) -> None:
+    """Posterior, calibration and intervals, each over all the rows."""
+    base = torch_alone_mb()
+    say(
+        f"{args.estimator}, {args.rows:,} rows x {args.columns} columns in each stage, "
+        f"chunks of {args.chunk:,}; {torch.get_num_threads()} thread(s)"
+    )
+    say(f"interpreter with torch loaded: {base:.0f} MB")
+    say("| stage | seconds | seconds of CPU | peak MB above torch |")
+    say("|---|---|---|---|")
+    start = time.perf_counter(), time.process_time()
+
+    def done(stage: str) -> None:
+        nonlocal start
+        now = time.perf_counter(), time.process_time()
+        wall, cpu = now[0] - start[0], now[1] - start[1]
+        say(f"| {stage} | {wall:.1f} | {cpu:.1f} | {peak_mb() - base:.0f} |")
+        start = now
+
+    def rows(seed: int) -> Chunks:
+        return Chunks(args.rows, args.columns, args.chunk, seed)
+
+    for _ in rows(1):
+        pass
+    done("making the rows alone")
+    model = fitted(args.estimator, args.columns)
+    done(f"training on {TRAINING_ROWS:,} rows")
+    model = with_sums(model, partial_sums(model, rows(1)))
+    done("posterior")
+    conformal = StreamingConformalRegressor(model, 0.9).conformalize(rows(2))
+    done("calibration")
+    coverage, width = coverage_and_width(conformal, rows(3))
+    done("intervals")
+    say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
+
+
+def coverage_and_width(
+    conformal: StreamingConformalRegressor, rows: Chunks
+) -> tuple[float, float]:
+    """Share of covered targets and mean width over all chunks."""
+    covered, width = 0, 0.0
+    for X, y in rows:
+        _, interval = conformal.predict_interval(X)
+        lower, upper = interval[:, 0, 0], interval[:, 1, 0]
+        covered += int(((lower <= y) & (y <= upper)).sum())
+        width += float((upper - lower).sum())
+    return covered / rows.n_rows, width / rows.n_rows
+
+
+def dask_workers(args: argparse.Namespace) -> None:
+    """The same posterior and scores with one worker process and with two."""
+    import dask
+    from distributed import Client, LocalCluster
+
+    torch.set_num_threads(1)
+    model = fitted("ClapsRegressor", args.columns)
+    n_chunks = args.rows // args.chunk
+    say(
+        f"Dask: posterior and scores, {n_chunks} partitions of {args.chunk:,} rows x "
+        f"{args.columns}, one thread per worker"
+    )
+    say("| workers | seconds |")
+    say("|---|---|")
+    seconds: dict[int, float] = {}
+    results = []
+    for n_workers in (1, 2):
+        with (
+            LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=1,
+                dashboard_address=None,
+                memory_limit=0,
+            ) as cluster,
+            Client(cluster) as client,
+            dask.config.set(scheduler=client),
+        ):
+            client.run(torch.set_num_threads, 1)
+            _dask_run(model, 2 * n_workers, 1000, args.columns)  # imports on workers
+            start = time.perf_counter()
+            results.append(_dask_run(model, n_chunks, args.chunk, args.columns))
+            seconds[n_workers] = time.perf_counter() - start
+        say(f"| {n_workers} | {seconds[n_workers]:.1f} |")
+    say(f"one worker / two workers: {seconds[1] / seconds[2]:.2f}")
+    say(
+        f"largest difference of the quantiles between the runs: "
+        f"{abs(results[0] - results[1]):.1e}"
+    )
+    here = with_sums(
+        model,
+        partial_sums(model, (chunk(i, args.chunk, args.columns) for i in range(2))),
+    )
+    there = _posterior_on_dask(model, 2, args.chunk, args.columns)
+    X = chunk(10**6, 1000, args.columns)[0]
+    gap = np.abs(
+        np.divide(there.predict(X, return_std=True), here.predict(X, return_std=True))
+        - 1
+    ).max()
+    say(f"largest relative difference to the run in memory (two partitions): {gap:.1e}")
+
+
+def _dask_rows(n_chunks: int, size: int, p: int) -> tuple[Any, Any]:
+    """Rows made on the workers."""
+    import dask
+    import dask.array as da
+
+    make = dask.delayed(chunk)
+    parts = [make(i, size, p) for i in range(n_chunks)]
+    X = da.concatenate([da.from_delayed(c[0], (size, p), float) for c in parts])
+    y = da.concatenate([da.from_delayed(c[1], (size,), float) for c in parts])
+    return X, y
+
+
+def _posterior_on_dask(model: ClapsRegressor, n: int, size: int, p: int) -> Any:
+    from mapie_claps.distributed import fit_posterior
+
+    return fit_posterior(model, *_dask_rows(n, size, p))
+
+
+def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> float:
+    """Posterior and calibration; the quantile at level 0.9."""
+    from mapie_claps.distributed import conformalize
+
+    model = _posterior_on_dask(model, n_chunks, size, p)
+    conformal = conformalize(model, *_dask_rows(n_chunks, size, p))
+    return float(conformal.quantiles()[0])
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)  # noqa: T201
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("stage", choices=("out_of_core", "dask"))
+    parser.add_argument("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6")
+    parser.add_argument("--columns", type=int, default=32)
+    parser.add_argument("--chunk", type=int, default=50_000)
+    parser.add_argument(
+        "--estimator",
+        choices=("ClapsRegressor", "ClapsModule"),
+        default="ClapsRegressor",
+        help="for out_of_core",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one of the two benchmarks."""
+    on_dask = arguments.stage == "dask"
+    if arguments.rows is None:
+        arguments.rows = 2_000_000 if on_dask else 10_000_000
+    for name in ("rows", "columns", "chunk"):
+        check_integer(name, getattr(arguments, name), low=3, hint="Leave it out.")
+    if on_dask:
+        dask_workers(arguments)
+    else:
+        out_of_core(arguments)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command by itself."""
+    parser = argparse.ArgumentParser(description=DESCRIPTION)
+    add_arguments(parser)
+    run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    main()

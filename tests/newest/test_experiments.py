@@ -1,0 +1,324 @@
+import csv
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mapie_claps.experiments import evidence, report, runs, tables
+from mapie_claps.experiments.__main__ import EXPERIMENTS, main
+from mapie_claps.experiments.benchmark import benchmark_rows, split_rows
+from mapie_claps.experiments.distributional import (
+    distributional_score,
+    standardised_residual,
+)
+from mapie_claps.experiments.methods import METHODS, Contest, Split
+from mapie_claps.experiments.networks import (
+    Protocol,
+    QuantileNetworkRegressor,
+    SquaredErrorRegressor,
+)
+from mapie_claps.regressor import ClapsRegressor
+
+PROTOCOL = Protocol((16, 16), 150, 1e-2)
+SMOKE = runs.Options(smoke=True)
+
+
+def curve(n, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, 1))
+    return X, 3 * np.sin(2 * X[:, 0]) + 40 + 0.3 * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def contest():
+    parts = [curve(n, seed) for seed, n in enumerate((120, 80, 60))]
+    return Contest(Split(*(a for part in parts for a in part)), 0, {"max_steps": 60})
+
+
+# --- scores and networks
+
+
+def test_distributional_score_keeps_its_accuracy_in_the_tails():
+    z = np.concatenate([np.linspace(0, 1, 101), np.linspace(1.01, 30, 400)])
+    score = distributional_score(z)
+    assert (np.diff(score) > 0).all()
+    np.testing.assert_allclose(standardised_residual(score), z, atol=1e-9, rtol=1e-9)
+    # In the middle it is what its name says.
+    sf = np.array([0.5 * math.erfc(v / math.sqrt(2)) for v in z[z < 5]])
+    np.testing.assert_allclose(score[z < 5], -np.log(2 * sf), atol=1e-12)
+
+
+@pytest.mark.parametrize("farthest", [3.0, 30.0])
+def test_dcp_equals_lacp(contest, farthest):
+    """Also where the calibration residuals are 30 standard deviations out."""
+    split, model = contest.split, contest.scaled_by("aleatoric")
+    mu, std = model.predict(split.X_calibration, return_std=True)
+    z = np.linspace(-farthest, farthest, len(mu))
+    stretched = Split(
+        split.X_train,
+        split.y_train,
+        split.X_calibration,
+        mu + z * std,
+        split.X_test,
+        split.y_test,
+    )
+    far = Contest(stretched, contest.seed, contest.paper)
+    far.__dict__["heteroscedastic"] = contest.heteroscedastic
+    np.testing.assert_allclose(far.interval("DCP"), far.interval("LACP"), rtol=1e-9)
+
+
+def test_squared_error_network_learns_and_leaves_torch_alone():
+    X, y = curve(200)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    model = SquaredErrorRegressor(PROTOCOL, random_state=0).fit(X, y)
+    again = SquaredErrorRegressor(PROTOCOL, random_state=0).fit(X, y)
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.get_num_threads() == threads
+    assert np.array_equal(model.predict(X), again.predict(X))
+    assert np.mean((model.predict(X) - y) ** 2) < 0.2
+
+
+def test_quantile_network_finds_the_quantiles():
+    X, y = curve(400)
+    levels = (0.05, 0.95, 0.5)
+    protocol = Protocol((16, 16), 400, 1e-2)
+    network = QuantileNetworkRegressor(levels, protocol, random_state=0).fit(X, y)
+    low, high, median = (head.predict(X) for head in network.heads())
+    assert np.mean(y < low) == pytest.approx(0.05, abs=0.04)
+    assert np.mean(y < high) == pytest.approx(0.95, abs=0.04)
+    assert np.mean(y < median) == pytest.approx(0.5, abs=0.08)
+    assert (low <= median).all()
+    assert (median <= high).all()
+
+
+def test_networks_share_the_protocol_of_the_paper():
+    protocol = Protocol.of(ClapsRegressor.paper())
+    assert protocol == Protocol((64, 64), 140, 3e-3)
+
+
+# --- methods
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_give_ordered_bounds(contest, method):
+    bounds = contest.interval(method)
+    assert bounds.shape == (60, 2)
+    assert np.isfinite(bounds).all()
+    assert (bounds[:, 0] < bounds[:, 1]).all()
+
+
+def test_claps_and_lacp_differ_by_their_scale_alone(contest):
+    lacp, claps = contest.interval("LACP"), contest.interval("CLAPS")
+    np.testing.assert_allclose(lacp.mean(axis=1), claps.mean(axis=1), rtol=1e-12)
+    parts = contest.heteroscedastic.predict_variance(contest.split.X_test)
+    ratio = np.ptp(claps, axis=1) / np.ptp(lacp, axis=1)
+    common = ratio / parts.scale_ratio
+    np.testing.assert_allclose(common, common[0])
+
+
+def test_split_cp_is_the_quantile_of_the_residuals(contest):
+    split = contest.split
+    model = SquaredErrorRegressor(contest.protocol, contest.seed)
+    model.fit(split.X_train, split.y_train)
+    residuals = np.sort(
+        np.abs(split.y_calibration - model.predict(split.X_calibration))
+    )
+    half = residuals[math.ceil(81 * 0.9) - 1]
+    centre = model.predict(split.X_test)
+    expected = np.stack([centre - half, centre + half], axis=1)
+    np.testing.assert_allclose(contest.interval("Split CP"), expected)
+
+
+def test_splits_are_disjoint_and_share_their_test_rows():
+    X = np.arange(7000.0)[:, None]
+    split = split_rows(X, X[:, 0], seed=3)
+    sizes = [len(split.y_train), len(split.y_calibration), len(split.y_test)]
+    assert sizes == [3000, 1000, 1000]
+    rows = np.concatenate([split.y_train, split.y_calibration, split.y_test])
+    assert len(np.unique(rows)) == 5000
+    other = split_rows(X, X[:, 0], seed=3, calibration_fraction=0.3)
+    assert np.array_equal(split.y_test, other.y_test)
+    assert [len(other.y_train), len(other.y_calibration)] == [2500, 1500]
+
+
+def test_benchmark_rows_rank_all_methods():
+    rows = benchmark_rows("concrete", 0, SMOKE)
+    assert [row["method"] for row in rows] == list(METHODS)
+    assert sum(row["width_rank"] for row in rows) == 21
+    assert rows[0]["width_reduction"] == 0
+    lacp, dcp = rows[METHODS.index("LACP")], rows[METHODS.index("DCP")]
+    # They tie, although their bounds differ by rounding.
+    assert lacp["score_rank"] == dcp["score_rank"]
+
+
+# --- runs on disk
+
+
+def counting_experiment(fail_at=None):
+    done = []
+
+    def rows(case, seed, options):
+        if (case, seed) == fail_at:
+            raise KeyboardInterrupt
+        done.append((case, seed))
+        return [{"method": "CLAPS", "width": float(seed) + len(case)}]
+
+    return runs.Experiment("counting", "", ("a", "bb"), 3, rows, {"steps": 1}), done
+
+
+def test_interrupted_runs_continue_and_give_the_same_rows(tmp_path):
+    whole, _ = counting_experiment()
+    untouched = runs.Store(tmp_path / "whole")
+    planned = runs.plan(whole, None, SMOKE)
+    runs.execute(planned, untouched)
+
+    store = runs.Store(tmp_path / "broken")
+    broken, first = counting_experiment(fail_at=("bb", 1))
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        runs.execute(runs.plan(broken, None, SMOKE), store)
+    assert first == [("a", 0), ("bb", 0), ("a", 1)]
+    # As if the power had failed in the middle of the last line.
+    file = store.file(broken)
+    file.write_text(file.read_text()[:-20])
+
+    rest, second = counting_experiment()
+    planned_again = runs.plan(rest, None, SMOKE)
+    runs.execute(planned_again, store)
+    assert second == [("a", 1), ("bb", 1), ("a", 2), ("bb", 2)]
+    assert runs.rows_of(planned_again, store) == runs.rows_of(planned, untouched)
+    runs.execute(planned_again, store)
+    assert len(second) == 4
+
+
+def test_other_settings_are_other_runs(tmp_path):
+    store = runs.Store(tmp_path)
+    experiment, done = counting_experiment()
+    runs.execute(runs.plan(experiment, 1, SMOKE), store)
+    runs.execute(runs.plan(experiment, 1, runs.Options(smoke=False)), store)
+    assert len(done) == 4
+    # The folder of the data is no setting.
+    runs.execute(runs.plan(experiment, 1, runs.Options("elsewhere", True)), store)
+    assert len(done) == 4
+
+
+# --- tables and report
+
+
+def test_tables_average_cases_before_seeds():
+    rows = [
+        {"case": case, "seed": seed, "method": "CLAPS", "coverage": value}
+        for case, seed, value in (
+            ("a", 0, 0.8),
+            ("b", 0, 1.0),
+            ("a", 1, 0.9),
+            ("b", 1, 1.0),
+        )
+    ]
+    table = tables.Table(
+        "exp3_real_benchmark", "", "", "method", {"Coverage": "coverage"}
+    )
+    claps = tables.fill(table, rows)[-1]
+    assert (claps.row, claps.n_seeds, claps.paper) == ("CLAPS", 2, 0.8995)
+    assert claps.mean == pytest.approx(0.925)
+    assert claps.sd == pytest.approx(np.std([0.9, 0.95], ddof=1))
+    assert claps.difference == pytest.approx(0.0255)
+    assert "| CLAPS | ours | 0.9250 ± 0.0354 |" in tables.to_markdown([claps])
+    assert tables.to_csv([claps]).splitlines()[1].startswith("CLAPS,Coverage,0.925,")
+
+
+def test_every_published_table_is_in_the_package():
+    names = [table.name for table in tables.TABLES]
+    assert len(names) == 15
+    for table in tables.TABLES:
+        for line in tables.published(table.name):
+            for column in table.columns:
+                assert math.isfinite(float(line[column]))
+
+
+def test_estimates_are_paired():
+    rows = [
+        {"case": "a", "seed": s, "method": m, "width": w}
+        for s, (x, y) in enumerate(((1.0, 2.0), (5.0, 6.5), (9.0, 10.0)))
+        for m, w in (("CLAPS", x), ("LACP", y))
+    ]
+    found = evidence.versus(rows, "width", "CLAPS", "LACP")
+    differences = np.array([-1.0, -1.5, -1.0])
+    assert found.mean == pytest.approx(differences.mean())
+    assert found.se == pytest.approx(differences.std(ddof=1) / math.sqrt(3))
+    assert found.negative
+    assert not found.positive
+    relative = evidence.relative_to(rows, "width", "CLAPS", "LACP")
+    assert relative.mean == pytest.approx(np.mean([1 / 2, 5 / 6.5, 0.9]) - 1)
+
+
+def test_standard_errors_take_data_sets_as_given():
+    found = {("a", 0): 1.0, ("a", 1): 3.0, ("b", 0): 101.0, ("b", 1): 103.0}
+    estimate = evidence.estimate(found)
+    assert estimate.mean == 52
+    # Each mean has variance 2 / 2; half their sum has (1 + 1) / 4.
+    assert estimate.se == pytest.approx(math.sqrt(0.5))
+
+
+def test_report_says_why_a_claim_does_not_hold():
+    held = evidence.Claim("Here", "Water is wet.", "1 of 1", True, "never shown")
+    failed = evidence.Claim("Here", "Pigs fly.", "0 of 3", False, "No wings.")
+    text = report.to_markdown([held, failed], {"mechanism": 2})
+    assert "1 of 2 claims hold" in text
+    assert "| Water is wet. | 1 of 1 | holds |" in text
+    assert "| Pigs fly. | 0 of 3 | **does not hold**: No wings. |" in text
+
+
+# --- the command
+
+
+def test_smoke_of_one_experiment_and_report_again(tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["contraction", "--smoke", "--out", str(out)]
+    assert main(command) == 0
+    assert "10 runs" in capsys.readouterr().out
+    table = out / "tables" / "exp2_contraction.csv"
+    before = table.read_text()
+    lines = list(csv.DictReader(before.splitlines()))
+    assert len(lines) == 5 * 6
+    assert all(line["seeds"] == "2" for line in lines)
+    assert (out / "figures" / "contraction.png").stat().st_size > 1000
+    assert "## Experiment 2" in (out / "report.md").read_text()
+    table.unlink()
+    assert main(["report", *command[1:]]) == 0
+    assert table.read_text() == before
+
+
+def test_smoke_in_two_processes(tmp_path):
+    out = tmp_path / "out"
+    command = ["prior_precision", "--smoke", "--seeds", "1", "--jobs", "2"]
+    assert main([*command, "--out", str(out)]) == 0
+    with (out / "rows" / "prior_precision.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 4 * 7
+    # The trained model is held fixed: only the epistemic part changes.
+    shares = [float(r["epistemic_fraction"]) for r in rows if r["case"] == "bike"]
+    assert shares == sorted(shares, reverse=True)
+    assert len({r["min_h2"] for r in rows if r["case"] == "bike"}) == 1
+
+
+def test_interrupt_ends_with_a_word(tmp_path, monkeypatch, capsys):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mapie_claps.experiments.__main__.execute", interrupt)
+    assert main(["mechanism", "--smoke", "--out", str(tmp_path)]) == 130
+    assert "continues from here" in capsys.readouterr().err
+
+
+def test_help_names_every_experiment(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in EXPERIMENTS)
+
+
+def test_wrong_arguments_are_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["mechanism", "--jobs", "0"])
+    assert "expected at least 1" in capsys.readouterr().err

@@ -1,0 +1,194 @@
+"""Dask: the same numbers as in memory, also where a worker dies."""
+
+import os
+import signal
+import time
+from threading import Thread
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
+from own_networks import Convolution, Pair, seeded, table
+
+from mapie_claps import (
+    ClapsModule,
+    ClapsRegressor,
+    StreamingConformalRegressor,
+    partial_sums,
+    with_sums,
+)
+from mapie_claps.distributed import (
+    conformalize,
+    conformity_scores,
+    fit_posterior,
+    predict_interval,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_random_state():
+    """New networks and loaders draw from torch's generator, here from a copy."""
+    with torch.random.fork_rng():
+        yield
+
+
+X, y = table(600)
+LEVELS = [0.8, 0.9]
+
+
+@pytest.fixture(scope="module")
+def module():
+    return ClapsModule(seeded(Pair), prior_precision=1.0).fit(X[:50], y[:50])
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return ClapsRegressor(
+        max_steps=40,
+        n_members=2,
+        hidden_layer_sizes=(8,),
+        representation_size=6,
+        tol=None,
+        random_state=0,
+    ).fit(X[:50], y[:50])
+
+
+@pytest.fixture(autouse=True)
+def threads_of_this_process():
+    with dask.config.set(scheduler="threads"):
+        yield
+
+
+def in_memory(model):
+    model = with_sums(model, partial_sums(model, X[:300], y[:300]))
+    conformal = StreamingConformalRegressor(model, LEVELS)
+    conformal.conformalize(X[300:500], y[300:500])
+    return conformal.predict_interval(X[500:])
+
+
+def on_dask(model, rows, targets):
+    model = fit_posterior(model, rows[:300], targets[:300])
+    conformal = conformalize(model, rows[300:500], targets[300:500], LEVELS)
+    return dask.compute(*predict_interval(conformal, rows[500:]))
+
+
+@pytest.mark.parametrize("which", ["module", "regressor"])
+def test_arrays_on_threads(which, request):
+    model = request.getfixturevalue(which)
+    rows = da.from_array(X, chunks=(70, 2))  # columns are joined
+    targets = da.from_array(y, chunks=111)
+    for ours, theirs in zip(
+        on_dask(model, rows, targets), in_memory(model), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def test_images(request):
+    rng = np.random.default_rng(0)
+    images, y = rng.normal(size=(90, 1, 8, 8)), rng.normal(size=90)
+    model = ClapsModule(seeded(Convolution), prior_precision=1.0).fit(images, y)
+    conformal = conformalize(
+        model, da.from_array(images, chunks=(40, 1, 4, 8)), da.from_array(y)
+    )
+    _, intervals = predict_interval(conformal, da.from_array(images, chunks=40))
+    assert intervals.shape == (90, 2, 1)
+    np.testing.assert_allclose(
+        intervals.compute(), conformal.predict_interval(images)[1], rtol=1e-10
+    )
+
+
+def test_frames_keep_their_index(regressor):
+    columns = ["a", "b", "c"]
+    model = ClapsRegressor(**regressor.get_params()).fit(
+        pd.DataFrame(X[:50], columns=columns), y[:50]
+    )
+    data = pd.DataFrame(X, columns=columns, index=[f"row {i:03}" for i in range(600)])
+    data["y"] = y
+    frame = dd.from_pandas(data, npartitions=5)
+    # A filter leaves partitions of unknown size, some of them empty.
+    frame = frame[(frame.index < "row 100") | (frame.index >= "row 400")]
+    kept = data[(data.index < "row 100") | (data.index >= "row 400")]
+    fitted = fit_posterior(model, frame[columns], frame["y"])
+    conformal = conformalize(fitted, frame[columns], frame["y"], LEVELS)
+    table = predict_interval(conformal, frame[columns])
+    expected = conformal.predict_interval(kept[columns])
+    assert list(table.columns) == [
+        "prediction",
+        "lower_0.8",
+        "lower_0.9",
+        "upper_0.8",
+        "upper_0.9",
+    ]
+    found = table.compute()
+    assert list(found.index) == list(kept.index)
+    np.testing.assert_allclose(found["prediction"], expected[0], rtol=1e-10)
+    np.testing.assert_allclose(found["upper_0.9"], expected[1][:, 1, 1], rtol=1e-10)
+    whole = with_sums(model, partial_sums(model, kept[columns], kept["y"]))
+    np.testing.assert_allclose(
+        fitted.posterior_covariance_, whole.posterior_covariance_, rtol=1e-8
+    )
+
+
+def test_errors(module):
+    rows, targets = da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100)
+    with pytest.raises(TypeError, match="Got a ndarray"):
+        fit_posterior(module, X, y)
+    with pytest.raises(ValueError, match="6 partitions and y in 3"):
+        conformity_scores(module, rows, targets[:300])
+    with pytest.raises(ValueError, match="100 rows of X and 50 of y"):
+        fit_posterior(module, rows, targets[:300].rechunk(50))
+    with pytest.raises(ValueError, match="without rows"):
+        fit_posterior(module, rows[:0], targets[:0])
+
+
+def slowly(block, marker):
+    """Hand a block on, a little later; say where."""
+    with open(os.path.join(marker, f"{os.getpid()}"), "a") as file:
+        file.write(".")
+    time.sleep(0.1)
+    return block
+
+
+@pytest.fixture
+def cluster():
+    """Two worker processes, forked from one that has imported mapie_claps already."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        context = get_mp_context()
+        context.set_forkserver_preload(["distributed", "mapie_claps"])
+        with LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+        ) as cluster:
+            yield cluster
+
+
+def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
+    expected = in_memory(regressor)
+    with Client(cluster) as client, dask.config.set(scheduler=client):
+        rows = da.from_array(X, chunks=(30, 3)).map_blocks(
+            slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))
+        )
+        targets = da.from_array(y, chunks=30)
+        victim = next(iter(client.run(os.getpid).values()))
+        mark = tmp_path / str(victim)
+
+        def end_the_victim():
+            while not mark.exists() or len(mark.read_text()) < 2:
+                time.sleep(0.02)
+            os.kill(victim, signal.SIGKILL)
+
+        killer = Thread(target=end_the_victim)
+        killer.start()
+        found = on_dask(regressor, rows, targets)
+        killer.join()
+        assert victim not in client.run(os.getpid).values()
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
