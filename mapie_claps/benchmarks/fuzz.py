@@ -14,6 +14,7 @@ Examples
 """
 
 import argparse
+import math
 import time
 from collections import Counter
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("--cases", type=int, default=2000, metavar="N", help="cases to try (2000)")
+    add("--minutes", type=float, metavar="N", help="stop early after N minutes")
     add("--seed", type=int, default=0, metavar="SEED")
     add("--out", type=Path, metavar="FOLDER", help="write the report to FOLDER/fuzz.md")
 
@@ -45,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
                 'pip install "mapie-claps[fuzz]"'
             )
     start = time.perf_counter()
-    outcomes = try_cases(arguments.cases, arguments.seed)
+    seconds = math.inf if arguments.minutes is None else 60 * arguments.minutes
+    outcomes = try_cases(arguments.cases, arguments.seed, seconds)
     text = report(outcomes, time.perf_counter() - start)
     print(text)  # noqa: T201
     if arguments.out is not None:
@@ -54,10 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(outcome.failure for _, outcome in outcomes) else 0
 
 
-def try_cases(n: int, seed: int) -> list[tuple[FuzzCase, Outcome]]:
+def try_cases(
+    n: int, seed: int, seconds: float = math.inf
+) -> list[tuple[FuzzCase, Outcome]]:
     """Outcomes of n random cases; a failure is kept and the rest still tried."""
     import hypothesis
 
+    stop = time.monotonic() + seconds
     outcomes: list[tuple[FuzzCase, Outcome]] = []
 
     @hypothesis.seed(seed)
@@ -70,7 +76,8 @@ def try_cases(n: int, seed: int) -> list[tuple[FuzzCase, Outcome]]:
     )
     @hypothesis.given(strategy())
     def try_one(case: FuzzCase) -> None:
-        outcomes.append((case, run_case(case)))
+        if time.monotonic() < stop:
+            outcomes.append((case, run_case(case)))
 
     try_one()
     return outcomes
