@@ -12,6 +12,8 @@ COMMANDS = {
     "peers": "mapie_claps.benchmarks.peers",
     "epistemic": "mapie_claps.benchmarks.epistemic",
     "tradeoff": "mapie_claps.benchmarks.tradeoff",
+    "coverage": "mapie_claps.benchmarks.coverage",
+    "fuzz": "mapie_claps.benchmarks.fuzz",
 }
 
 

@@ -1,0 +1,111 @@
+"""Throw random tables, parameters and calls at fit, conformalize and predict.
+
+Every outcome must be a valid interval (right shape, no NaN, lower below upper, nested
+in the level, infinite only if allowed) or one of the documented exceptions: ValueError,
+TypeError, TrainingDivergedError, NotPositiveDefiniteError, with a message. Prints how
+often each came, the commonest messages, and every failure with the case that made it.
+
+Needs pip install "mapie-claps[fuzz]".
+
+Examples
+--------
+    python -m mapie_claps.benchmarks fuzz --cases 100
+    python -m mapie_claps.benchmarks fuzz --cases 2000 --out results
+"""
+
+import argparse
+import math
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+from ._fuzz_cases import FuzzCase, Outcome, run_case, strategy, without_numbers
+
+DESCRIPTION = "random input and parameters: a valid interval or a documented error"
+N_MESSAGES = 25
+N_FAILURES = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--cases", type=int, default=2000, metavar="N", help="cases to try (2000)")
+    add("--minutes", type=float, metavar="N", help="stop early after N minutes")
+    add("--seed", type=int, default=0, metavar="SEED")
+    add("--out", type=Path, metavar="FOLDER", help="write the report to FOLDER/fuzz.md")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Try the cases and print the report; 1 if any failed."""
+    if arguments.cases < 1:
+        raise ValueError(f"Got --cases {arguments.cases}, but expected at least 1.")
+    for package in ("hypothesis", "pandas"):
+        if find_spec(package) is None:
+            raise ValueError(
+                f"Got no {package}. Install what is missing with: "
+                'pip install "mapie-claps[fuzz]"'
+            )
+    start = time.perf_counter()
+    seconds = math.inf if arguments.minutes is None else 60 * arguments.minutes
+    outcomes = try_cases(arguments.cases, arguments.seed, seconds)
+    text = report(outcomes, time.perf_counter() - start)
+    print(text)  # noqa: T201
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "fuzz.md").write_text(text, encoding="utf-8")
+    return 1 if any(outcome.failure for _, outcome in outcomes) else 0
+
+
+def try_cases(
+    n: int, seed: int, seconds: float = math.inf
+) -> list[tuple[FuzzCase, Outcome]]:
+    """Outcomes of n random cases; a failure is kept and the rest still tried."""
+    import hypothesis
+
+    stop = time.monotonic() + seconds
+    outcomes: list[tuple[FuzzCase, Outcome]] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=n,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategy())
+    def try_one(case: FuzzCase) -> None:
+        if time.monotonic() < stop:
+            outcomes.append((case, run_case(case)))
+
+    try_one()
+    return outcomes
+
+
+def report(outcomes: list[tuple[FuzzCase, Outcome]], seconds: float) -> str:
+    """Counts of outcomes and messages, then failures, as Markdown."""
+    failures = [(case, o) for case, o in outcomes if o.failure]
+    kinds = Counter(o.kind for _, o in outcomes)
+    messages = Counter(
+        (o.kind, without_numbers(o.message)) for _, o in outcomes if o.message
+    )
+    lines = [
+        f"{len(outcomes)} cases in {seconds:.0f} s, {len(failures)} failures.",
+        "",
+        "| outcome | cases |",
+        "|---|---:|",
+        *(f"| {kind} | {count} |" for kind, count in kinds.most_common()),
+        "",
+        f"Commonest of {len(messages)} messages (numbers replaced):",
+        "",
+        "| exception | message begins | cases |",
+        "|---|---|---:|",
+        *(
+            f"| {kind} | {text.replace('|', '/')} | {count} |"
+            for (kind, text), count in messages.most_common(N_MESSAGES)
+        ),
+    ]
+    for case, outcome in failures[:N_FAILURES]:
+        lines += ["", f"FAILURE: {outcome.failure}", f"    {case!r}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,149 @@
+"""The commands behind docs/trust.md, on a small scale, and what they rest on."""
+
+import numpy as np
+import pytest
+from mapie.regression import SplitConformalRegressor
+from scipy.stats import betabinom, binom
+
+from mapie_claps import ClapsRegressor, ClapsScore
+from mapie_claps.benchmarks import _coverage, _fuzz_cases, coverage, fuzz
+from mapie_claps.benchmarks.__main__ import main
+
+CLEAN = _fuzz_cases.TableSpec(
+    20, 2, "array", "float64", None, "float64", None, "flat", 0
+)
+VALID = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN)
+
+
+def test_a_replication_is_what_mapie_does():
+    rng = np.random.default_rng(0)
+    model = _coverage.fit_network("heteroscedastic", rng)
+    for case in (_coverage.Case("heteroscedastic"), _coverage.CASES[5]):
+        X, y = _coverage.LAWS[case.law](rng, 31)
+        mu, std = model.predict(X, return_std=True)
+        got = _coverage.bounds_of_last_row(case, y, mu, std, 30, (0.8, 0.9))
+        mapie = SplitConformalRegressor(
+            model,
+            confidence_level=[0.8, 0.9],
+            conformity_score=ClapsScore(support=case.support),
+            prefit=True,
+        ).conformalize(X[:30], y[:30])
+        expected = mapie.predict_interval(X[30:])[1][0]
+        np.testing.assert_allclose(np.stack(got), expected, rtol=1e-12)
+
+
+def test_limits_of_one_refit_are_those_of_the_beta_binomial_law():
+    low, high = _coverage.refit_limits(1, 50, 19, 0.9, 0.02, two_sided=True)
+    assert (low, high) == tuple(betabinom.ppf([0.01, 0.99], 50, 18, 2))
+    # One test row per refit: a plain binomial count.
+    got = _coverage.refit_limits(400, 1, 19, 0.9, 0.02, two_sided=True)
+    assert got == tuple(binom.ppf([0.01, 0.99], 400, 0.9))
+    assert got == _coverage.binomial_limits(400, 0.9, 0.02, two_sided=True)
+
+
+def test_a_score_that_does_not_cover_is_found():
+    """A wrong rank, as in MAPIE's own std score, moves a count out of its limits."""
+    exact = _coverage.exact_coverage(20, 0.9)
+    count = coverage.Count("fixed", "gaussian", 20, 0.9, 10_000, 10_000, 0, 0.0)
+    for covered, holds in ((round(10_000 * exact), True), (8_571, False)):
+        line = coverage.Count(**{**vars(count), "covered": covered})
+        ((_, verdict),) = coverage.judged([line])
+        assert verdict.holds(line) is holds
+
+
+def test_cv_plus_is_held_against_one_minus_two_alpha():
+    line = coverage.Count("cv+", "heteroscedastic", 60, 0.9, 200, 200, 190, 0.95)
+    ((_, verdict),) = coverage.judged([line])
+    assert verdict.promised == pytest.approx(0.8)
+    assert verdict.high == 1
+    assert verdict.low == binom.ppf(0.01, 200, 0.8) / 200
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(coverage, "N_CALS", (20,))
+    monkeypatch.setattr(coverage, "REFIT_CASES", coverage.REFIT_CASES[:1])
+
+
+def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatch):
+    options = ["--replications", "40", "--split-refits", "2", "--cross-refits", "1"]
+    command = ["coverage", *options, "--out", str(tmp_path)]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "33 counts, 0 outside their limits." in first
+    assert (tmp_path / "coverage.md").read_text(encoding="utf-8") in first
+
+    def no_more(*args):
+        raise AssertionError("counted again")
+
+    monkeypatch.setattr(coverage, "_count", no_more)
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_coverage_command_refuses_bad_numbers(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["coverage", "--replications", "0", "--out", str(tmp_path)])
+    assert "at least 1 each" in capsys.readouterr().err
+
+
+def test_fuzz_command(tmp_path, capsys):
+    assert main(["fuzz", "--cases", "12", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "12 cases in" in out
+    assert "0 failures" in out
+    assert (tmp_path / "fuzz.md").exists()
+    with pytest.raises(SystemExit, match="2"):
+        main(["fuzz", "--cases", "0"])
+
+
+@pytest.mark.parametrize("road", sorted(set(_fuzz_cases.ROADS)))
+def test_a_valid_case_gives_an_interval(road):
+    case = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN, road=road)
+    assert _fuzz_cases.run_case(case) == _fuzz_cases.Outcome("interval")
+
+
+@pytest.mark.parametrize(
+    "error", [IndexError("x"), ZeroDivisionError("x"), ValueError()]
+)
+def test_an_undocumented_exception_is_a_failure(error, monkeypatch):
+    def broken(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(ClapsRegressor, "fit", broken)
+    outcome = _fuzz_cases.run_case(VALID)
+    assert outcome.kind == type(error).__name__
+    assert outcome.failure
+    assert "FAILURE" in fuzz.report([(VALID, outcome)], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "failure"),
+    [
+        (lambda b: b[:, ::-1], "a lower bound above its upper one"),
+        (lambda b: b * np.nan, "NaN in the bounds"),
+        (lambda b: b * np.inf, "infinite bounds that were not allowed"),
+        (lambda b: b[:-1], "shapes"),
+    ],
+)
+def test_a_bad_interval_is_a_failure(change, failure, monkeypatch):
+    points, bounds = _fuzz_cases._intervals(VALID)
+    monkeypatch.setattr(
+        _fuzz_cases, "_intervals", lambda case: (points, change(bounds))
+    )
+    assert _fuzz_cases.run_case(VALID).failure.startswith(failure)
+
+
+def test_stray_arithmetic_is_a_failure(monkeypatch):
+    original = ClapsScore.get_bounds
+
+    def divides(self, *args, **kwargs):
+        import warnings
+
+        warnings.warn_explicit(
+            "divide by zero", RuntimeWarning, "mapie_claps/somewhere.py", 1
+        )
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(ClapsScore, "get_bounds", divides)
+    assert "somewhere.py:1: divide by zero" in _fuzz_cases.run_case(VALID).failure

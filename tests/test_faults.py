@@ -1,0 +1,111 @@
+"""Interrupts, exceptions and threads: never half-fitted, never mixed up."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from conftest import heteroscedastic, tiny
+from sklearn.exceptions import NotFittedError
+
+from mapie_claps import _predictive, _training, regressor
+
+STAGES = {
+    "scaling": (regressor, "StandardScaler"),
+    "splitting": (regressor, "split_rows"),
+    "training": (regressor, "train"),
+    "a step": (_training._Trainer, "_step"),
+    "an evaluation": (_training._Trainer, "_evaluate"),
+    "the sums": (_predictive, "sum_moments"),
+    "the factor": (_predictive, "make_posterior"),
+    "the residual variance": (_predictive, "_residual_variance"),
+}
+
+
+def predictions(model, X):
+    return np.stack(model.predict(X, return_std=True))
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, MemoryError, RuntimeError])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_fault_in_fit_leaves_nothing_behind(data, fitted, stage, fault, monkeypatch):
+    X, y = data[0]
+
+    def broken(*args, **kwargs):
+        raise fault("on purpose")
+
+    fresh = tiny(prior_precision=1.0, last_layer="trained")
+    with monkeypatch.context() as patch:
+        patch.setattr(*STAGES[stage], broken)
+        with pytest.raises(fault, match="on purpose"):
+            fresh.fit(X, y)
+    assert vars(fresh) == fresh.get_params()
+    with pytest.raises(NotFittedError, match="not fitted"):
+        fresh.predict(X)
+    if fault is KeyboardInterrupt:
+        np.testing.assert_array_equal(
+            predictions(fresh.fit(X, y), X), predictions(fitted, X)
+        )
+
+
+def test_ctrl_c_in_the_middle_of_training(data, fitted, monkeypatch):
+    """The signal itself, at the tenth step; threads are checked by the fixture."""
+    X, y = data[0]
+    original, steps = _training._Trainer._step, []
+
+    def step(self, number, batch):
+        steps.append(number)
+        if number == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, number, batch)
+
+    model = tiny(prior_precision=1.0, last_layer="trained").fit(X[:60], y[:60])
+    before = predictions(model, X)
+    with monkeypatch.context() as patch:
+        patch.setattr(_training._Trainer, "_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, y)
+    assert 10 <= len(steps) < 60
+    np.testing.assert_array_equal(predictions(model, X), before)
+    np.testing.assert_array_equal(
+        predictions(model.fit(X, y), X), predictions(fitted, X)
+    )
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_eight_threads_share_a_fitted_estimator(n_members):
+    X, y = heteroscedastic(100)
+    model = tiny(n_members=n_members).fit(X, y)
+    parts = [heteroscedastic(50 + i, seed=i)[0] for i in range(64)]
+    expected = [predictions(model, part) for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda part: predictions(model, part), parts))
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_eight_threads_with_other_prior_precisions():
+    """Copies with another λ do not touch the estimator they come from."""
+    X, y = heteroscedastic(100)
+    model = tiny().fit(X, y)
+    before = predictions(model, X)
+    values = [10.0**e for e in range(-4, 4)]
+    expected = [predictions(model.with_prior_precision(v), X) for v in values]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(
+            pool.map(lambda v: predictions(model.with_prior_precision(v), X), values)
+        )
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(predictions(model, X), before)
+
+
+def test_prediction_needs_no_gradient_and_changes_nothing(fitted, data):
+    network = fitted.model_.network
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    with torch.enable_grad():
+        fitted.predict(data[2][0], return_std=True)
+    assert not any(p.requires_grad for p in network.parameters())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
