@@ -62,11 +62,17 @@ N_INVALID = dict.fromkeys(PARAMETERS, 1) | {
     "hessian_structure": 2,
     "random_state": 2,
 }
-FIXED = {"hidden_layer_sizes": (4,), "representation_size": 3, "n_members": 1}
-FIXED |= {"n_bins": 0, "max_steps": 3, "tol": None}
+FIXED: dict[str, Any] = {
+    "hidden_layer_sizes": (4,),
+    "representation_size": 3,
+    "n_members": 1,
+    "n_bins": 0,
+    "max_steps": 3,
+    "tol": None,
+}
 LEVELS = (0.9, 0.5, 0.7, [0.5, 0.8], [0.7, 0.6, 0.7], 0.999, 0.0, 1.0, 1.5, -0.1)
 N_VALID_LEVELS = 5
-SUPPORTS = (None, "integer", [0.0, 1.0, 2.0], "counts", [])
+SUPPORTS: tuple[Any, ...] = (None, "integer", [0.0, 1.0, 2.0], "counts", [])
 N_VALID_SUPPORTS = 3
 ROADS = ("split", "split", "prefit", "held", "plus", "minmax", "base")
 

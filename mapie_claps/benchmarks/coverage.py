@@ -141,10 +141,11 @@ def _count(job: _Job, seed: int) -> list[Count]:
         covered = covered_by_fixed_network(job.case, model, N_CALS, LEVELS, n, rng)
         return _lines(job, N_CALS, 1, covered.tolist())
     if job.part == "split":
-        covered = sum(
+        refits = [
             covered_by_split_refit(job.case, REFIT_N_CALS, LEVELS, SPLIT_TEST_ROWS, rng)
             for _ in range(n)
-        )
+        ]
+        covered = np.sum(refits, axis=0)
         return _lines(job, REFIT_N_CALS, SPLIT_TEST_ROWS, covered.tolist())
     inside = np.stack(
         [
