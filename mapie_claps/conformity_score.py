@@ -346,9 +346,9 @@ def _cross_bounds(
     for block in _row_blocks(len(mu), n):
         centre = _mapie.aggregate_folds(ensemble, mu[block])
         scale = _mapie.aggregate_folds(ensemble, std[block])
-        # The lower bound is the upper one of −y.
-        lower[block, finite] = -one_sided(-centre, scale, scores, kept)
-        upper[block, finite] = one_sided(centre, scale, scores, kept)
+        if finite:  # the lower bound is the upper one of −y
+            lower[block, finite] = -one_sided(-centre, scale, scores, kept)
+            upper[block, finite] = one_sided(centre, scale, scores, kept)
         points[block] = _mapie.aggregate_points(ensemble, centre)
     if not aggregate:
         points[:] = _mapie.point_model(ensemble).predict(X, **params)

@@ -62,7 +62,7 @@ def climbing_names(config, tensors, metadata):
 
 
 def climbing_class(config, tensors, metadata):
-    config["class"] = "../../../tmp/ClapsRegressor"
+    config["class"] = "../../outside/ClapsRegressor"
 
 
 def terabytes(config, tensors, metadata):

@@ -262,3 +262,11 @@ def test_points_lie_inside_split_intervals():
     points, bounds = mapie.predict_interval(X_TEST)
     assert (bounds[:, 0] <= points[:, None]).all()
     assert (points[:, None] <= bounds[:, 1]).all()
+
+
+@pytest.mark.parametrize("method", ["plus", "minmax"])
+def test_cross_bounds_that_are_infinite_at_every_level(method):
+    mapie = cross(level=0.999, method=method).fit_conformalize(X, Y)
+    _, bounds = mapie.predict_interval(X_TEST, allow_infinite_bounds=True)
+    assert (bounds[:, 0] == -np.inf).all()
+    assert (bounds[:, 1] == np.inf).all()
