@@ -40,7 +40,7 @@ class PiecewiseLinearEncoding(nn.Module):
     def __init__(self, edges: Sequence[Tensor]) -> None:  # one tensor per column
         super().__init__()
         bins = [(j, e[:-1], e[1:] - e[:-1]) for j, e in enumerate(edges)]
-        none = torch.empty(0)
+        none = torch.empty(0, dtype=torch.float32)
         self.register_buffer("left", torch.cat([none, *(left for _, left, _ in bins)]))
         self.register_buffer("width", torch.cat([none, *(w for _, _, w in bins)]))
         columns = [torch.full((len(left),), j) for j, left, _ in bins]
@@ -69,10 +69,10 @@ class BatchedLinear(nn.Module):
     ) -> None:
         super().__init__()
         fan_in = n_inputs if n_raw is None else n_raw
-        weight = torch.zeros(n_members, n_inputs, n_outputs)
+        weight = torch.zeros(n_members, n_inputs, n_outputs, dtype=torch.float32)
         bound = gain / math.sqrt(fan_in)
         weight[:, :fan_in].uniform_(-bound, bound, generator=generator)
-        bias = torch.empty(n_members, 1, n_outputs)
+        bias = torch.empty(n_members, 1, n_outputs, dtype=torch.float32)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(
             bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)

@@ -99,8 +99,11 @@ def fit_predictive_model(
         prior_precision, moments, trained, last_layer, held_out
     )
     if by_grid:
+        # Held-out rows were walked above with weight zero: they count once.
         moments += batch_moments(held_out, trained, structure)
+        moments = replace(moments, n_rows=len(X))
         plain += batch_moments(held_out.homoscedastic(), trained, structure)
+        plain = replace(plain, n_rows=len(X))
     posterior = make_posterior(moments, trained, last_layer, value)
     variance = _residual_variance(posterior, batches, weight, network.variance_floor)
     homoscedastic = make_posterior(plain / variance, trained, "trained", value)

@@ -10,6 +10,7 @@ MAX_HELD_OUT_ROWS = 4_000
 QUANTILE_BINS_IN_ALL = 48
 DISTINCT_VALUES = 32
 DISTINCT_VALUES_IN_ALL = 1_024
+MIN_BIN_WIDTH = 1e-6  # in standard deviations of the column
 
 
 def batch_size(n_rows: int) -> int:
@@ -36,19 +37,29 @@ def bin_edges(X: Tensor, max_bins: int) -> Sequence[Tensor]:
     step by step; quantiles otherwise. The more columns, the fewer bins each. Two
     values need none: the column itself says it all.
     """
+    X = X.float()  # the precision of training: edges must differ in it
     if max_bins == 0:
         return [X.new_empty(0)] * X.shape[1]
     n_columns = X.shape[1]
     n_bins = max(2, min(max_bins, QUANTILE_BINS_IN_ALL // n_columns))
     few = min(DISTINCT_VALUES, max(n_bins, DISTINCT_VALUES_IN_ALL // n_columns))
-    levels = torch.linspace(0, 1, n_bins + 1, dtype=X.dtype)
+    levels = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64)
     edges = []
     for column in X.T:
         values = torch.unique(column)
         if len(values) > few:
             values = torch.unique(_quantile(column, levels))
+        values = _apart(values)
         edges.append(values if len(values) > 2 else values[:0])
     return edges
+
+
+def _apart(values: Tensor) -> Tensor:
+    """Leave out values so near to the one before that a bin would have no width."""
+    if len(values) == 0:
+        return values
+    near = torch.diff(values) < MIN_BIN_WIDTH
+    return values[torch.cat([near.new_ones(1), ~near])]
 
 
 def _quantile(column: Tensor, levels: Tensor) -> Tensor:

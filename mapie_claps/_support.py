@@ -32,7 +32,7 @@ def move_inwards(
     lower: Array, upper: Array, support: str | Array
 ) -> tuple[Array, Array]:
     """Smallest interval between supported values that loses none of them."""
-    slack = TOLERANCE * np.maximum(1.0, np.abs(upper - lower))
+    slack = TOLERANCE * np.maximum(np.abs(lower), np.abs(upper))
     slack[~np.isfinite(slack)] = 0.0
     with np.errstate(invalid="ignore"):  # an infinite interval is never empty
         centre = (lower + upper) / 2

@@ -107,7 +107,8 @@ def train(
     """Train in place; every member ends in its best state by held-out likelihood."""
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
     weight = None if weight is None else weight.to(device)
-    with threads_for(work):
+    # A caller may have switched gradients off.
+    with threads_for(work), torch.inference_mode(False), torch.enable_grad():
         return _Trainer(
             network.to(device),
             X.to(device),
@@ -196,7 +197,9 @@ class _Trainer:
             if size == n:
                 epoch = [rows]
             else:
-                order = torch.rand(n_members, n, generator=self.generator).argsort(1)
+                order = torch.rand(
+                    n_members, n, generator=self.generator, dtype=torch.float32
+                ).argsort(1)
                 shuffled = rows.gather(1, order.to(self.device))
                 epoch = list(shuffled[:, : n - n % size].split(size, dim=1))
             yield from epoch[:steps]
@@ -239,7 +242,7 @@ class _Trainer:
             (self.network.n_members, batch_size, w) for w in self.network.layer_sizes
         ]
         return [
-            torch.empty(shape)
+            torch.empty(shape, dtype=torch.float32)
             .bernoulli_(keep, generator=self.generator)
             .div_(keep)
             .to(self.device)
@@ -276,6 +279,8 @@ class _Trainer:
                 f"held out {float(validation_loss.mean()):.4f}",
                 flush=True,
             )
+        if not self.rows.held_out.shape[1]:  # patience then goes by the training loss
+            validation_loss = torch.full_like(validation_loss, training_loss)
         better = validation_loss < self.best
         self.best = torch.where(better, validation_loss, self.best)
         for kept, p in zip(self.best_parameters, self.parameters, strict=True):

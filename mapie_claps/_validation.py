@@ -40,8 +40,9 @@ def check_integer(name: str, value: Any, *, low: int, hint: str) -> int:
 
 def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> Any:
     """Return ``value`` if it is one of the choices."""
-    if any(type(value) is type(c) and value == c for c in choices):
-        return value
+    for choice in choices:
+        if isinstance(value, type(choice)) and value == choice:
+            return choice
     raise_for(name, value, "one of " + ", ".join(map(repr, choices)), hint)
 
 

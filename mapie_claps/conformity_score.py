@@ -110,13 +110,6 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 f"{y.shape}, but expected one number per row. Fit the estimator with "
                 "a one-dimensional y."
             )
-        if np.isnan(y_pred).any():
-            raise ValueError(
-                f"Got {int(np.isnan(y_pred).sum())} rows without an out-of-sample "
-                "prediction (NaN in y_pred), so that they have no score. With "
-                "JackknifeAfterBootstrapRegressor raise the number of resamplings "
-                "(resampling=...)."
-            )
         if self.estimator is not None:
             y_std = self._std_of_held_estimator(X, y_pred)
         if y_std is None:
@@ -125,6 +118,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "MAPIE. Only MAPIE 1.5 and later ask the estimator for it: pass the "
                 "fitted estimator, ClapsScore(fitted), with prefit=True (cv='prefit' "
                 "in MAPIE 0.9), or upgrade MAPIE."
+            )
+        if np.isnan(y_pred).any():
+            raise ValueError(
+                f"Got {int(np.isnan(y_pred).sum())} rows without an out-of-sample "
+                "prediction (NaN in y_pred), so that they have no score. With "
+                "JackknifeAfterBootstrapRegressor raise the number of resamplings "
+                "(resampling=...)."
             )
         scores: Array = (y - y_pred) / _checked_std(y_std, len(y))
         return scores

@@ -179,7 +179,14 @@ class HeteroscedasticGGN(GGNInterface):
                 f"{len(phi)} rows, but expected the mean alone, shape (n, 1). Return "
                 "the mean from forward and give h²(x) as noise_variance."
             )
-        h2 = self._noise_variance(x, phi).reshape(-1, 1)
+        _check_targets(y, len(phi))
+        h2 = self._noise_variance(x, phi)
+        if h2.numel() != len(phi):
+            raise ValueError(
+                f"Got noise_variance of shape {tuple(h2.shape)} for {len(phi)} rows, "
+                "but expected one number per row, shape (n,) or (n, 1)."
+            )
+        h2 = h2.reshape(-1, 1)
         if not bool((h2 > 0).all()) or not bool(torch.isfinite(h2).all()):
             raise ValueError(
                 f"Got noise_variance between {h2.min().item()!r} and "
@@ -210,4 +217,18 @@ class HeteroscedasticGGN(GGNInterface):
             f"Got a network of class {type(network).__name__} without noise_variance. "
             "Pass backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give "
             "the network a method noise_variance(x)."
+        )
+
+
+def _check_targets(y: Tensor, n: int) -> None:
+    """Targets (n, 1), or (n, 2) with weights that are not negative; all finite."""
+    if y.shape[0] != n or y.shape[1] not in (1, 2):
+        raise ValueError(
+            f"Got targets of shape {tuple(y.shape)} for {n} rows, but expected (n, 1), "
+            "or (n, 2) with row weights in the second column."
+        )
+    if not bool(torch.isfinite(y).all()) or bool((y[:, 1:] < 0).any()):
+        raise ValueError(
+            "Got targets or row weights that are NaN, infinite, or (weights) negative. "
+            "Remove these rows; a weight of zero leaves a row out."
         )

@@ -25,6 +25,9 @@ class Explanation:
         Point prediction.
     lower, upper : ndarray of shape (n, n_levels)
         Bounds; without columns if what was explained is not calibrated.
+        ``aleatoric_width`` and ``epistemic_width`` split them in proportion to √v,
+        which is how ``ClapsScore`` makes them; for another score they only say what
+        the two parts of v are at this row.
     confidence_level : tuple of float
         Levels of the bounds.
     variance : PredictiveVariance
@@ -75,7 +78,8 @@ class Explanation:
     @property
     def epistemic_width(self) -> Array:
         """Width that lack of data adds to it."""
-        return self.width - self.aleatoric_width
+        added = 1 - 1 / self.variance.scale_ratio[:, None]
+        return np.where(added > 0, self.width, 0.0) * added
 
 
 def explain(

@@ -33,6 +33,7 @@ from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
 __all__ = ["ClapsRegressor", "PredictiveVariance"]
 
 Array = NDArray[np.float64]
+SMALLEST_RANGE = 1e-140  # of y: its square must be a number
 CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
 
 
@@ -88,9 +89,10 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
     :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
     that they cover is the doing of the calibration, on rows not seen in ``fit``.
 
-    X and y are standardised inside; ``variance_floor`` and ``prior_precision`` live in
-    these units. φ carries a constant 1 as its last entry (the bias of the last layer
-    is part of the posterior).
+    X and y are standardised inside (X is clipped at ±6 standard deviations: beyond, v
+    does not grow further); ``variance_floor`` and ``prior_precision`` live in these
+    units. φ carries a constant 1 as its last entry (the bias of the last layer is part
+    of the posterior).
 
     Parameters
     ----------
@@ -125,8 +127,9 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         Share of the training rows that each member holds out (each its own) to keep
         its best state and to choose ``prior_precision="grid"``. 0 holds out none.
     patience : int or None, default=None
-        Evaluations (there are 20 in a full run) without a better member after which
-        training stops. None trains to the end.
+        Evaluations (there are about 20 in a full run) without a better member after
+        which training stops; where nothing is held out, by the training loss. None
+        trains to the end.
     tol : float or None, default=0.05
         A ``ConvergenceWarning`` is given where more than this share of the whole gain
         in the loss fell into the last tenth of training. None never warns.
@@ -134,8 +137,8 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         Added to h², in standardised units.
     prior_precision : float, "grid" or "marglik", default="grid"
         λ. "grid" minimises the predictive negative log-likelihood on the held-out
-        part of the training rows, "marglik" maximises the marginal likelihood. One
-        value for all members.
+        part of the training rows (under 20 rows nothing is held out, and λ is 1),
+        "marglik" maximises the marginal likelihood. One value for all members.
     last_layer : {"ridge", "trained"}, default="ridge"
         ŵ: the posterior mean under λ, in closed form, or the weights as trained.
     hessian_structure : {"full", "diag"}, default="full"
@@ -144,10 +147,11 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
         What v is: h² + φᵀΣφ; h² (LACP); σ² + φᵀΣφ with W = I/σ²; or σ², where σ² is
         the mean squared training residual. May be changed on a fitted estimator with
-        ``set_params``.
+        ``set_params``; an object that was calibrated with another scale must then be
+        calibrated again.
     device : str, default="auto"
-        Where to train: "auto" takes an accelerator if torch finds one (not tested by
-        the project, which has none). Everything after training runs on the CPU.
+        Where to train: "auto" takes CUDA if torch finds it (not tested by the
+        project, which has none). Everything after training runs on the CPU.
     random_state : int, RandomState or None, default=None
         Seed of initial weights, hold-outs and batches.
     verbose : int, default=0
@@ -361,7 +365,9 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         Returns
         -------
         ClapsRegressor
-            A fitted copy. With ``last_layer="trained"`` its μ is bit-identical.
+            A fitted copy. With ``last_layer="trained"`` its μ is bit-identical. With
+            "ridge" μ changes, but σ² of the scales "posterior" and "constant" stays
+            the training residual of the original λ: the training rows are not kept.
         """
         check_is_fitted(self)
         value = check_prior_precision(prior_precision)
@@ -456,6 +462,11 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         with np.errstate(over="ignore", invalid="ignore"):
             self.scaler_X_ = StandardScaler().fit(X, sample_weight=uniform)
             self.scaler_y_ = StandardScaler().fit(y[:, None], sample_weight=uniform)
+        if y.min() != y.max() and np.ptp(y) < SMALLEST_RANGE:
+            raise ValueError(
+                f"Got y with a range of {np.ptp(y)!r}, whose square underflows. "
+                "Multiply y by a constant, for example 1e150."
+            )
         for name, scaler in (("X", self.scaler_X_), ("y", self.scaler_y_)):
             bad = ~np.isfinite(scaler.scale_) | ~np.isfinite(scaler.mean_)
             if bad.any():
@@ -483,7 +494,7 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         """Untrained members in float32."""
         edges = _recipe.bin_edges(X, self.n_bins)
         return HeteroscedasticNetwork(
-            PiecewiseLinearEncoding([e.float() for e in edges]),
+            PiecewiseLinearEncoding(edges),
             layer_sizes(self.get_params(deep=False)),
             self.n_members,
             float(self.variance_floor),

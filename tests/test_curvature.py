@@ -245,3 +245,23 @@ def test_only_the_last_layer_of_a_regression(problem):
         HeteroscedasticGGN(problem[0], "classification", last_layer=True)
     with pytest.raises(ValueError, match="last_layer=False"):
         HeteroscedasticGGN(problem[0], "regression")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: torch.cat([y, y, y], 1), r"targets of shape \(7, 3\) for 7 rows"),
+        (lambda y: torch.cat([y, -torch.ones_like(y)], 1), "weights.* negative"),
+        (lambda y: y * torch.nan, "targets or row weights that are NaN"),
+    ],
+)
+def test_bad_targets(problem, change, message):
+    net, X, y = problem
+    with pytest.raises(ValueError, match=message):
+        fit(net, X, change(y))
+
+
+def test_noise_variance_of_the_wrong_shape(problem):
+    two = {"noise_variance": lambda x: torch.ones(len(x), 2)}
+    with pytest.raises(ValueError, match=r"noise_variance of shape \(7, 2\) for 7"):
+        fit(*problem, backend_kwargs=two)

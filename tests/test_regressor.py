@@ -284,3 +284,54 @@ def test_thread_setting_is_restored(data, small, monkeypatch):
 
 def test_accelerator_is_used_where_there_is_one(data):
     assert tiny(device="cpu").fit(*data[0]).predict(data[2][0]).shape == (120,)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        lambda rng: rng.choice([0.3, 0.1 + 0.2, 1.0, 2.0], 120),
+        lambda rng: np.exp(rng.normal(-10, 8, 120)),
+        lambda rng: (
+            np.where(rng.uniform(size=120) < 0.5, 1e-9, 1) * rng.normal(size=120)
+        ),
+    ],
+    ids=["equal in single precision", "heavy tail", "two scales"],
+)
+def test_columns_whose_values_nearly_coincide(column):
+    X, y = heteroscedastic(120)
+    X[:, 1] = column(np.random.default_rng(0))
+    assert np.isfinite(predictions(tiny(n_bins=16).fit(X, y), X)).all()
+
+
+@pytest.mark.parametrize("rows", [19, 120])
+def test_patience_goes_by_the_training_loss_where_nothing_is_held_out(rows):
+    X, y = heteroscedastic(rows)
+    fraction = 0.12 if rows < 20 else 0.0
+    model = tiny(
+        validation_fraction=fraction, prior_precision=1.0, patience=3, max_steps=100
+    ).fit(X, y)
+    falling = np.minimum.accumulate(model.loss_curve_)
+    assert len(model.loss_curve_) == 20 or (np.diff(falling)[-3:] == 0).all()
+
+
+def test_gradients_switched_off_by_the_caller(fitted, data):
+    with torch.no_grad():
+        model = tiny(prior_precision=1.0, last_layer="trained").fit(*data[0])
+    np.testing.assert_array_equal(
+        predictions(model, data[2][0]), predictions(fitted, data[2][0])
+    )
+
+
+def test_torchs_default_dtype_does_not_matter(fitted, data):
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = tiny(prior_precision=1.0, last_layer="trained").fit(*data[0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(
+        predictions(model, data[2][0]), predictions(fitted, data[2][0])
+    )
+
+
+def test_rows_are_counted_once_by_the_grid(data):
+    assert tiny().fit(*data[0]).model_.posterior.moments.n_rows == 150

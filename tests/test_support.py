@@ -66,3 +66,10 @@ def test_integer_targets_through_mapie():
 def test_bad_support(support):
     with pytest.raises(ValueError, match=r"Got support=.*'integer' or a list"):
         ClapsScore(support=support)
+
+
+def test_values_of_any_unit():
+    low, up = move_inwards(
+        np.array([[2.5e-10]]), np.array([[3.5e-10]]), np.arange(11) * 1e-10
+    )
+    np.testing.assert_allclose([low, up], [[[3e-10]], [[3e-10]]])

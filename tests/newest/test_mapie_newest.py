@@ -268,6 +268,13 @@ def test_explain_cross_conformal_by_the_models_of_the_folds():
     np.testing.assert_array_equal(why.upper, mapie.predict_interval(X)[1][:, 1])
 
 
+def test_explain_infinite_bounds(data):
+    few = [data[0], (data[1][0][:5], data[1][1][:5]), data[2]]
+    why = explain(split(tiny(), few), data[2][0], allow_infinite_bounds=True)
+    assert np.isinf(why.width).all()
+    assert not np.isnan(why.epistemic_width).any()
+
+
 def test_explain_errors(data):
     mapie = split(tiny(), data)
     with pytest.raises(ValueError, match=r"Got alpha=0.1, .*confidence_level=\[0.9\]"):
