@@ -57,6 +57,8 @@ class Backbone:
         self.precision, self.device = precision, device
         self.last_layer_name = last_layer_name
         self.column = column
+        if isinstance(noise, nn.Module):
+            noise = private_copy(noise, precision, device)
         self.noise = noise
         self.noise_output = noise_output
         # Registered once and for good: a hook that comes and goes would change the
@@ -88,6 +90,7 @@ class Backbone:
         mean, second = split_output(output, len(x))
         phi = self._features(calls, len(x))
         mu = _finite("predictions", mean.cpu().double())
+        self._check_mean(phi, mean)
         if self.noise is None:
             h2 = torch.full_like(mu, torch.nan)
         else:
@@ -113,12 +116,32 @@ class Backbone:
             )
         return seen[0][0]
 
+    def _check_mean(self, phi: Tensor, mean: Tensor) -> None:
+        """Raise unless φᵀw + b is what forward returns, in every row.
+
+        What follows the layer may leave some rows as they are, as a ReLU does.
+        """
+        w = self.trained_weights()
+        features = _finite("features", phi.cpu().double())
+        gap = (features @ w[:-1] + w[-1] - mean.cpu().double()).abs()
+        size = features.abs() @ w[:-1].abs() + w[-1].abs()
+        eps = max(torch.finfo(t.dtype).eps for t in (phi, mean))
+        wrong = gap > eps**0.5 * size
+        if bool(wrong.any()):
+            raise ValueError(
+                f"Got a network whose mean is not the output of its layer "
+                f"{self.last_layer_name!r} in {int(wrong.sum())} of {len(mean)} rows "
+                f"(difference up to {float(gap.max()):.3g}), but expected a linear "
+                "layer on features. Move what follows it (an activation, a limit) out "
+                "of the network."
+            )
+
     def _noise(
         self, x: Tensor, phi: Tensor, second: Tensor | None, calls: Calls
     ) -> Tensor:
         """h², shape (n,), from wherever the network keeps it."""
         if callable(self.noise):
-            raw: Any = self.noise(x)
+            raw: Any = _call_noise(self.noise, x)
         elif self.noise == "output":
             raw = second
         elif self.noise == "noise_variance_from_features":
@@ -144,6 +167,21 @@ class Backbone:
                 "otherwise add a floor, for example softplus(.) + 1e-6."
             )
         return h2
+
+
+@torch.no_grad()
+def _call_noise(noise: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    """What the user's callable gives; a module gets X in its own dtype."""
+    if isinstance(noise, nn.Module):
+        return noise(cast_inputs(noise, x))
+    try:
+        return noise(x)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Got noise_variance={noise!r}, which failed on X of type {x.dtype} and "
+            f"shape {tuple(x.shape)} ({error}). It gets X as the network does: cast X "
+            "in it, or pass an nn.Module, which is cast for you."
+        ) from error
 
 
 def _to_variance(raw: Tensor, noise_output: str) -> Tensor:
@@ -188,12 +226,17 @@ def cast_inputs(network: nn.Module, x: Tensor) -> Tensor:
     like = next((p for p in network.parameters() if p.is_floating_point()), None)
     if like is None:
         return x
-    embeds = any(
-        isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in network.modules()
-    )
-    if not x.is_floating_point() and embeds:
+    if are_tokens(network, x):
         return x.to(like.device)
     return x.to(like.device, like.dtype)
+
+
+def are_tokens(network: nn.Module, x: Tensor) -> bool:
+    """Whether X is of integers that the network embeds."""
+    embeddings = nn.Embedding | nn.EmbeddingBag
+    return not x.is_floating_point() and any(
+        isinstance(m, embeddings) for m in network.modules()
+    )
 
 
 @torch.no_grad()

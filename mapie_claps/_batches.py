@@ -4,7 +4,7 @@ What may stand where X stands: an array-like or tensor (with y beside it), or ba
 a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +54,18 @@ def can_be_walked_again(X: Any) -> bool:
 
 
 def batches_of(
-    X: Any, y: Any = None, weight: Any = None, *, size: int, need_y: bool = False
+    X: Any,
+    y: Any = None,
+    weight: Any = None,
+    *,
+    size: int,
+    need_y: bool = False,
+    check: Callable[[Any], Any] = lambda X: X,
 ) -> Iterator[Batch]:
-    """Walk X in batches of at most ``size`` rows."""
+    """Walk X in batches of at most ``size`` rows.
+
+    ``check`` sees each X as the user gave it, names of columns included.
+    """
     parts: Iterator[Batch]
     if is_batches(X):
         if weight is not None:
@@ -64,13 +73,14 @@ def batches_of(
                 "Got sample_weight together with batches as X. Let each batch be (X, "
                 "y, sample_weight)."
             )
-        parts = (_from_arrays(*item) for item in items_of(X, y, need_y))
+        items = items_of(X, y, need_y)
+        parts = (_from_arrays(check(x), *rest) for x, *rest in items)
     else:
         if need_y and y is None:
             raise ValueError(
                 "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
             )
-        parts = iter([_from_arrays(X, y, weight)])
+        parts = iter([_from_arrays(check(X), y, weight)])
     for part in parts:
         yield from _pieces(part, size)
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-import tempfile
+import stat
+import uuid
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -81,16 +82,22 @@ def describe(tensors: dict[str, Tensor]) -> dict[str, str]:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Temporary file in the same folder, flushed, renamed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Temporary file in the same folder, flushed, renamed.
+
+    A link stays a link, and a file that is replaced hands on its permissions.
+    """
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:  # permissions as the umask has them
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        if path.exists():
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(name)
+        temporary.unlink(missing_ok=True)
         raise
 
 

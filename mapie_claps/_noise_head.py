@@ -126,6 +126,8 @@ def _penalised(
         loss += 0.5 * float((weight * (log_h2 + ratio)).sum())
         slope = features.T @ (0.5 * weight * (1 - ratio))
         gradient = gradient + standardise @ slope
-        low = min(low, float(log_h2.min()))
-        high = max(high, float(log_h2.max()))
+        counted = log_h2[weight > 0]
+        if len(counted):
+            low = min(low, float(counted.min()))
+            high = max(high, float(counted.max()))
     return _Pass(loss, gradient, low, high)

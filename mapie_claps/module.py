@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from ._backbone import wrap
+from ._backbone import are_tokens, wrap
 from ._batches import Batch, batches_of, can_be_walked_again, is_batches
 from ._compat import validate_data
 from ._feature_network import FeatureNetwork
@@ -110,7 +110,7 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         σ², mean squared residual, in units of y².
     n_features_in_ : int
         Number of columns, only where X is a table. MAPIE probes an estimator that has
-        it with a row of zeros.
+        it with a row of floating-point zeros, so integers for an embedding go without.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the columns, where X is a data frame.
 
@@ -307,19 +307,22 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         """Fit this object, which is a copy that nobody else sees."""
         check_module_parameters(self.get_params(deep=False))
         self.seed_ = _draw_seed(self.random_state)
-        if not _has_rows_of_its_own(X):
-            X = validate_data(self, X, dtype="numeric", ensure_min_samples=0)
 
         def walk() -> Iterator[Batch]:
-            return batches_of(X, y, sample_weight, size=self.batch_size, need_y=True)
+            return batches_of(
+                X,
+                y,
+                sample_weight,
+                size=self.batch_size,
+                need_y=True,
+                check=self._checked,
+            )
 
         batches = walk()
         first = next(batches, None)
         if first is None:
             raise ValueError("Got X without rows, but expected at least one.")
         self.row_ndim_ = first.x.ndim - 1
-        if self.row_ndim_ == 1:
-            self.n_features_in_ = first.x.shape[1]
         backbone = wrap(
             self.module,
             first.x,
@@ -329,6 +332,10 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
             precision=self.precision,
             device=self.device,
         )
+        if self.row_ndim_ == 1 and not are_tokens(backbone.network, first.x):
+            self.n_features_in_ = first.x.shape[1]
+        else:  # set by scikit-learn's check of a table
+            self.__dict__.pop("n_features_in_", None)
         self.last_layer_name_ = backbone.last_layer_name
         self.network_ = FeatureNetwork(backbone)
         batches = chain([first], batches)
@@ -341,17 +348,21 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         self.fitted_ = True
 
     def _checked(self, X: Any) -> Any:
-        """X, its columns and their names checked as scikit-learn does."""
-        if _has_rows_of_its_own(X) or self.row_ndim_ != 1:
+        """X, its columns and their names checked as scikit-learn does.
+
+        The first rows that ``fit`` sees set them.
+        """
+        first = not hasattr(self, "row_ndim_")
+        if _has_rows_of_its_own(X) or not (first or self.row_ndim_ == 1):
             return X
         return validate_data(
-            self, X, reset=False, dtype="numeric", ensure_min_samples=0
+            self, X, reset=first, dtype="numeric", ensure_min_samples=0
         )
 
     def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
         """Batches whose rows have as many dimensions as those that were fitted."""
-        parts = batches_of(self._checked(X), *args, size=self.batch_size, **kwargs)
-        for batch in parts:
+        size, check = self.batch_size, self._checked
+        for batch in batches_of(X, *args, size=size, check=check, **kwargs):
             if batch.x.ndim != self.row_ndim_ + 1:
                 raise ValueError(
                     f"Got X of shape {tuple(batch.x.shape)}, but expected rows first "

@@ -122,8 +122,8 @@ def load(
         return _DECODERS[kind](config["state"], context)
 
 
-class _MissingPart(TypeError):
-    """The caller did not pass what the file does not hold."""
+class _WrongPart(TypeError):
+    """What the caller passed, or did not pass, does not suit the file."""
 
 
 class _Context:
@@ -141,7 +141,7 @@ class _Context:
     def _backbone(self, values: dict[str, Any]) -> Backbone:
         """The network given by the user, if it is the one that was saved."""
         if self.network is None:
-            raise _MissingPart(
+            raise _WrongPart(
                 "Got network=None, but the file holds a ClapsModule, whose network is "
                 "not stored. Pass load(path, network=...)."
             )
@@ -150,12 +150,18 @@ class _Context:
         noise = values["noise"]
         if values["noise_is_callable"]:
             if self.noise_variance is None:
-                raise _MissingPart(
+                raise _WrongPart(
                     "Got noise_variance=None, but the file holds a ClapsModule whose "
                     "noise_variance was a callable, which is not stored. Pass "
                     "load(path, network=..., noise_variance=...)."
                 )
             noise = self.noise_variance
+        elif self.noise_variance is not None:
+            raise _WrongPart(
+                f"Got noise_variance={self.noise_variance!r}, but the file holds a "
+                "ClapsModule whose noise_variance was no callable. Leave it out, or "
+                "fit again with it."
+            )
         return Backbone(
             copied,
             values["last_layer_name"],
@@ -202,6 +208,12 @@ def _encode_estimator(encoder: Encoder, estimator: Any) -> dict[str, Any]:
 
 
 def _decode_regressor(state: dict[str, Any], context: _Context) -> ClapsRegressor:
+    for name in ("network", "noise_variance"):
+        if getattr(context, name) is not None:
+            raise _WrongPart(
+                f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
+                "file holds a ClapsRegressor, which is stored whole. Leave it out."
+            )
     estimator = ClapsRegressor(**_decoded_fields(state["params"], context))
     _set_fitted(estimator, state["fitted"], context)
     network = estimator.model_.network
@@ -328,7 +340,7 @@ def _as_file_error(path: Path) -> Iterator[None]:
     )
     try:
         yield
-    except _MissingPart:
+    except _WrongPart:
         raise
     except damage as error:
         ours = isinstance(error, FileFormatError)

@@ -300,7 +300,12 @@ class StreamingConformalRegressor(SaveMixin):
     ) -> Iterator[tuple[Any, Any]]:
         """Parts of X as the user gave them, each with its y."""
         items = items_of(X, y, need_y) if is_batches(X) else [(X, y)]
-        for x, target, *_ in items:
+        for x, target, *weight in items:
+            if need_y and any(w is not None for w in weight):
+                raise ValueError(
+                    "Got a batch (X, y, sample_weight), but expected (X, y): "
+                    "calibration counts every row once. Leave the weights out."
+                )
             if need_y and target is None:
                 raise ValueError(
                     "Got y=None with an array as X. Pass y, or an iterable of (X, y)."

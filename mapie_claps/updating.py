@@ -1,15 +1,17 @@
 """More rows for a posterior: sums over batches, added up, with the network fixed."""
 
 import copy
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ._batches import Batch, batches_of
+from ._compat import validate_data
 from ._posterior import feature_batch, make_posterior, rows_per_batch, sum_moments
 from ._predictive import PredictiveModel
 from ._sums import LastLayerSums, Spread, spread_of
@@ -55,7 +57,8 @@ def partial_sums(
     if isinstance(estimator, ClapsModule):
         return estimator.partial_sums(X, y)
     size = rows_per_batch(estimator.model_.network)
-    batches = batches_of(X, y, size=size, need_y=True)
+    check = partial(_with_names_of_fit, estimator)
+    batches = batches_of(X, y, size=size, need_y=True, check=check)
     parts = (_regressor_sums(estimator, batch) for batch in batches)
     first = next(parts, None)
     if first is None:
@@ -198,6 +201,15 @@ def _regressor_sums(estimator: ClapsRegressor, batch: Batch) -> LastLayerSums:
         sum_moments([rows], trained, structure),
         sum_moments([rows.homoscedastic()], trained, structure),
         spread_of(residual, weight),
+    )
+
+
+def _with_names_of_fit(estimator: ClapsRegressor, X: Any) -> Any:
+    """X, its columns and their names checked as ``predict`` does."""
+    if isinstance(X, Tensor):
+        return X
+    return validate_data(
+        estimator, X, reset=False, dtype="numeric", ensure_min_samples=0
     )
 
 

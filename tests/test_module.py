@@ -662,3 +662,65 @@ def test_no_number_is_drawn_from_the_generator_of_torch():
     before = torch.get_rng_state()
     ClapsModule(net, prior_precision="grid").fit(images, y[:20]).predict(images)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_names_of_columns_are_checked_in_batches():
+    names = list("abcdefgh")[: X.shape[1]]
+    frame = pd.DataFrame(X, columns=names)
+    permuted = frame[names[::-1]]
+    pairs = [(frame[:50], y[:50]), (frame[50:], y[50:])]
+    for model in (
+        ClapsModule(mse_network()).fit(frame, y),
+        ClapsModule(mse_network()).fit(pairs),
+    ):
+        assert list(model.feature_names_in_) == names
+        assert len(model.predict([(frame, y)])) == len(X)
+        for call in (
+            lambda m: m.predict([(permuted, y)]),
+            lambda m: m.partial_sums(permuted, y),
+            lambda m: m.partial_fit([(permuted, y)]),
+        ):
+            with pytest.raises(ValueError, match="feature names should match"):
+                call(model)
+    with pytest.raises(ValueError, match="feature names should match"):
+        ClapsModule(mse_network()).fit([(frame, y), (permuted, y)])
+
+
+def test_rows_of_weight_zero_do_not_reach_the_variance_head():
+    far = np.vstack([X, 50 * X])
+    targets, weight = np.r_[y, y], np.r_[np.ones(len(X)), np.zeros(len(X))]
+    net = mse_network()
+    plain = ClapsModule(net).fit(X, y)
+    weighted = ClapsModule(net).fit(far, targets, weight)
+    v, w = (m.predict_variance(far).aleatoric for m in (plain, weighted))
+    np.testing.assert_allclose(w, v, rtol=1e-8)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_an_activation_that_only_later_rows_show(inplace):
+    layer = nn.Linear(1, 1)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+        layer.bias.fill_(0.0)
+    net = nn.Sequential(nn.Identity(), layer, nn.ReLU(inplace=inplace))
+    x = np.linspace(1, 2, 20)[:, None]
+    model = ClapsModule(net).fit(x, x[:, 0])
+    with pytest.raises(ValueError, match="in 20 of 20 rows"):
+        model.predict(-x)
+    with pytest.raises(ValueError, match="not the output of its layer '1'"):
+        ClapsModule(net).fit([(x, x[:, 0]), (-x, x[:, 0])])
+
+
+@pytest.mark.parametrize("precision", ["float64", "module"])
+def test_the_noise_may_be_a_module_of_another_type(precision):
+    noise = nn.Sequential(nn.Linear(X.shape[1], 1), nn.Softplus())
+    model = ClapsModule(mse_network(), noise_variance=noise, precision=precision)
+    model.fit(X, y)
+    with torch.no_grad():
+        expected = noise(torch.from_numpy(X_NEW).float())[:, 0].numpy()
+    found = model.predict_variance(X_NEW).aleatoric
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert next(noise.parameters()).dtype == torch.float32
+    if precision == "float64":
+        with pytest.raises(ValueError, match="failed on X of type torch.float64"):
+            ClapsModule(mse_network(), noise_variance=lambda x: noise(x)).fit(X, y)

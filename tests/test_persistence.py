@@ -361,3 +361,29 @@ def test_without_safetensors(fitted, path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(ImportError, match=r"pip install mapie-claps\[save\]"):
         save(fitted, path)
+
+
+def test_what_the_file_has_no_use_for_is_refused(fitted, saved, tmp_path):
+    net = mse_network()
+    with pytest.raises(TypeError, match="Got network of type Sequential"):
+        load(saved, network=net)
+    with pytest.raises(TypeError, match="Got noise_variance of type"):
+        load(saved, noise_variance=torch.square)
+    own = tmp_path / "own.claps"
+    save(ClapsModule(net).fit(X, y), own)
+    with pytest.raises(TypeError, match="was no callable"):
+        load(own, network=net, noise_variance=torch.square)
+
+
+def test_permissions_and_links(fitted, tmp_path):
+    target, link, plain = (tmp_path / n for n in ("target", "link", "plain"))
+    plain.touch()
+    save(fitted, target)
+    assert target.stat().st_mode == plain.stat().st_mode
+    target.chmod(0o640)
+    link.symlink_to(target)
+    save(fitted, link)
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    same(load(link), fitted)
+    assert sorted(os.listdir(tmp_path)) == ["link", "plain", "target"]

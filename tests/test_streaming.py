@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from own_networks import Pair, batches, mse_network, seeded, table
@@ -153,7 +154,7 @@ def test_sums_of_other_networks_do_not_add():
 def test_partial_sums_errors(regressor):
     with pytest.raises(NotFittedError, match="not fitted"):
         partial_sums(ClapsRegressor(), X, y)
-    with pytest.raises(ValueError, match=r"expected \(n, 3\)"):
+    with pytest.raises(ValueError, match="is expecting 3 features"):
         partial_sums(regressor, X[:, :2], y)
     with pytest.raises(ValueError, match="without rows"):
         partial_sums(regressor, iter([]))
@@ -236,3 +237,23 @@ def test_conformal_errors(regressor):
             StreamingConformalRegressor.from_scores(regressor, scores)
     with pytest.raises(ValueError, match="y=None"):
         StreamingConformalRegressor(regressor).conformalize(X)
+
+
+def test_names_of_columns_are_checked_for_a_regressor():
+    names = list("abcdefgh")[: X.shape[1]]
+    frame = pd.DataFrame(X, columns=names)
+    model = ClapsRegressor(
+        max_steps=5, n_members=1, hidden_layer_sizes=(4,), tol=None, random_state=0
+    ).fit(frame[:100], y[:100])
+    assert partial_sums(model, frame[100:], y[100:]).n_rows == 300
+    permuted = frame[names[::-1]]
+    with pytest.raises(ValueError, match="feature names should match"):
+        update_posterior(model, permuted, y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        partial_sums(model, [(permuted, y)])
+
+
+def test_calibration_refuses_weights(regressor):
+    conformal = StreamingConformalRegressor(regressor)
+    with pytest.raises(ValueError, match="Leave the weights out"):
+        conformal.conformalize([(X, y, np.ones(len(X)))])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mapie.regression import SplitConformalRegressor
-from own_networks import Convolution, batches, mse_network, seeded, table
+from own_networks import Convolution, Recurrent, batches, mse_network, seeded, table
 from torch.utils.data import DataLoader, TensorDataset
 
 from mapie_claps import (
@@ -64,3 +64,14 @@ def test_images_are_not_probed_with_a_row_of_zeros():
     np.testing.assert_allclose(
         streamed.predict_interval(loader)[1], intervals, rtol=1e-10
     )
+
+
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_tokens_are_not_probed_with_floating_point_zeros(as_batches):
+    rng = np.random.default_rng(0)
+    tokens, y = rng.integers(10, size=(120, 6)), rng.normal(size=120)
+    train = (tokens[:40], y[:40])
+    model = ClapsModule(seeded(Recurrent))
+    model = model.fit([train]) if as_batches else model.fit(*train)
+    mapie = split(model, ClapsScore()).conformalize(tokens[40:90], y[40:90])
+    assert mapie.predict_interval(tokens[90:])[1].shape == (30, 2, 2)
