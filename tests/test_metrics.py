@@ -162,3 +162,26 @@ def test_scorer_works_in_a_grid_search_over_a_pipeline():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_relative_width_reduction_keeps_levels_apart():
+    found = metrics.relative_width_reduction([[1, 3], [1, 1]], [[2, 3], [1, 4]])
+    assert found.tolist() == [0.25, 0.375]
+    with pytest.raises(ValueError, match=r"reference_widths=\(2,\).*\(2, 2\)"):
+        metrics.relative_width_reduction([[1, 3], [1, 1]], [2, 3])
+
+
+def test_ranks_refuse_nan():
+    with pytest.raises(ValueError, match="values='1 NaN in shape"):
+        metrics.average_ranks([[1.0, np.nan, 2.0]])
+
+
+def test_predictive_nll_takes_a_column_and_refuses_other_shapes():
+    y, mu, std = np.array([0.0, 1.0, 5.0]), np.zeros(3), np.array([1.0, 2.0, 3.0])
+    plain = metrics.predictive_nll(y, mu, std)
+    assert metrics.predictive_nll(y[:, None], mu, std) == plain
+    assert metrics.predictive_nll(y, mu[:, None], std) == plain
+    with pytest.raises(ValueError, match=r"std.shape=\(1,\).*the shape \(3,\) of y"):
+        metrics.predictive_nll(y, mu, [1.0])
+    with pytest.raises(ValueError, match=r"y.shape=\(3, 2\).*one target at a time"):
+        metrics.predictive_nll(np.zeros((3, 2)), mu, std)

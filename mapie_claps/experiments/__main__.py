@@ -11,7 +11,17 @@ from ..datasets import DATA_VARIABLE
 from .benchmark import BENCHMARK
 from .figures import write_figures
 from .report import write_report
-from .runs import Experiment, Options, Row, Store, execute, plan, rows_of, seconds_of
+from .runs import (
+    Experiment,
+    Options,
+    Row,
+    Store,
+    execute,
+    plan,
+    rows_of,
+    seconds_of,
+    unfinished,
+)
 from .sensitivity import SENSITIVITY
 from .synthetic import CONTRACTION, MECHANISM
 from .tables import write_rows, write_tables
@@ -101,18 +111,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{seconds_of(runs, store, 'cpu_seconds'):.0f} s"
         )
     rows = {name: rows_of(planned, store) for name, planned in plans.items()}
-    for file in write_output(rows, out, options):
+    for file in write_output(rows, out, options, unfinished(plans, store)):
         _say(str(file))
     return 0
 
 
-def write_output(rows: dict[str, list[Row]], out: Path, options: Options) -> list[Path]:
+def write_output(
+    rows: dict[str, list[Row]],
+    out: Path,
+    options: Options,
+    incomplete: dict[str, tuple[int, int]],
+) -> list[Path]:
     """Rows, tables, figures and report."""
     written = write_rows(rows, out / "rows") + write_tables(rows, out / "tables")
     figures = write_figures(rows, out / "figures", options)
     if not figures:
         _say("No figures: install mapie-claps[plot].")
-    return [*written, *figures, write_report(rows, out / "report.md")]
+    return [*written, *figures, write_report(rows, out / "report.md", incomplete)]
 
 
 def _say(text: str) -> None:

@@ -68,8 +68,8 @@ def benchmark_rows(case: str, seed: int, options: Options) -> list[Row]:
         row["violation"] = float(
             metrics.violation_rate(found[j]["coverage"], CONFIDENCE_LEVEL)
         )
-        row["width_reduction"] = metrics.relative_width_reduction(
-            [widths[j]], [reference]
+        row["width_reduction"] = float(
+            metrics.relative_width_reduction([widths[j]], [reference])
         )
         row["width_rank"] = float(width_ranks[j])
         row["score_rank"] = float(score_ranks[j])

@@ -37,6 +37,15 @@ class Estimate:
         """Below zero by two standard errors."""
         return self.mean < 0 and -self.mean >= CLEAR * self.se
 
+    @property
+    def not_negative(self) -> bool:
+        """Has a standard error, and is not below zero by two of them."""
+        return math.isfinite(self.se) and not self.negative
+
+    def minus(self, constant: float) -> "Estimate":
+        """Difference from a constant."""
+        return Estimate(self.mean - constant, self.se, self.n, signed=True)
+
     def __str__(self) -> str:
         sign = "−" if self.mean < 0 else "+" if self.signed else ""
         return f"{sign}{_digits(abs(self.mean))} ± {_digits(self.se)}"
@@ -61,13 +70,16 @@ def estimate(found: Mapping[tuple[str, int], float], signed: bool = False) -> Es
     """Mean over runs, given by case and seed.
 
     The cases are taken as given and the seeds as drawn: the standard error is that of
-    a stratified sample, and what differs between data sets does not enter it.
+    a stratified sample, and what differs between data sets does not enter it. It is
+    NaN, and no sign is clear, where a case has one seed only.
     """
     strata: dict[str, list[float]] = {}
     for (case, _), value in found.items():
         strata.setdefault(case, []).append(value)
     means = [np.mean(s) for s in strata.values()]
-    variances = [np.var(s, ddof=1) / len(s) for s in strata.values() if len(s) > 1]
+    variances = [
+        np.var(s, ddof=1) / len(s) if len(s) > 1 else math.nan for s in strata.values()
+    ]
     se = math.sqrt(sum(variances)) / len(strata)
     return Estimate(float(np.mean(means)), se, len(found), signed)
 
@@ -134,6 +146,20 @@ def listed(parts: dict[str, Any]) -> str:
     return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def above_one(ratio: Estimate) -> Estimate:
-    """A ratio as its difference from one."""
-    return Estimate(ratio.mean - 1, ratio.se, ratio.n, signed=True)
+def shortfall(found: Mapping[str, Estimate], sign: int) -> str:
+    """Which differences are not clearly of the claimed sign, in words."""
+    wrong = [name for name, e in found.items() if sign * e.mean <= 0]
+    unclear = [
+        name
+        for name, e in found.items()
+        if sign * e.mean > 0 and not (e.positive or e.negative)
+    ]
+    parts = []
+    if wrong:
+        parts.append(f"Not of the claimed sign: {', '.join(wrong)}.")
+    if unclear:
+        parts.append(
+            "Of the claimed sign, but less than two standard errors from zero: "
+            f"{', '.join(unclear)}."
+        )
+    return " ".join(parts)

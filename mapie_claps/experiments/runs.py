@@ -8,7 +8,7 @@ its run is done again.
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,6 +166,21 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+def unfinished(
+    plans: Mapping[str, Sequence[Run]], store: Store
+) -> dict[str, tuple[int, int]]:
+    """Finished and planned runs of each plan that is not complete."""
+    done = {
+        name: sum(line is not None for line in store.find(runs))
+        for name, runs in plans.items()
+    }
+    return {
+        name: (done[name], len(runs))
+        for name, runs in plans.items()
+        if done[name] < len(runs)
+    }
 
 
 def rows_of(runs: Sequence[Run], store: Store) -> list[Row]:

@@ -8,11 +8,12 @@ from .evidence import (
     NEAR_RATIO,
     Claim,
     Estimate,
-    above_one,
     listed,
     mean,
     near_nominal,
     paired,
+    shortfall,
+    values,
 )
 from .runs import Row
 
@@ -31,12 +32,23 @@ class _Grid:
     def listed(self, metric: str) -> str:
         return listed({f"{v:g}:": e for v, e in self.means(metric).items()})
 
-    def steps(self, metric: str) -> list[Estimate]:
+    def steps(self, metric: str) -> dict[str, Estimate]:
         """From each grid value to the next, paired by run."""
-        return [
-            paired(self.rows, metric, {"value": b}, {"value": a})
+        return {
+            f"{a:g} to {b:g}": paired(self.rows, metric, {"value": b}, {"value": a})
             for a, b in pairwise(self.grid)
-        ]
+        }
+
+    def moves(self, text: str, metric: str, sign: int) -> Claim:
+        """Claim that each step along the grid goes one way."""
+        found = self.steps(metric)
+        return Claim(
+            self.source,
+            text,
+            self.listed(metric),
+            all(e.positive if sign > 0 else e.negative for e in found.values()),
+            shortfall(found, sign),
+        )
 
     def coverage_is_near(self, text: str) -> Claim:
         return Claim(
@@ -46,35 +58,48 @@ class _Grid:
             all(map(near_nominal, self.means("coverage").values())),
         )
 
-    def width_is_near_one(self, text: str, why: str = "") -> Claim:
+    def width_is_near_one(self, text: str) -> Claim:
         found = self.means("width_ratio")
         return Claim(
             self.source,
             text,
             self.listed("width_ratio"),
             all(abs(e.mean - 1) < NEAR_RATIO for e in found.values()),
-            why,
+            self._furthest_from_one(),
         )
+
+    def _furthest_from_one(self) -> str:
+        """The grid value whose mean is furthest from one, and its furthest run."""
+        means = self.means("width_ratio")
+        value = max(means, key=lambda v: abs(means[v].mean - 1))
+        runs = values(self.rows, "width_ratio", value=value)
+        case, seed = max(runs, key=lambda run: abs(runs[run] - 1))
+        text = (
+            f"At {value:g} the mean is {means[value].mean:.4f}; the run furthest from "
+            f"one is {case}, seed {seed}, with {runs[case, seed]:.2f}"
+        )
+        others = [v for run, v in runs.items() if run != (case, seed)]
+        if others:
+            text += f", the others lie in {min(others):.2f} to {max(others):.2f}"
+        return text + "."
 
 
 def prior_precision(rows: Sequence[Row]) -> list[Claim]:
     """Sensitivity to λ."""
     grid = _Grid("Appendix: prior precision", rows, sensitivity.PRIOR_PRECISIONS)
     score = grid.means("relative_score")
-    weaker = [score[v] for v in grid.grid if v < 1]
-    stronger = [score[v] for v in grid.grid if v > 1]
+    weaker = {f"λ = {v:g}": score[v] for v in grid.grid if v < 1}
+    stronger = {f"λ = {v:g}": score[v] for v in grid.grid if v > 1}
     return [
-        Claim(
-            grid.source,
+        grid.moves(
             "A larger prior precision lowers the epistemic fraction.",
-            grid.listed("epistemic_fraction"),
-            all(e.negative for e in grid.steps("epistemic_fraction")),
+            "epistemic_fraction",
+            -1,
         ),
-        Claim(
-            grid.source,
+        grid.moves(
             "A larger prior precision moves the scale ratio towards one.",
-            grid.listed("scale_ratio"),
-            all(e.negative for e in grid.steps("scale_ratio")),
+            "scale_ratio",
+            -1,
         ),
         grid.coverage_is_near("Coverage stays near 0.90 over the whole grid."),
         grid.width_is_near_one("The width ratio stays near one."),
@@ -90,8 +115,9 @@ def prior_precision(rows: Sequence[Row]) -> list[Claim]:
             "A weaker prior gives slightly lower, a stronger one slightly higher "
             "scores.",
             grid.listed("relative_score"),
-            all(e.mean < 0 for e in weaker) and all(e.mean > 0 for e in stronger),
-            "The sign of changes this small differs between data sets.",
+            all(e.negative for e in weaker.values())
+            and all(e.positive for e in stronger.values()),
+            f"{shortfall(weaker, -1)} {shortfall(stronger, +1)}".strip(),
         ),
         Claim(
             grid.source,
@@ -110,8 +136,8 @@ def prior_precision(rows: Sequence[Row]) -> list[Claim]:
 def calibration_size(rows: Sequence[Row]) -> list[Claim]:
     """Sensitivity to the split."""
     grid = _Grid("Appendix: calibration size", rows, sensitivity.CALIBRATION_FRACTIONS)
-    width, score = grid.means("width_ratio")[0.30], grid.means("relative_score")[0.30]
-    over = above_one(width)
+    score = grid.means("relative_score")[0.30]
+    over = grid.means("width_ratio")[0.30].minus(1)
     return [
         grid.coverage_is_near("Coverage is stable over the splits."),
         grid.width_is_near_one("Width ratios stay close to one."),
@@ -121,7 +147,7 @@ def calibration_size(rows: Sequence[Row]) -> list[Claim]:
             "for want of training rows.",
             f"at 0.30 width {over}, relative score {score}",
             over.positive and score.positive,
-            "Width or score is not two standard errors above zero with these seeds.",
+            shortfall({"width": over, "score": score}, +1),
         ),
         Claim(
             grid.source,
@@ -139,8 +165,17 @@ def representation_size(rows: Sequence[Row]) -> list[Claim]:
     grid = _Grid(
         "Appendix: representation dimension", rows, sensitivity.REPRESENTATION_SIZES
     )
-    width, score = grid.means("width_ratio")[16], grid.means("relative_score")
-    over = above_one(width)
+    score = grid.means("relative_score")
+    over = grid.means("width_ratio")[16].minus(1)
+    growth = {
+        f"{name}, {step}": e
+        for metric, name in (
+            ("epistemic_fraction", "fraction"),
+            ("scale_ratio", "ratio"),
+        )
+        for step, e in grid.steps(metric).items()
+    }
+    last = grid.steps("epistemic_fraction")["64 to 128"]
     return [
         grid.coverage_is_near("Coverage stays near 0.90."),
         Claim(
@@ -148,15 +183,15 @@ def representation_size(rows: Sequence[Row]) -> list[Claim]:
             "Epistemic fraction and scale ratio grow with the dimension.",
             f"fraction {grid.listed('epistemic_fraction')}; ratio "
             f"{grid.listed('scale_ratio')}",
-            all(e.positive for e in grid.steps("epistemic_fraction"))
-            and all(e.positive for e in grid.steps("scale_ratio")),
+            all(e.positive for e in growth.values()),
+            shortfall(growth, +1),
         ),
         Claim(
             grid.source,
             "The smallest representation gives wider and less efficient intervals.",
             f"at 16 width {over}, relative score {score[16]}",
             over.positive and score[16].positive,
-            "Width or score is not two standard errors above zero with these seeds.",
+            shortfall({"width": over, "score": score[16]}, +1),
         ),
         Claim(
             grid.source,
@@ -164,14 +199,24 @@ def representation_size(rows: Sequence[Row]) -> list[Claim]:
             "variance.",
             f"at 128 relative score {score[128]}, epistemic fraction "
             f"{grid.means('epistemic_fraction')[128]}",
-            score[128].negative and grid.steps("epistemic_fraction")[-1].positive,
-            "The epistemic variance grows, but the score is not clearly lower.",
+            score[128].negative and last.positive,
+            " ".join(
+                part
+                for part in (
+                    shortfall({"score at 128": score[128]}, -1),
+                    shortfall({"epistemic fraction, 64 to 128": last}, +1),
+                )
+                if part
+            ),
         ),
         Claim(
             grid.source,
             "64 is a stable setting in between.",
             grid.listed("relative_score"),
-            score[16].mean > 0 > score[128].mean,
+            score[16].positive and score[128].negative,
+            "Read as: 16 scores clearly higher and 128 clearly lower than 64. "
+            + shortfall({"16": score[16]}, +1)
+            + shortfall({"128": score[128]}, -1),
         ),
     ]
 
@@ -208,9 +253,11 @@ def variance_floor(rows: Sequence[Row]) -> list[Claim]:
             grid.source,
             "Smaller floors enlarge the local scale ratio.",
             grid.listed("scale_ratio"),
-            all(e.negative for e in grid.steps("scale_ratio")),
-            "The paper's 1.22 at 1e-6 takes rows with h² next to zero. The smallest h² "
-            "of our networks lies well above the lower floors, which change nothing.",
+            all(e.negative for e in grid.steps("scale_ratio").values()),
+            shortfall(grid.steps("scale_ratio"), -1)
+            + " The smallest h² of a run is on average "
+            + ", ".join(f"{e.mean / v:.3g}" for v, e in smallest.items())
+            + " times the floor: a floor far below it hardly acts.",
         ),
         Claim(
             grid.source,

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._validation import raise_for
+
 Array = NDArray[np.float64]
 # Coverages are counts divided by n: what differs by less than this is equal.
 ROUNDING = 1e-9
@@ -33,28 +35,36 @@ def violation_rate(coverages: ArrayLike, confidence_level: ArrayLike) -> Array:
     return np.asarray(below.mean(axis=0))
 
 
-def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> float:
+def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> Array:
     """Mean over runs of 1 − width / reference width.
 
     Parameters
     ----------
-    widths : array-like of shape (n_runs,)
+    widths : array-like of shape (n_runs,) or (n_runs, n_levels)
         Mean widths of a method.
-    reference_widths : array-like of shape (n_runs,)
+    reference_widths : array-like of the same shape
         Mean widths of the reference (in the paper Split CP) in the same runs.
 
     Returns
     -------
-    float
+    ndarray of shape () or (n_levels,)
         Positive if the method is narrower.
 
     Examples
     --------
     >>> from mapie_claps.metrics import relative_width_reduction
-    >>> relative_width_reduction([1.0, 1.0], [2.0, 1.0])
+    >>> float(relative_width_reduction([1.0, 1.0], [2.0, 1.0]))
     0.25
     """
-    return float(np.mean(1 - np.asarray(widths) / np.asarray(reference_widths)))
+    found, reference = np.asarray(widths), np.asarray(reference_widths)
+    if found.shape != reference.shape:
+        raise_for(
+            "reference_widths",
+            reference.shape,
+            f"the shape {found.shape} of widths",
+            "Give the reference's width for every run and level.",
+        )
+    return np.asarray(np.mean(1 - found / reference, axis=0))
 
 
 def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
@@ -63,7 +73,7 @@ def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
     Parameters
     ----------
     values : array-like of shape (n_runs, n_methods)
-        Widths or scores; lower is better.
+        Widths or scores; lower is better. NaN is refused.
     decimals : int, default=9
         Values are rounded to this many decimals before ranking, so that methods equal
         but for rounding errors tie.
@@ -80,6 +90,13 @@ def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
     array([[3. , 1.5, 1.5]])
     """
     rounded = np.atleast_2d(np.round(np.asarray(values, dtype=np.float64), decimals))
+    if np.isnan(rounded).any():
+        raise_for(
+            "values",
+            f"{int(np.isnan(rounded).sum())} NaN in shape {rounded.shape}",
+            "numbers, which can be ordered",
+            "Leave out the runs in which a method has no value.",
+        )
     smaller = (rounded[:, None, :] < rounded[:, :, None]).sum(axis=2)
     equal = (rounded[:, None, :] == rounded[:, :, None]).sum(axis=2)
     ranks: Array = smaller + (equal + 1) / 2

@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import column_or_1d
 
 from .._validation import check_number, raise_for
 
@@ -114,13 +115,36 @@ def predictive_nll(y: ArrayLike, mu: ArrayLike, std: ArrayLike) -> float:
     >>> round(predictive_nll([0.0], [0.0], [1.0]), 6)
     0.918939
     """
-    y_, mu_, std_ = (np.asarray(a, dtype=np.float64) for a in (y, mu, std))
+    # A column among rows would broadcast to n × n.
+    y_ = _one_number_per_row("y", y)
+    mu_, std_ = _one_number_per_row("mu", mu), _one_number_per_row("std", std)
+    for name, values in (("mu", mu_), ("std", std_)):
+        if values.shape != y_.shape:
+            raise_for(
+                f"{name}.shape",
+                values.shape,
+                f"the shape {y_.shape} of y",
+                "Predict for the rows whose targets y holds.",
+            )
     if not (std_ > 0).all():
         raise_for(
             "std", float(std_.min()), "positive numbers", "Give the variance a floor."
         )
     z = (y_ - mu_) / std_
     return float(np.mean(np.log(std_) + 0.5 * z**2) + 0.5 * math.log(2 * math.pi))
+
+
+def _one_number_per_row(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """A vector, also from a column."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1):
+        return np.asarray(column_or_1d(array))
+    raise_for(
+        f"{name}.shape",
+        array.shape,
+        "(n,) or (n, 1)",
+        "Give one number per row, one target at a time.",
+    )
 
 
 def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:

@@ -1,12 +1,14 @@
 """The checks of the claims, fed with the paper's own tables."""
 
+import math
+
 import pytest
 
-from mapie_claps.experiments import report, tables
+from mapie_claps.experiments import evidence, report, tables
 
 
 def published_rows(name):
-    """A published experiment as if it were one run of ours."""
+    """A published experiment as if it were two equal runs of ours."""
     rows = []
     for table in tables.TABLES:
         # The aggregate table is made of the others, but for the ranks.
@@ -28,7 +30,7 @@ def published_rows(name):
         if "score_difference" in row:
             # A typical score of the four data sets, whose mean is about 130.
             row["relative_score"] = row["score_difference"] / 130
-    return rows
+    return rows + [row | {"seed": 1} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +60,55 @@ def test_claims_fail_where_methods_are_swapped():
     failed = [c.text for c in report.check({"mechanism": rows}) if not c.holds]
     assert "CLAPS has the smallest interval score." in failed
     assert "CQR covers the regions more evenly than Split CP and CV+." in failed
+
+
+def test_every_failing_claim_says_why():
+    """Each claim of a difference fails, with a reason, where all methods are alike."""
+    rows = published_rows("benchmark")
+    alike = [
+        row | dict.fromkeys(("width", "score", "violation", "width_reduction"), 1.0)
+        for row in rows
+    ]
+    failed = [c for c in report.check({"benchmark": alike}) if not c.holds]
+    assert len(failed) >= 8
+    assert all(claim.why for claim in failed)
+
+
+def test_reason_names_the_best_method():
+    rows = [
+        row | {"width_reduction": 0.5 if row["method"] == "CQR" else 0.1}
+        for row in published_rows("benchmark")
+    ]
+    found = report.check({"benchmark": rows})
+    claim = next(c for c in found if "largest relative width reduction" in c.text)
+    assert not claim.holds
+    assert claim.why.startswith("Largest mean: CQR")
+
+
+def test_reason_names_the_run_that_is_far_from_one():
+    rows = published_rows("calibration_size")
+    far = next(r for r in rows if r["value"] == 0.15 and r["seed"] == 1)
+    far["width_ratio"] = 2.5
+    found = report.check({"calibration_size": rows})
+    claim = next(c for c in found if c.text == "Width ratios stay close to one.")
+    assert not claim.holds
+    assert "seed 1, with 2.50" in claim.why
+
+
+def test_nothing_is_clear_with_one_seed():
+    rows = [row for row in published_rows("mechanism") if row["seed"] == 0]
+    found = {c.text: c.holds for c in report.check({"mechanism": rows})}
+    assert not found["CLAPS has the smallest interval score."]
+    one = evidence.estimate({("a", 0): 1.0})
+    assert math.isnan(one.se)
+    assert not any([one.positive, one.negative, one.not_negative])
+
+
+def test_unfinished_experiments_are_listed_and_not_checked(tmp_path):
+    rows = {name: published_rows(name) for name in ("mechanism", "benchmark")}
+    rows["benchmark"] = [r for r in rows["benchmark"] if r["case"] == "yacht"]
+    file = report.write_report(rows, tmp_path / "report.md", {"benchmark": (2, 40)})
+    text = file.read_text()
+    assert "unfinished: benchmark (2 of 40 runs)." in text
+    assert "## Experiment 1" in text
+    assert "## Experiment 3" not in text
