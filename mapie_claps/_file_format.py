@@ -4,7 +4,6 @@ import hashlib
 import os
 import stat
 import uuid
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from .exceptions import FileFormatError
 
 FORMAT = "mapie_claps"
 FORMAT_VERSION = 1
+KEYS = {"format", "format_version", "config", "config_sha256", "tensors_sha256"}
 
 
 def write(path: Path, config: str, tensors: dict[str, Tensor]) -> None:
@@ -22,7 +22,6 @@ def write(path: Path, config: str, tensors: dict[str, Tensor]) -> None:
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
-        "written_by": f"mapie-claps {version('mapie-claps')}",
         "config": config,
         "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
         "tensors_sha256": hash_tensors(tensors),
@@ -53,8 +52,13 @@ def _check_metadata(metadata: dict[str, str]) -> None:
     found = int(metadata["format_version"])
     if found > FORMAT_VERSION:
         raise FileFormatError(
-            f"Got format version {found} (written by {metadata.get('written_by')}), "
-            f"but this version reads up to {FORMAT_VERSION}. Upgrade mapie-claps."
+            f"Got format version {found}, but this version of mapie-claps reads up to "
+            f"{FORMAT_VERSION}. Upgrade mapie-claps."
+        )
+    if found < 1 or set(metadata) != KEYS:
+        raise FileFormatError(
+            f"Got format version {found} with the entries {sorted(metadata)}, but "
+            f"expected {sorted(KEYS)}. The file was changed after it was written."
         )
     if hashlib.sha256(metadata["config"].encode()).hexdigest() != metadata.get(
         "config_sha256"
