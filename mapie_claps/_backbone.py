@@ -90,7 +90,7 @@ class Backbone:
         mean, second = split_output(output, len(x))
         phi = self._features(calls, len(x))
         mu = _finite("predictions", mean.cpu().double())
-        self._check_mean(phi, mean)
+        self._check_mean(phi, mean, calls[id(self.last_layer)][0][1].dtype)
         if self.noise is None:
             h2 = torch.full_like(mu, torch.nan)
         else:
@@ -116,16 +116,17 @@ class Backbone:
             )
         return seen[0][0]
 
-    def _check_mean(self, phi: Tensor, mean: Tensor) -> None:
+    def _check_mean(self, phi: Tensor, mean: Tensor, dtype: torch.dtype) -> None:
         """Raise unless φᵀw + b is what forward returns, in every row.
 
-        What follows the layer may leave some rows as they are, as a ReLU does.
+        What follows the layer may leave some rows as they are, as a ReLU does. With
+        autocast the layer's own ``dtype`` is coarser than those around it.
         """
         w = self.trained_weights()
         features = _finite("features", phi.cpu().double())
         gap = (features @ w[:-1] + w[-1] - mean.cpu().double()).abs()
         size = features.abs() @ w[:-1].abs() + w[-1].abs()
-        eps = max(torch.finfo(t.dtype).eps for t in (phi, mean))
+        eps = max(torch.finfo(d).eps for d in (phi.dtype, dtype, mean.dtype))
         wrong = gap > eps**0.5 * size
         if bool(wrong.any()):
             raise ValueError(

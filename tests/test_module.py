@@ -724,3 +724,20 @@ def test_the_noise_may_be_a_module_of_another_type(precision):
     if precision == "float64":
         with pytest.raises(ValueError, match="failed on X of type torch.float64"):
             ClapsModule(mse_network(), noise_variance=lambda x: noise(x)).fit(X, y)
+
+
+class Autocast(nn.Module):
+    """Runs in bfloat16 inside, whatever comes in."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mse_network()
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.net(x.float()).float()
+
+
+def test_a_coarse_last_layer_is_still_linear():
+    model = ClapsModule(Autocast(), precision="module").fit(X, y)
+    assert np.isfinite(model.predict(X_NEW)).all()
