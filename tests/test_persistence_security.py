@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import resource
 import signal
 import struct
@@ -222,15 +223,15 @@ def _die_while_writing(path, content, moment):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if moment == "half written":
-        original = os.fdopen
+        original = pathlib.Path.open
 
-        def half(handle, mode):
-            file = original(handle, mode)
+        def half(self, mode):
+            file = original(self, mode)
             file.write(content[: len(content) // 2])
             file.flush()
             die()
 
-        os.fdopen = half
+        pathlib.Path.open = half
     else:
         setattr(os, moment, die)
     _file_format._write_atomically(path, content)
