@@ -27,7 +27,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "benchmarks/peers_summary.md"]
+exclude_patterns = ["_build", "benchmarks/peers_summary.md", "trust/*"]
 templates_path = ["_templates"]
 suppress_warnings = ["config.cache"]
 

@@ -69,7 +69,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
 
 
 def conformity_scores(estimator: Any, X: Any, y: Any) -> Array:
-    """Compute the scores |y − μ| / √v of all rows of a Dask collection.
+    """Compute the scores ``|y − μ| / √v`` of all rows of a Dask collection.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
 __all__ = ["ClapsRegressor", "PredictiveVariance"]
 
 Array = NDArray[np.float64]
-SMALLEST_RANGE = 1e-140  # of y: its square must be a number
+SMALLEST_RANGE = 1e-152  # of y: its square must be a number
 CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
 
 

@@ -48,7 +48,7 @@ class StreamingConformalRegressor(SaveMixin):
     Attributes
     ----------
     conformity_scores_ : ndarray of shape (n_cal,)
-        Scores |y − μ| / √v, in the order in which they came.
+        Scores ``|y − μ| / √v``, in the order in which they came.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class StreamingConformalRegressor(SaveMixin):
         estimator : estimator
             The fitted estimator that the scores were computed with.
         scores : array-like of shape (n_cal,)
-            Scores |y − μ| / √v.
+            Scores ``|y − μ| / √v``.
         confidence_level : float or sequence of float, default=0.9
             Levels of the intervals.
 
@@ -144,7 +144,7 @@ class StreamingConformalRegressor(SaveMixin):
         return self._set_scores(np.concatenate([earlier, self.score_rows(X, y)]))
 
     def score_rows(self, X: Any, y: Any = None) -> Array:
-        """Compute scores |y − μ| / √v without keeping them.
+        """Compute scores ``|y − μ| / √v`` without keeping them.
 
         Parameters
         ----------
