@@ -14,6 +14,7 @@ COMMANDS = {
     "tradeoff": "mapie_claps.benchmarks.tradeoff",
     "coverage": "mapie_claps.benchmarks.coverage",
     "fuzz": "mapie_claps.benchmarks.fuzz",
+    "speed": "mapie_claps.benchmarks.speed",
 }
 
 

@@ -1,0 +1,223 @@
+"""Speed of the posterior: against laplace-torch, the limit, and in its growth."""
+
+from collections.abc import Callable, Iterator
+
+import laplace
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+from torch.utils.data import DataLoader, TensorDataset
+
+from ..module import ClapsModule
+from ._speed_timing import Result, Settings, best_of, peak_mb, run_child
+
+P = 32  # columns of X
+HIDDEN = 64
+LAPLACE_ROWS = 256  # batch size of the DataLoader
+LIMIT_ELEMENTS = 2**19  # of φ at a time: large arrays would leave the cache
+AGAINST_LAPLACE, AGAINST_LIMIT = 20.0, 1.5
+
+
+class TwoHeads(nn.Module):
+    """32 → 64 → d, with a mean and a variance."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(P, HIDDEN), nn.SiLU(), nn.Linear(HIDDEN, size), nn.SiLU()
+        )
+        self.mean, self.noise = nn.Linear(size, 1), nn.Linear(size, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        phi = self.body(x)
+        return self.mean(phi), softplus(self.noise(phi)) + 1e-3
+
+
+class MeanAlone(nn.Module):
+    """What laplace-torch understands: the mean."""
+
+    def __init__(self, network: TwoHeads) -> None:
+        super().__init__()
+        self.body, self.mean = network.body, network.mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean."""
+        out: Tensor = self.mean(self.body(x))
+        return out
+
+
+def make_network(size: int) -> TwoHeads:
+    """Random weights in float64, the same in every process."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return TwoHeads(size).double().eval()
+
+
+def make_rows(n: int) -> tuple[Tensor, Tensor]:
+    """Random rows in float64."""
+    generator = torch.Generator().manual_seed(1)
+    X = torch.randn(n, P, generator=generator, dtype=torch.float64)
+    return X, X[:, 0].sin() + X[:, 1]
+
+
+def fit_ours(network: TwoHeads, X: Tensor, y: Tensor) -> ClapsModule:
+    """The posterior of the package, as a user calls it."""
+    return ClapsModule(network, last_layer_name="mean", prior_precision=1.0).fit(X, y)
+
+
+def fit_laplace(network: TwoHeads, X: Tensor, y: Tensor) -> laplace.BaseLaplace:
+    """laplace-torch as its manual says."""
+    la = laplace.Laplace(
+        MeanAlone(network),
+        "regression",
+        subset_of_weights="last_layer",
+        hessian_structure="full",
+        last_layer_name="mean",
+    )
+    la.fit(DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS))
+    return la
+
+
+@torch.no_grad()
+def limit(network: TwoHeads, X: Tensor) -> Tensor:
+    """Forward pass and one Gram matrix of the features, nothing else."""
+    size = network.mean.in_features
+    gram = torch.zeros(size, size, dtype=X.dtype)
+    for x in X.split(max(32, LIMIT_ELEMENTS // size)):
+        phi = network.body(x)
+        network.mean(phi)
+        softplus(network.noise(phi))
+        gram += phi.T @ phi
+    return gram
+
+
+def posterior(settings: Settings) -> Iterator[Result]:
+    """Item 1: rows × features."""
+    sizes = [(n, d) for n in (20_000, 200_000) for d in (64, 256, 1024)]
+    for n, d in [(500, 16)] if settings.smoke else sizes:
+        network, (X, y) = make_network(d), make_rows(n)
+        work = n * d * d
+        repeats = max(2, min(4 * settings.repeats, int(2e10 / work)))
+        calls: dict[str, Callable[[], object]] = {
+            "ours": lambda f=network, X=X, y=y: fit_ours(f, X, y),
+            "limit": lambda f=network, X=X: limit(f, X),
+            "laplace": lambda f=network, X=X, y=y: fit_laplace(f, X, y),
+        }
+        times = best_of(calls, settings, min(2, repeats) if work > 2e10 else repeats)
+        case = f"posterior, {n:,} rows × {d} features"
+        first = (n, d) == (20_000, 64)
+        yield Result(
+            "posterior",
+            case,
+            "laplace-torch, default backend",
+            times["ours"],
+            times["laplace"],
+            "s",
+            "faster",
+            AGAINST_LAPLACE if first else None,
+        )
+        yield Result(
+            "posterior",
+            case,
+            "limit: forward pass + one Gram matrix",
+            times["ours"],
+            times["limit"],
+            "s",
+            "cost",
+            AGAINST_LIMIT,
+        )
+
+
+def growth(settings: Settings) -> Iterator[Result]:
+    """Item 4: linear in the number of rows, flat in memory."""
+    rows = [1000, 3000] if settings.smoke else [10**k for k in range(4, 8)]
+    found = run_child(settings, stream, rows=rows, size=64, clock=settings.clock)
+    first = found[0]
+    for n, (seconds, mb) in zip(rows, found, strict=True):
+        yield Result(
+            "growth",
+            f"stream {n:,} rows × 64 features: µs per row",
+            f"the same at {rows[0]:,} rows",
+            1e6 * seconds / n,
+            1e6 * first[0] / rows[0],
+            "µs",
+            "cost",
+            1.2,
+        )
+        yield Result(
+            "growth",
+            f"stream {n:,} rows × 64 features: peak memory above the start",
+            f"the same at {rows[0]:,} rows, + 50 MB",
+            mb,
+            first[1] + 50,
+            "MB",
+            "cost",
+            1.0,
+        )
+    yield from _widths(settings)
+
+
+def _widths(settings: Settings) -> Iterator[Result]:
+    """10⁴ rows; the diagonal against the full structure."""
+    sizes = [16, 32] if settings.smoke else [16, 64, 256, 1024, 4096]
+    n = settings.size(10_000, 500)
+    full, diagonal = (
+        run_child(
+            settings,
+            widths,
+            rows=n,
+            sizes=sizes,
+            structure=structure,
+            clock=settings.clock,
+        )
+        for structure in ("full", "diag")
+    )
+    for d, (a, a_mb), (b, b_mb) in zip(sizes, full, diagonal, strict=True):
+        case = f"{n:,} rows × {d:,} features, diagonal"
+        yield Result("growth", case, "full structure", b, a, "s", "faster")
+        yield Result("growth", case, "full structure", b_mb, a_mb, "MB", "cost")
+
+
+def stream(rows: list[int], size: int, clock: str) -> list[tuple[float, float]]:
+    """Seconds and peak memory for growing numbers of streamed rows; in a child."""
+    X, y = make_rows(10_000)
+    network = make_network(size)
+    model = fit_ours(network, X, y)
+    start = peak_mb()
+    found = []
+    for n in rows:
+
+        def chunks(n: int = n) -> Iterator[tuple[Tensor, Tensor]]:
+            for first in range(0, n, len(X)):
+                yield X[: n - first], y[: n - first]
+
+        times = best_of(
+            {"": lambda chunks=chunks: model.partial_sums(chunks())},
+            Settings(clock=clock),
+            3 if n <= 10**6 else 1,
+        )
+        found.append((times[""], peak_mb() - start))
+    return found
+
+
+def widths(
+    rows: int, sizes: list[int], structure: str, clock: str
+) -> list[tuple[float, float]]:
+    """Seconds and peak memory for growing numbers of features; in a child."""
+    X, y = make_rows(rows)
+    start = peak_mb()
+    found = []
+    for d in sizes:
+        model = ClapsModule(
+            make_network(d),
+            last_layer_name="mean",
+            prior_precision=1.0,
+            hessian_structure=structure,
+            last_layer="trained",
+        )
+        times = best_of(
+            {"": lambda model=model: model.fit(X, y)}, Settings(clock=clock)
+        )
+        found.append((times[""], peak_mb() - start))
+    return found

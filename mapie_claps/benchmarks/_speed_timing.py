@@ -1,0 +1,115 @@
+"""How the ``speed`` benchmark measures: clocks, bounds, and processes of their own."""
+
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+CLOCKS: dict[str, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    # On a shared machine, and with one thread, the processor's time is the fairer.
+    "cpu": time.process_time,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all measurements of one run."""
+
+    smoke: bool = False
+    threads: int = 1
+    repeats: int = 3
+    clock: str = "wall"
+    data: Any = None  # folder of CSV files
+
+    def size(self, full: int, smoke: int) -> int:
+        """Number of rows or steps: less in the short version."""
+        return smoke if self.smoke else full
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table.
+
+    Where more is better ("faster") the ratio is ``other / ours``, and must reach the
+    bound; where less is ("cost") it is ``ours / other``, and must stay below.
+    """
+
+    section: str
+    case: str
+    against: str
+    ours: float
+    other: float
+    unit: str
+    kind: Literal["faster", "cost"]
+    bound: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster than the other, or how many times its cost."""
+        if self.kind == "faster":
+            return self.other / self.ours
+        return self.ours / self.other
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bound holds; None where there is none."""
+        if self.bound is None:
+            return None
+        if self.kind == "faster":
+            return self.ratio >= self.bound
+        return self.ratio <= self.bound
+
+
+def best_of(
+    functions: Mapping[str, Callable[[], Any]],
+    settings: Settings,
+    repeats: int | None = None,
+) -> dict[str, float]:
+    """Shortest time of each function, all of them taking turns."""
+    clock = CLOCKS[settings.clock]
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(settings.repeats if repeats is None else repeats):
+        for name, function in functions.items():
+            gc.collect()
+            start = clock()
+            function()
+            best[name] = min(best[name], clock() - start)
+    return best
+
+
+def run_child(settings: Settings, function: Callable[..., Any], **params: Any) -> Any:
+    """What a function of this package returns in a new process; here if short."""
+    if settings.smoke:
+        return function(**params)
+    where = [function.__module__, function.__name__]
+    call = json.dumps([*where, settings.threads, params])
+    return _run("-m", "mapie_claps.benchmarks._speed_child", call)
+
+
+def run_code(code: str) -> Any:
+    """What a few lines of Python print as JSON, from a new process."""
+    return _run("-c", code)
+
+
+def _run(*arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"A measurement in a process of its own failed:\n{done.stderr.strip()}"
+        )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_mb() -> float:
+    """Largest resident memory of this process so far (VmHWM)."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,94 @@
+"""The speed benchmark: the command works, its table by hand, its rivals are fair."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from mapie_claps.benchmarks.__main__ import main
+from mapie_claps.benchmarks._speed_interval import (
+    calibrated,
+    make_rows,
+    plain_interval,
+)
+from mapie_claps.benchmarks._speed_posterior import (
+    fit_laplace,
+    fit_ours,
+    limit,
+    make_network,
+)
+from mapie_claps.benchmarks._speed_posterior import make_rows as posterior_rows
+from mapie_claps.benchmarks._speed_timing import Result, Settings, best_of, run_code
+from mapie_claps.benchmarks.speed import SECTIONS, line
+
+
+def test_short_version(tmp_path, capsys):
+    assert main(["speed", "--smoke", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    with (tmp_path / "speed.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["section"] for row in rows} == set(SECTIONS)
+    assert printed.count("\n") == len(rows) + 2
+    for row in rows:
+        assert float(row["ratio"]) >= 0
+        assert f"| {row['case']} |" in (tmp_path / "speed.md").read_text()
+        assert f"| {row['case']} |" in printed
+
+
+def test_unknown_section(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["speed", "--only", "nothing"])
+    assert "Got --only nothing, but expected names of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "other", "bound", "ratio", "met"),
+    [
+        ("faster", 0.5, 2.0, 4.0, 4.0, True),
+        ("faster", 0.5, 2.0, 4.1, 4.0, False),
+        ("cost", 0.5, 2.0, 0.25, 0.25, True),
+        ("cost", 2.0, 0.5, 3.9, 4.0, False),
+        ("cost", 2.0, 0.5, None, 4.0, None),
+    ],
+)
+def test_ratio_and_bound(kind, ours, other, bound, ratio, met):
+    result = Result("section", "case", "other", ours, other, "s", kind, bound)
+    assert (result.ratio, result.met) == (ratio, met)
+
+
+def test_line_by_hand():
+    result = Result("s", "fit", "laplace", 0.5, 5.0, "s", "faster", 20.0)
+    assert line(result) == "| fit | 0.5 s | laplace | 5 s | 10.00 | ≥ 20 | **no** |\n"
+
+
+def test_best_of_takes_turns():
+    calls = []
+    best_of(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, Settings()
+    )
+    assert calls == ["a", "b"] * 3
+
+
+def test_failure_in_a_process_of_its_own():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        run_code("1 / 0")
+
+
+def test_plain_interval_is_that_of_mapie():
+    mapie = calibrated(100, n_members=2, hidden_layer_sizes=(8,), representation_size=8)
+    inner = mapie._mapie_regressor
+    q = np.sort(np.abs(inner.conformity_scores_))[90]
+    X = make_rows(50, 3)[0]
+    plain = plain_interval(inner.estimator_.single_estimator_, X, q)
+    np.testing.assert_allclose(
+        plain, mapie.predict_interval(X)[1][:, :, 0], rtol=1e-10, atol=1e-12
+    )
+
+
+def test_rivals_of_the_posterior_sum_over_the_same_rows():
+    network, (X, y) = make_network(6), posterior_rows(300)
+    gram = limit(network, X)
+    plain = fit_ours(network, X, y).sums_.plain.gram[0, :-1, :-1]
+    la = fit_laplace(network, X, y)
+    np.testing.assert_allclose(gram.numpy(), plain.numpy(), rtol=1e-10)
+    np.testing.assert_allclose(la.H[:-1, :-1].detach().numpy(), gram.numpy(), rtol=1e-8)
