@@ -1,7 +1,7 @@
 """Gram → Σ → v: the Gaussian posterior of every member's last layer.
 
-The sums over rows come from ``laplace.Laplace`` with our curvature backend, one batch
-of features at a time. What is kept are tensors: a fitted Laplace object does not
+The sums over rows come from laplace-torch with our curvature backend, one batch of
+features at a time. What is kept are tensors: a fitted Laplace object does not
 pickle and holds a copy of the network.
 """
 
@@ -171,17 +171,6 @@ class _Head(nn.Module):
         return out
 
 
-class _OneBatch(list[tuple[Tensor, Tensor]]):
-    """A loader of one batch, with the ``dataset`` whose length laplace-torch reads.
-
-    torch's DataLoader collates row by row, which costs ten times the Gram matrix.
-    """
-
-    def __init__(self, phi: Tensor, y: Tensor) -> None:
-        super().__init__([(phi, y)])
-        self.dataset = phi
-
-
 def _laplace(
     weights: Tensor, structure: str, **backend_kwargs: object
 ) -> laplace.BaseLaplace:
@@ -197,41 +186,76 @@ def _laplace(
     )
 
 
-def batch_moments(
-    batch: FeatureBatch, trained: Tensor, structure: str
-) -> LastLayerMoments:
-    """Sums over one batch for every member, by laplace-torch."""
-    grams, crosses, losses = [], [], []
-    for k, weights in enumerate(trained):
-        cross = torch.zeros_like(weights)
+class _MemberSums:
+    """Sums of one member, batch by batch, by laplace-torch's curvature interface.
+
+    Not by ``Laplace.fit``: it begins anew with each call (``override=False`` is
+    refused for last layers), and a loop over batches in it would take one forward pass
+    per member instead of one for all.
+    """
+
+    def __init__(self, weights: Tensor, structure: str) -> None:
+        self.cross = torch.zeros_like(weights)
         la = _laplace(
             weights,
             structure,
-            noise_variance=lambda _, h2=batch.h2[k]: h2,
-            cross_moment=cross,
+            noise_variance=lambda _: self._h2,
+            cross_moment=self.cross,
         )
+        backend = la.backend
+        self._curvature = backend.full if structure == "full" else backend.diag
+        self.gram, self.loss = la.H, torch.zeros((), dtype=weights.dtype)
+
+    def add(self, batch: FeatureBatch, k: int) -> None:
+        """Add the rows of a batch as member k sees them."""
+        self._h2 = batch.h2[k]
         targets = torch.stack([batch.y[k], batch.weight[k]], dim=1)
-        la.fit(_OneBatch(batch.phi[k], targets))
-        grams.append(la.H)
-        crosses.append(cross)
-        losses.append(la.loss)
+        loss, gram = self._curvature(batch.phi[k], targets)
+        self.gram += gram
+        self.loss += loss
+
+
+def both_moments(
+    batches: Iterable[FeatureBatch], trained: Tensor, structure: str
+) -> tuple[LastLayerMoments, LastLayerMoments]:
+    """Sums with W = diag(1/h²) and with W = I, from one walk over the rows."""
+    weighted, plain = ([_MemberSums(w, structure) for w in trained] for _ in range(2))
+    n_rows = 0
+    for batch in batches:
+        homoscedastic = batch.homoscedastic()
+        for k in range(len(trained)):
+            weighted[k].add(batch, k)
+            plain[k].add(homoscedastic, k)
+        n_rows += batch.y.shape[1]
+    return _stacked(weighted, n_rows), _stacked(plain, n_rows)
+
+
+def _stacked(members: list[_MemberSums], n_rows: int) -> LastLayerMoments:
     return LastLayerMoments(
-        torch.stack(grams),
-        torch.stack(crosses),
-        torch.stack(losses),
-        batch.y.shape[1],
+        torch.stack([m.gram for m in members]),
+        torch.stack([m.cross for m in members]),
+        torch.stack([m.loss for m in members]),
+        n_rows,
     )
+
+
+def batch_moments(
+    batch: FeatureBatch, trained: Tensor, structure: str
+) -> LastLayerMoments:
+    """Sums with W = diag(1/h²) over one batch."""
+    return sum_moments([batch], trained, structure)
 
 
 def sum_moments(
     batches: Iterable[FeatureBatch], trained: Tensor, structure: str
 ) -> LastLayerMoments:
-    """Sums over all batches."""
-    parts = (batch_moments(b, trained, structure) for b in batches)
-    total = next(parts)
-    for part in parts:
-        total += part
-    return total
+    """Sums with W = diag(1/h²) over all batches."""
+    members, n_rows = [_MemberSums(w, structure) for w in trained], 0
+    for batch in batches:
+        for k, member in enumerate(members):
+            member.add(batch, k)
+        n_rows += batch.y.shape[1]
+    return _stacked(members, n_rows)
 
 
 def rows_per_batch(network: HeteroscedasticNetwork) -> int:

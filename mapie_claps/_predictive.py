@@ -12,13 +12,12 @@ from ._posterior import (
     FeatureBatches,
     LastLayerMoments,
     LastLayerPosterior,
-    batch_moments,
+    both_moments,
     feature_batch,
     held_out_nll,
     log_marginal_likelihood,
     make_posterior,
     minimise_over_prior_precision,
-    sum_moments,
 )
 
 SCALES = ("claps", "aleatoric", "posterior", "constant")
@@ -93,17 +92,15 @@ def fit_predictive_model(
     if by_grid:
         by_member = by_member.scatter(1, held_out_rows, 0.0)
     batches = FeatureBatches(network, X, y, by_member)
-    moments = sum_moments(batches, trained, structure)
-    plain = sum_moments((b.homoscedastic() for b in batches), trained, structure)
+    moments, plain = both_moments(batches, trained, structure)
     value = _choose_prior_precision(
         prior_precision, moments, trained, last_layer, held_out
     )
     if by_grid:
         # Held-out rows were walked above with weight zero: they count once.
-        moments += batch_moments(held_out, trained, structure)
-        moments = replace(moments, n_rows=len(X))
-        plain += batch_moments(held_out.homoscedastic(), trained, structure)
-        plain = replace(plain, n_rows=len(X))
+        more = both_moments([held_out], trained, structure)
+        moments = replace(moments + more[0], n_rows=len(X))
+        plain = replace(plain + more[1], n_rows=len(X))
     posterior = make_posterior(moments, trained, last_layer, value)
     variance = _residual_variance(posterior, batches, weight, network.variance_floor)
     homoscedastic = make_posterior(plain / variance, trained, "trained", value)

@@ -12,7 +12,7 @@ from ._posterior import (
     BATCH_ELEMENTS,
     FeatureBatch,
     LastLayerMoments,
-    batch_moments,
+    both_moments,
 )
 from ._recipe import MAX_HELD_OUT_ROWS
 
@@ -194,10 +194,7 @@ def sums_of_batch(
 ) -> tuple[LastLayerMoments, LastLayerMoments]:
     """Both sums for residuals: what is left for a correction of the last layer."""
     zero = batch.phi.new_zeros(1, batch.phi.shape[2] + 1)
-    return (
-        batch_moments(batch, zero, structure),
-        batch_moments(batch.homoscedastic(), zero, structure),
-    )
+    return both_moments([batch], zero, structure)
 
 
 def residual_sums(

@@ -1,8 +1,9 @@
 """φ, μ, h²: maximum likelihood for all members at once. Knows nothing of sklearn."""
 
 import math
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -76,16 +77,36 @@ def _loss(out: NetworkOutput, y: Tensor, weight: Tensor | None, beta: float) -> 
     return nll.mean(dim=1)
 
 
-@contextmanager
-def threads_for(multiply_adds: float) -> Iterator[None]:
-    """One intra-op thread for small steps; the caller's setting comes back."""
-    before = torch.get_num_threads()
-    try:
-        if multiply_adds < THREADING_PAYS_FROM:
+class _OneThread:
+    """One intra-op thread while anybody is inside; the setting of before comes back.
+
+    torch keeps the number for the process as well as for each thread. Fits that
+    overlap in several threads would each bring back what they found, which for the
+    later ones is the 1 of the first: the number found by the first counts for all.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = torch.get_num_threads()
+            self._inside += 1
             torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(before)
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            torch.set_num_threads(self._before)
+
+
+_one_thread = _OneThread()
+
+
+def threads_for(multiply_adds: float) -> AbstractContextManager[None]:
+    """One intra-op thread for small steps; the caller's setting comes back."""
+    return _one_thread if multiply_adds < THREADING_PAYS_FROM else nullcontext()
 
 
 def _step_multiply_adds(network: HeteroscedasticNetwork, batch_size: int) -> float:
@@ -120,11 +141,11 @@ def train(
         ).run()
 
 
-def _flatten_parameters(network: HeteroscedasticNetwork) -> Tensor:
+def _flatten_parameters(network: HeteroscedasticNetwork) -> tuple[Tensor, Tensor]:
     """Lay all weights and all gradients end to end.
 
-    The network's parameters become views of the result, so that the optimiser acts on
-    one tensor.
+    The network's parameters and their gradients become views of the results, so that
+    the optimiser acts on one tensor.
     """
     parameters = list(network.parameters())
     flat = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
@@ -135,7 +156,7 @@ def _flatten_parameters(network: HeteroscedasticNetwork) -> Tensor:
         p.data = flat.detach()[part].view_as(p)
         p.grad = flat.grad[part].view_as(p)
         start = part.stop
-    return flat
+    return flat, flat.grad
 
 
 class _Trainer:
@@ -154,9 +175,9 @@ class _Trainer:
         self.network, self.config, self.generator = network, config, generator
         self.X, self.y, self.weight, self.rows = X, y, weight, rows
         self.device = X.device
-        self.flat = _flatten_parameters(network)
+        flat, self.gradient = _flatten_parameters(network)
         self.optimizer = torch.optim.AdamW(
-            [self.flat],
+            [flat],
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=True,
@@ -216,7 +237,7 @@ class _Trainer:
         )
         weight = None if self.weight is None else self.weight[batch]
         loss = _loss(out, self.y[batch], weight, self.config.beta)
-        self.optimizer.zero_grad(set_to_none=False)
+        self.gradient.zero_()
         loss.sum().backward()
         self._clip_gradients()
         self.optimizer.step()
@@ -251,6 +272,9 @@ class _Trainer:
 
     def _clip_gradients(self) -> None:
         """Scale the gradient of each member to a norm of at most the limit."""
+        # No member's norm exceeds that of all: in most steps one product settles it.
+        if float(self.gradient @ self.gradient) < 0.99 * MAX_GRADIENT_NORM**2:
+            return
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         squares = [g.square().sum((1, 2)) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()

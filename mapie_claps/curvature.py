@@ -125,9 +125,8 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
-        loss, phi, w = self._weighted_batch(x, y)
-        root = phi * w.sqrt()  # one factor for both sides: symmetric and ≥ 0
-        return loss, root.T @ root
+        loss, root = self._weighted_batch(x, y)
+        return loss, root.T @ root  # one factor for both sides: symmetric and ≥ 0
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -146,8 +145,8 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and the diagonal of HᵀWH of shape (d + 1,).
         """
-        loss, phi, w = self._weighted_batch(x, y)
-        return loss, (phi.square() * w).sum(0)
+        loss, root = self._weighted_batch(x, y)
+        return loss, root.square_().sum(0)
 
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.
@@ -170,8 +169,8 @@ class HeteroscedasticGGN(GGNInterface):
     @torch.no_grad()
     def _weighted_batch(
         self, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:  # (), (n, d + 1), (n, 1)
-        """Loss, features with the bias column, and weights s/h²."""
+    ) -> tuple[Tensor, Tensor]:  # (), (n, d + 1)
+        """Loss, and features with the bias column times √(s/h²)."""
         f, phi = self.model.forward_with_features(x)
         if f.shape != (len(phi), 1):
             raise ValueError(
@@ -198,11 +197,11 @@ class HeteroscedasticGGN(GGNInterface):
         residual = target - f
         log_h2 = h2.log() if s.shape[1] == 0 else s * h2.log()
         loss = 0.5 * ((residual.square() * w).sum() + log_h2.sum())
-        if self.model.last_layer.bias is not None:
-            phi = torch.cat([phi, phi.new_ones(len(phi), 1)], dim=1)
+        root_w = w.sqrt()
+        root = _weighted(phi, root_w, self.model.last_layer.bias is not None)
         if self.cross_moment is not None:
-            self.cross_moment += phi.T @ (w * target).squeeze(1)
-        return loss, phi, w
+            self.cross_moment += root.T @ (root_w * target).squeeze(1)
+        return loss, root
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""
@@ -218,6 +217,16 @@ class HeteroscedasticGGN(GGNInterface):
             "Pass backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give "
             "the network a method noise_variance(x)."
         )
+
+
+def _weighted(phi: Tensor, root_w: Tensor, bias: bool) -> Tensor:
+    """φ, and 1 for the bias, times the root of the weights; written once."""
+    n, d = phi.shape
+    root = phi.new_empty(n, d + bias, dtype=torch.result_type(phi, root_w))
+    torch.mul(phi, root_w, out=root[:, :d])
+    if bias:
+        root[:, d:] = root_w
+    return root
 
 
 def _check_targets(y: Tensor, n: int) -> None:

@@ -18,7 +18,7 @@ STAGES = {
     "training": (regressor, "train"),
     "a step": (_training._Trainer, "_step"),
     "an evaluation": (_training._Trainer, "_evaluate"),
-    "the sums": (_predictive, "sum_moments"),
+    "the sums": (_predictive, "both_moments"),
     "the factor": (_predictive, "make_posterior"),
     "the residual variance": (_predictive, "_residual_variance"),
 }

@@ -74,9 +74,9 @@ def best_of(
     """Shortest time of each function, all of them taking turns."""
     clock = CLOCKS[settings.clock]
     best = dict.fromkeys(functions, float("inf"))
+    gc.collect()
     for _ in range(settings.repeats if repeats is None else repeats):
         for name, function in functions.items():
-            gc.collect()
             start = clock()
             function()
             best[name] = min(best[name], clock() - start)
