@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import _safe_indexing, gen_batches
+from sklearn.utils.validation import _num_samples
 
 from . import _mapie
 from ._quantile import check_rank, conformal_quantile, conformal_rank
@@ -14,6 +16,7 @@ __all__ = ["ClapsScore"]
 Array = NDArray[np.float64]
 # Elements of one n_test × n_cal block of the cross-conformal methods.
 BLOCK_ELEMENTS = 2**21
+PREDICTED_ROWS = 2**16  # test rows that a model predicts at a time
 
 
 class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
@@ -249,9 +252,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         else:
             q = conformal_quantile(scores, list(alpha_np), allow_infinite_bounds)
-            mu, std = _predict_with_std(_mapie.point_model(estimator), X, params)
-            half = std[:, None] * q
-            lower, upper = mu[:, None] - half, mu[:, None] + half
+            mu, lower, upper = _split_bounds(
+                _mapie.point_model(estimator), X, q, params
+            )
         if self.support is not None:
             lower, upper = move_inwards(lower, upper, self.support)
         return mu, lower, upper
@@ -280,7 +283,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
 
 
-def _checked_std(y_std: ArrayLike, n: int) -> Array:
+def _checked_std(y_std: ArrayLike, n: int, first_row: int = 0) -> Array:
     """Scale as (n,) float64, finite and positive."""
     std = np.asarray(y_std, dtype=np.float64)
     if std.shape != (n,):
@@ -290,21 +293,46 @@ def _checked_std(y_std: ArrayLike, n: int) -> Array:
         )
     bad = ~(np.isfinite(std) & (std > 0))
     if bad.any():
+        row = first_row + int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"Got a standard deviation of {std[bad][0]!r} in row "
-            f"{int(np.flatnonzero(bad)[0])}, but expected positive finite numbers. "
-            "Give the estimator a floor on its variance (a GP: a WhiteKernel)."
+            f"Got a standard deviation of {std[bad][0]!r} in row {row}, but expected "
+            "positive finite numbers. Give the estimator a floor on its variance (a "
+            "GP: a WhiteKernel)."
         )
     return std
 
 
 def _predict_with_std(
-    model: Any, X: ArrayLike, params: dict[str, Any]
+    model: Any, X: ArrayLike, params: dict[str, Any], first_row: int = 0
 ) -> tuple[Array, Array]:
     """μ and √v of one model, checked."""
     mu, std = model.predict(X, return_std=True, **params)
     mu = np.asarray(mu, dtype=np.float64)
-    return mu, _checked_std(std, len(mu))
+    return mu, _checked_std(std, len(mu), first_row)
+
+
+def _split_bounds(
+    model: Any, X: ArrayLike, q: Array, params: dict[str, Any]
+) -> tuple[Array, Array, Array]:
+    """μ and μ ± q√v of one model; beyond the results, memory for some rows only."""
+    n = _num_samples(X)
+    if n <= PREDICTED_ROWS or params:  # parameters may hold a value per row
+        return _bounds_of_rows(model, X, q, params, 0)
+    mu, lower, upper = np.empty(n), np.empty((n, len(q))), np.empty((n, len(q)))
+    for rows in gen_batches(n, PREDICTED_ROWS):
+        part = _safe_indexing(X, rows)
+        mu[rows], lower[rows], upper[rows] = _bounds_of_rows(
+            model, part, q, params, rows.start
+        )
+    return mu, lower, upper
+
+
+def _bounds_of_rows(
+    model: Any, X: ArrayLike, q: Array, params: dict[str, Any], first_row: int
+) -> tuple[Array, Array, Array]:
+    mu, std = _predict_with_std(model, X, params, first_row)
+    half = std[:, None] * q
+    return mu, mu[:, None] - half, mu[:, None] + half
 
 
 def _predict_folds(

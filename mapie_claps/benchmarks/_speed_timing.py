@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Kind = Literal["faster", "cost"]
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     # On a shared machine, and with one thread, the processor's time is the fairer.
@@ -45,7 +46,7 @@ class Result:
     ours: float
     other: float
     unit: str
-    kind: Literal["faster", "cost"]
+    kind: Kind
     bound: float | None = None
     note: str = ""
 

@@ -12,7 +12,9 @@ from mapie_claps.benchmarks._speed_interval import (
     plain_interval,
 )
 from mapie_claps.benchmarks._speed_posterior import (
+    as_member,
     fit_laplace,
+    fit_module,
     fit_ours,
     limit,
     make_network,
@@ -85,10 +87,17 @@ def test_plain_interval_is_that_of_mapie():
     )
 
 
-def test_rivals_of_the_posterior_sum_over_the_same_rows():
+def test_rivals_of_the_posterior_take_the_same_network_and_rows():
     network, (X, y) = make_network(6), posterior_rows(300)
-    gram = limit(network, X)
-    plain = fit_ours(network, X, y).sums_.plain.gram[0, :-1, :-1]
+    gram = limit(network, X).numpy()
+    module = fit_module(network, X, y)
+    plain = module.sums_.plain.gram[0, :-1, :-1].numpy()
+    np.testing.assert_allclose(plain, gram, rtol=1e-10)
     la = fit_laplace(network, X, y)
-    np.testing.assert_allclose(gram.numpy(), plain.numpy(), rtol=1e-10)
-    np.testing.assert_allclose(la.H[:-1, :-1].detach().numpy(), gram.numpy(), rtol=1e-8)
+    np.testing.assert_allclose(la.H[:-1, :-1].detach().numpy(), gram, rtol=1e-8)
+    scale = fit_ours(as_member(network), X, y)[0]
+    weighted = module.sums_.moments.gram[0]
+    precision = (weighted + np.eye(7)).numpy()
+    np.testing.assert_allclose(
+        np.linalg.inv((scale @ scale.mT).numpy()), precision, rtol=1e-8, atol=1e-8
+    )
