@@ -22,11 +22,9 @@ test-newest: $(VENV)/.installed
 	$(VENV)/bin/python -m pytest -n 2 --cov --cov-report=term
 
 # MAPIE 0.9.2 and the lowest version of every direct dependency. torch is named because
-# the newest torchvision, which laplace-torch asks for, would lift it. With
-# dask 2024.12.1 the test that ends a worker hangs (cause open): newest only.
+# the newest torchvision, which laplace-torch asks for, would lift it.
 test-mapie09: $(OLD)/.installed
-	$(OLD)/bin/python -m pytest -n 2 tests \
-		--deselect tests/test_distributed.py::test_a_worker_ends_in_the_middle_of_a_run
+	$(OLD)/bin/python -m pytest -n 2 tests
 
 # The site, with the examples run, warnings as errors and a check of its links.
 # Formulas need MathJax: with npm it is put beside the pages, else they load it from the

@@ -7,6 +7,7 @@ file), ``strings``, ``tuple``, ``dict``, or the name of a type below with its fi
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -162,21 +163,47 @@ def _build_network(
     n_columns: int, variance_floor: float, state: dict[str, Tensor]
 ) -> HeteroscedasticNetwork:
     """Members of the sizes that the stored tensors have, then their weights."""
-    bins = torch.bincount(state["encoding.column"], minlength=n_columns)
-    if len(bins) != n_columns:
-        raise FileFormatError("Got bins for columns that do not exist.")
-    edges = [torch.zeros(int(n) + 1 if n else 0) for n in bins]
     n_layers = sum(k.startswith("trunk.") and k.endswith(".weight") for k in state)
     sizes = [int(state[f"trunk.{i}.weight"].shape[2]) for i in range(n_layers)]
+    n_members = int(state["mean_head.weight"].shape[0])
+    _check_sizes(n_columns, sizes, n_members, state)
+    bins = torch.bincount(state["encoding.column"], minlength=n_columns)
+    edges = [torch.zeros(int(n) + 1 if n else 0) for n in bins]
     network = HeteroscedasticNetwork(
         PiecewiseLinearEncoding(edges),
         sizes,
-        int(state["mean_head.weight"].shape[0]),
+        n_members,
         float(variance_floor),
         torch.Generator(),
     )
     network.double().load_state_dict(state)
     return network.eval().requires_grad_(False)
+
+
+def _check_sizes(
+    n_columns: int, layer_sizes: list[int], n_members: int, state: dict[str, Tensor]
+) -> None:
+    """Raise unless the tensors bear out every size, so that none is made in vain.
+
+    Then the network needs no more memory than the file has bytes for it.
+    """
+    column = state["encoding.column"]
+    sizes = [n_columns + column.numel(), *layer_sizes]
+    per_bin = ("encoding.left", "encoding.width", "encoding.column")
+    layers = {f"trunk.{i}": ab for i, ab in enumerate(pairwise(sizes))}
+    layers |= dict.fromkeys(("mean_head", "noise_head"), (sizes[-1], 1))
+    expected: dict[str, tuple[int, ...]] = dict.fromkeys(per_bin, (column.numel(),))
+    for name, (a, b) in layers.items():
+        expected |= {f"{name}.weight": (n_members, a, b)}
+        expected |= {f"{name}.bias": (n_members, 1, b)}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if found != expected or min(n_columns, n_members, *sizes) < 1:
+        raise FileFormatError(
+            f"Got a network of {n_members} members for {n_columns} columns with layers "
+            f"of {layer_sizes}, but tensors of the shapes {found}."
+        )
+    if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < n_columns:
+        raise FileFormatError("Got bins for columns that do not exist.")
 
 
 def _build_scaler(**values: Any) -> StandardScaler:

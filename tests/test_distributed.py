@@ -172,7 +172,9 @@ def cluster():
 
 def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
     expected = in_memory(regressor)
-    with Client(cluster) as client, dask.config.set(scheduler=client):
+    # By name: a client in the configuration is sent along to a worker that is started
+    # anew, which fails since it cannot be pickled, and the cluster never closes.
+    with Client(cluster) as client, dask.config.set(scheduler="distributed"):
         rows = da.from_array(X, chunks=(30, 3)).map_blocks(
             slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))
         )

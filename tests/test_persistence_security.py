@@ -12,11 +12,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from conftest import heteroscedastic, tiny
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mapie_claps import _file_format, load, save
+from mapie_claps import _codec, _file_format, load, save
 from mapie_claps.exceptions import FileFormatError
 
 X, Y = heteroscedastic(60)
@@ -70,6 +71,28 @@ def terabytes(config, tensors, metadata):
     network_of(config)["n_columns"] = 10**12
 
 
+def hundred_million_columns(config, tensors, metadata):
+    """Few enough to be allocated, were they not compared with the tensors."""
+    network_of(config)["n_columns"] = 10**8
+
+
+def bins_of_a_far_column(config, tensors, metadata):
+    (name,) = (k for k in tensors if k.endswith("encoding.column"))
+    tensors[name][-1] = 10**8
+
+
+def wide_layer_without_bytes(config, tensors, metadata):
+    """A tensor with an empty axis may declare any size for the others."""
+    (name,) = (k for k in tensors if k.endswith("trunk.0.weight"))
+    tensors[name] = torch.empty(0, tensors[name].shape[1], 10**8)
+
+
+def no_members(config, tensors, metadata):
+    for name, tensor in tensors.items():
+        if ".network.state." in name and not name.rpartition(".encoding.")[0]:
+            tensors[name] = tensor[:0].clone()
+
+
 def negative_columns(config, tensors, metadata):
     network_of(config)["n_columns"] = -1
 
@@ -118,6 +141,29 @@ def test_crafted_configuration(path, change):
         load(path)
     assert time.perf_counter() - start < 20
     assert sorted(os.listdir(path.parent)) == files
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        terabytes,
+        hundred_million_columns,
+        bins_of_a_far_column,
+        wide_layer_without_bytes,
+        no_members,
+        negative_columns,
+    ],
+)
+def test_sizes_are_refused_before_anything_is_made(path, change, monkeypatch):
+    def make(*args, **kwargs):
+        raise MemoryError("a network was made")
+
+    rewrite(path, change)
+    with monkeypatch.context() as patch:
+        patch.setattr(_codec, "PiecewiseLinearEncoding", make)
+        patch.setattr(_codec.torch, "bincount", make)
+        with pytest.raises(FileFormatError, match="Got (a network of|bins for)"):
+            load(path)
 
 
 @pytest.mark.parametrize(
