@@ -17,7 +17,11 @@ from torch import Tensor
 
 from ._feature_network import FeatureNetwork
 from ._module_predictive import ModulePredictive
-from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding
+from ._network import (
+    N_FREQUENCIES,
+    HeteroscedasticNetwork,
+    PiecewiseLinearEncoding,
+)
 from ._noise_head import NoiseHead
 from ._posterior import FeatureBatch, LastLayerMoments, LastLayerPosterior
 from ._predictive import PredictiveModel
@@ -155,55 +159,95 @@ def _network_fields(network: HeteroscedasticNetwork) -> dict[str, Any]:
     return {
         "n_columns": encoding.n_outputs - len(encoding.left),
         "variance_floor": network.variance_floor,
+        "views": [first.view for first in network.first],
+        "scaling_rate": network.first[0].scaling_rate,
         "state": dict(network.state_dict()),
     }
 
 
 def _build_network(
-    n_columns: int, variance_floor: float, state: dict[str, Tensor]
+    n_columns: int,
+    variance_floor: float,
+    views: list[str],
+    scaling_rate: float,
+    state: dict[str, Tensor],
 ) -> HeteroscedasticNetwork:
     """Members of the sizes that the stored tensors have, then their weights."""
-    n_layers = sum(k.startswith("trunk.") and k.endswith(".weight") for k in state)
-    sizes = [int(state[f"trunk.{i}.weight"].shape[2]) for i in range(n_layers)]
-    n_members = int(state["mean_head.weight"].shape[0])
-    _check_sizes(n_columns, sizes, n_members, state)
+    n_hidden = sum(k.startswith("trunk.") and k.endswith(".weight") for k in state)
+    layers = ["first.0", *(f"trunk.{i}" for i in range(n_hidden))]
+    sizes = [int(state[f"{layer}.weight"].shape[2]) for layer in layers]
+    _check_sizes(n_columns, views, scaling_rate, sizes, state)
     bins = torch.bincount(state["encoding.column"], minlength=n_columns)
-    edges = [torch.zeros(int(n) + 1 if n else 0) for n in bins]
     network = HeteroscedasticNetwork(
-        PiecewiseLinearEncoding(edges),
+        PiecewiseLinearEncoding([torch.zeros(int(n) + 1 if n else 0) for n in bins]),
         sizes,
-        n_members,
+        int(state["mean_head.weight"].shape[0]),
         float(variance_floor),
         torch.Generator(),
+        views,
+        float(scaling_rate),
     )
     network.double().load_state_dict(state)
     return network.eval().requires_grad_(False)
 
 
 def _check_sizes(
-    n_columns: int, layer_sizes: list[int], n_members: int, state: dict[str, Tensor]
+    n_columns: int,
+    views: list[str],
+    scaling_rate: float,
+    layer_sizes: list[int],
+    state: dict[str, Tensor],
 ) -> None:
     """Raise unless the tensors bear out every size, so that none is made in vain.
 
     Then the network needs no more memory than the file has bytes for it.
     """
     column = state["encoding.column"]
-    sizes = [n_columns + column.numel(), *layer_sizes]
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    expected = _first_layer_shapes(
+        n_columns, n_columns + column.numel(), views, scaling_rate, found
+    )
     per_bin = ("encoding.left", "encoding.width", "encoding.column")
-    layers = {f"trunk.{i}": ab for i, ab in enumerate(pairwise(sizes))}
-    layers |= dict.fromkeys(("mean_head", "noise_head"), (sizes[-1], 1))
-    expected: dict[str, tuple[int, ...]] = dict.fromkeys(per_bin, (column.numel(),))
+    expected |= dict.fromkeys(per_bin, (column.numel(),))
+    n_members = sum(found[f"first.{i}.weight"][0] for i in range(len(views)))
+    layers = {f"trunk.{i}": ab for i, ab in enumerate(pairwise(layer_sizes))}
+    layers |= dict.fromkeys(("mean_head", "noise_head"), (layer_sizes[-1], 1))
     for name, (a, b) in layers.items():
         expected |= {f"{name}.weight": (n_members, a, b)}
         expected |= {f"{name}.bias": (n_members, 1, b)}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    if found != expected or min(n_columns, n_members, *sizes) < 1:
+    if found != expected or min(n_columns, n_members, *layer_sizes) < 1:
         raise FileFormatError(
             f"Got a network of {n_members} members for {n_columns} columns with layers "
             f"of {layer_sizes}, but tensors of the shapes {found}."
         )
     if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < n_columns:
         raise FileFormatError("Got bins for columns that do not exist.")
+
+
+def _first_layer_shapes(
+    n_columns: int,
+    n_encoded: int,
+    views: list[str],
+    scaling_rate: float,
+    found: dict[str, tuple[int, ...]],
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the first layers; numbers of members and outputs are those found."""
+    n_inputs = {
+        "bins": n_encoded,
+        "periodic": n_columns * (1 + 2 * N_FREQUENCIES),
+        "raw": n_columns,
+    }
+    expected: dict[str, tuple[int, ...]] = {}
+    width = found["first.0.weight"][2]
+    for i, view in enumerate(views):
+        name, members = f"first.{i}", found[f"first.{i}.weight"][0]
+        expected[f"{name}.weight"] = (members, n_inputs[view], width)
+        expected[f"{name}.bias"] = (members, 1, width)
+        if scaling_rate:
+            expected[f"{name}.factor"] = (members, n_inputs[view], 1)
+        if view == "periodic":
+            expected[f"{name}.frequency"] = (members, n_columns, N_FREQUENCIES)
+    return expected
 
 
 def _build_scaler(**values: Any) -> StandardScaler:

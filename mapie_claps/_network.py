@@ -5,7 +5,7 @@ Everything here lives in standardised units of X and y.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,12 @@ from torch.nn.functional import silu, softplus
 HEAD_GAIN = 0.3
 BIAS_BOUND = 0.1
 SOFTPLUS_IS_ONE = math.log(math.e - 1)
+
+# What a member sees of the encoded inputs: the features and their bins, the features
+# and sines of them with learned frequencies, or the features alone.
+VIEWS = ("bins", "periodic", "raw")
+N_FREQUENCIES = 4  # of each feature
+FREQUENCY_SPREAD = 0.6 * math.pi  # radians per standard deviation of the feature
 
 
 class NetworkOutput(NamedTuple):
@@ -83,10 +89,84 @@ class BatchedLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+class FirstLayer(BatchedLinear):
+    """First layer of the members that share a view of the inputs.
+
+    Each member multiplies each of its inputs by a factor that starts at one and learns
+    ``scaling_rate`` times as fast as the weights: it selects features.
+    """
+
+    factor: nn.Parameter | None
+    frequency: nn.Parameter | None
+
+    def __init__(
+        self,
+        view: str,
+        encoding: PiecewiseLinearEncoding,
+        n_members: int,
+        n_outputs: int,
+        scaling_rate: float,
+        generator: torch.Generator,
+    ) -> None:
+        n_raw = encoding.n_raw
+        n_inputs = {
+            "bins": encoding.n_outputs,
+            "periodic": n_raw * (1 + 2 * N_FREQUENCIES),
+            "raw": n_raw,
+        }[view]
+        super().__init__(
+            n_members,
+            n_inputs,
+            n_outputs,
+            generator,
+            n_raw=n_raw if view == "bins" else None,
+        )
+        self.view, self.n_raw, self.scaling_rate = view, n_raw, scaling_rate
+        self.factor = self.frequency = None
+        if scaling_rate:
+            self.factor = nn.Parameter(
+                torch.zeros(n_members, n_inputs, 1, dtype=torch.float32)
+            )
+        if view == "periodic":
+            shape = (n_members, n_raw, N_FREQUENCIES)
+            frequency = torch.empty(shape, dtype=torch.float32)
+            self.frequency = nn.Parameter(
+                frequency.normal_(0.0, FREQUENCY_SPREAD, generator=generator)
+            )
+
+    @property
+    def n_members(self) -> int:
+        """Members that share the view."""
+        return int(self.weight.shape[0])
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, p) or (k, n, p) → (k, n, n_outputs)
+        """Apply the layer of each member to what it sees of encoded inputs."""
+        inputs = self._seen(x if x.ndim == 3 else x.expand(self.n_members, *x.shape))
+        weight = self.weight
+        if self.factor is not None:  # on the weights, which are fewer than the inputs
+            weight = weight * (1 + self.scaling_rate * self.factor)
+        return torch.baddbmm(self.bias, inputs, weight)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        if self.view == "bins":
+            return x
+        raw = x[..., : self.n_raw]
+        if self.frequency is None:
+            return raw
+        angle = (raw.unsqueeze(-1) * self.frequency.unsqueeze(1)).flatten(2)
+        return torch.cat([raw, angle.sin(), angle.cos()], dim=-1)
+
+
+def dealt_out(n_members: int, n_views: int) -> list[int]:
+    """Members of each view: as equal as can be, the first views first."""
+    return [(n_members + n_views - 1 - i) // n_views for i in range(n_views)]
+
+
 class HeteroscedasticNetwork(nn.Module):
     """K members: shared-nothing trunks, each with a mean head and a noise head.
 
-    h² = softplus(·) + variance_floor. Encoding, widths and floor are common.
+    h² = softplus(·) + variance_floor. Encoding, widths and floor are common. The
+    members are dealt out to the views, which differ in the first layer only.
     """
 
     def __init__(
@@ -96,15 +176,21 @@ class HeteroscedasticNetwork(nn.Module):
         n_members: int,
         variance_floor: float,
         generator: torch.Generator,
+        views: Sequence[str] = ("bins",),
+        scaling_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = [encoding.n_outputs, *layer_sizes]
         self.encoding = encoding
-        self.trunk = nn.ModuleList(
-            BatchedLinear(n_members, a, b, generator) for a, b in pairwise(sizes)
+        self.first = nn.ModuleList(
+            FirstLayer(view, encoding, n, layer_sizes[0], scaling_rate, generator)
+            for view, n in zip(views, dealt_out(n_members, len(views)), strict=True)
+            if n
         )
-        self.mean_head = BatchedLinear(n_members, sizes[-1], 1, generator)
-        self.noise_head = BatchedLinear(n_members, sizes[-1], 1, generator)
+        self.trunk = nn.ModuleList(
+            BatchedLinear(n_members, a, b, generator) for a, b in pairwise(layer_sizes)
+        )
+        self.mean_head = BatchedLinear(n_members, layer_sizes[-1], 1, generator)
+        self.noise_head = BatchedLinear(n_members, layer_sizes[-1], 1, generator)
         self.layer_sizes = tuple(layer_sizes)
         self.variance_floor = variance_floor
 
@@ -120,12 +206,11 @@ class HeteroscedasticNetwork(nn.Module):
 
     def features(self, x: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
         """φ(x), shape (K, n, d), from encoded inputs of shape (n, p) or (K, n, p)."""
-        phi = x if x.ndim == 3 else x.expand(self.n_members, *x.shape)
+        parts = zip(self.first, self.members_by_view(), strict=True)
+        phi = silu(torch.cat([f(x if x.ndim == 2 else x[part]) for f, part in parts]))
         for i, layer in enumerate(self.trunk):
-            phi = silu(layer(phi))
-            if masks:
-                phi = phi * masks[i]
-        return phi
+            phi = silu(layer(phi * masks[i] if masks else phi))
+        return phi * masks[-1] if masks else phi
 
     def noise_variance(self, phi: Tensor) -> Tensor:
         """h², shape (K, n), from φ."""
@@ -141,6 +226,19 @@ class HeteroscedasticNetwork(nn.Module):
     def forward(self, x: Tensor) -> NetworkOutput:
         """All three quantities of all members from one pass over (n, p) inputs."""
         return self.heads(self.features(self.encoding(x)))
+
+    def members_by_view(self) -> list[slice]:
+        """Which members share each view."""
+        ends = list(accumulate(first.n_members for first in self.first))
+        return [slice(a, b) for a, b in pairwise([0, *ends])]
+
+    def parameters_of_members(self) -> list[tuple[nn.Parameter, slice]]:
+        """Each parameter, and the members to whom its first axis belongs."""
+        parts = zip(self.first, self.members_by_view(), strict=True)
+        found = [(p, part) for first, part in parts for p in first.parameters()]
+        common = [*self.trunk, self.mean_head, self.noise_head]
+        everyone = slice(0, self.n_members)
+        return found + [(p, everyone) for m in common for p in m.parameters()]
 
     def last_layer_weights(self) -> Tensor:
         """Trained weights of the mean, the bias last, shape (K, d + 1)."""

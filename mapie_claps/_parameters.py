@@ -1,9 +1,11 @@
 """What each parameter of ``ClapsRegressor`` may be."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ._network import VIEWS
 from ._predictive import SCALES
 from ._validation import check_choice, check_integer, check_number, raise_for
 
@@ -100,6 +102,8 @@ def _check_training(params: dict[str, Any]) -> None:
         check_number(name, params[name], hint=hint, **interval)
 
     integer("n_members", 1, "Use 1 for one network.")
+    _check_views(params["views"])
+    number("scaling_rate", "Use 0 for no factors.", low=0)
     integer("n_bins", 0, "Use 0 for no encoding.")
     for name in ("max_steps", "batch_size"):
         if not (isinstance(params[name], str) and params[name] == "auto"):
@@ -117,3 +121,20 @@ def _check_training(params: dict[str, Any]) -> None:
     if params["tol"] is not None:
         number("tol", "Use None never to be warned.", low=0)
     number("variance_floor", "Use the default if unsure.", low=0, low_open=True)
+
+
+def _check_views(value: object) -> None:
+    """Names of views, each at most once."""
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not value
+        or not set(value) <= set(VIEWS)
+        or len(set(value)) < len(value)
+    ):
+        raise_for(
+            "views",
+            value,
+            f"a tuple of one or more of {VIEWS}, each at most once",
+            "Use ('raw',) for networks on the features alone.",
+        )

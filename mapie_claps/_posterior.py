@@ -332,11 +332,11 @@ def log_marginal_likelihood(posterior: LastLayerPosterior) -> float:
     return total
 
 
-def held_out_nll(posterior: LastLayerPosterior, rows: FeatureBatch) -> float:
-    """Predictive NLL with v = h² + φᵀΣφ over rows that the sums leave out."""
+def held_out_nll(posterior: LastLayerPosterior, rows: FeatureBatch) -> Tensor:
+    """Predictive NLL of each member over rows that its sums leave out."""
     v = rows.h2 + posterior.epistemic(rows.phi)
     nll = gaussian_nll(rows.y, posterior.mu(rows.phi), v)
-    return float((nll * rows.weight).sum() / rows.weight.sum())
+    return (nll * rows.weight).sum(1) / rows.weight.sum(1)
 
 
 def minimise_over_prior_precision(objective: Callable[[float], float]) -> float:

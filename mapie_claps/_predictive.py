@@ -20,6 +20,9 @@ from ._posterior import (
     minimise_over_prior_precision,
 )
 
+# Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
+# is a third of the weight, worse by 0.5 next to none.
+SHARPNESS = 10.0
 SCALES = ("claps", "aleatoric", "posterior", "constant")
 
 
@@ -39,29 +42,35 @@ class PredictiveModel:
     posterior: LastLayerPosterior
     homoscedastic: LastLayerPosterior  # W = I/σ², for the "posterior" scale
     residual_variance: float
+    member_weight: Tensor  # (K,), sums to one
 
     @torch.no_grad()
     def mu(self, x: Tensor) -> Tensor:  # (n, p) → (n,)
-        """Mean over the members."""
+        """Weighted mean over the members."""
         phi = self.network.features(self.network.encoding(x))
-        return self.posterior.mu(phi).mean(0)
+        return self.member_weight @ self.posterior.mu(phi)
 
     @torch.no_grad()
     def parts(self, x: Tensor, scale: str) -> PredictiveParts:
         """μ, aleatoric and epistemic variance from one forward pass over (n, p)."""
         phi = self.network.features(self.network.encoding(x))
         mu = self.posterior.mu(phi)
-        mean = mu.mean(0)
+        mean = self.member_weight @ mu
         if scale in ("claps", "aleatoric"):
-            aleatoric = self.network.noise_variance(phi).mean(0)
+            aleatoric = self._aleatoric(phi)
         else:
             aleatoric = torch.full_like(mean, self.residual_variance)
         if scale in ("aleatoric", "constant"):
             return PredictiveParts(mean, aleatoric, torch.zeros_like(mean))
         posterior = self.posterior if scale == "claps" else self.homoscedastic
-        spread = mu.var(0, correction=0)
-        epistemic = posterior.epistemic(phi).mean(0) + spread
+        spread = self.member_weight @ (mu - mean).square()
+        epistemic = self.member_weight @ posterior.epistemic(phi) + spread
         return PredictiveParts(mean, aleatoric, epistemic)
+
+    def _aleatoric(self, phi: Tensor) -> Tensor:  # (K, n, d) → (n,)
+        """Weighted geometric mean of h²: one member that errs high does not rule."""
+        h2 = self.network.noise_variance(phi)
+        return h2[0] if len(h2) == 1 else (self.member_weight @ h2.log()).exp()
 
     def with_prior_precision(self, value: float) -> "PredictiveModel":
         """The same networks under another λ."""
@@ -88,27 +97,52 @@ def fit_predictive_model(
         network, X[held_out_rows], y[held_out_rows], weight[held_out_rows]
     )
     by_member = weight.expand(network.n_members, -1)
-    by_grid = prior_precision == "grid" and held_out_rows.shape[1] > 0
-    if by_grid:
+    if held_out_rows.shape[1]:
         by_member = by_member.scatter(1, held_out_rows, 0.0)
     batches = FeatureBatches(network, X, y, by_member)
     moments, plain = both_moments(batches, trained, structure)
     value = _choose_prior_precision(
-        prior_precision, moments, trained, last_layer, held_out
+        prior_precision, network, moments, trained, last_layer, held_out
     )
-    if by_grid:
+    without_held_out = make_posterior(moments, trained, last_layer, value)
+    nll_of_views = _nll_of_views(network, without_held_out, held_out)
+    member_weight = _member_weight(network, nll_of_views)
+    if held_out_rows.shape[1]:
         # Held-out rows were walked above with weight zero: they count once.
         more = both_moments([held_out], trained, structure)
         moments = replace(moments + more[0], n_rows=len(X))
         plain = replace(plain + more[1], n_rows=len(X))
     posterior = make_posterior(moments, trained, last_layer, value)
-    variance = _residual_variance(posterior, batches, weight, network.variance_floor)
+    variance = _residual_variance(
+        posterior, member_weight, batches, weight, network.variance_floor
+    )
     homoscedastic = make_posterior(plain / variance, trained, "trained", value)
-    return PredictiveModel(network, posterior, homoscedastic, variance)
+    return PredictiveModel(network, posterior, homoscedastic, variance, member_weight)
+
+
+def _nll_of_views(
+    network: HeteroscedasticNetwork,
+    posterior: LastLayerPosterior,
+    held_out: FeatureBatch,
+) -> Tensor:
+    """Mean held-out NLL of the members of each view; zero where no row is held out."""
+    parts = network.members_by_view()
+    if held_out.y.shape[1] == 0:
+        return posterior.mean.new_zeros(len(parts))
+    by_member = held_out_nll(posterior, held_out)
+    return torch.stack([by_member[part].mean() for part in parts])
+
+
+def _member_weight(network: HeteroscedasticNetwork, nll_of_views: Tensor) -> Tensor:
+    """Weights (K,) of the members: equal in a view, by likelihood between views."""
+    sizes = [part.stop - part.start for part in network.members_by_view()]
+    by_member = nll_of_views.repeat_interleave(torch.tensor(sizes))
+    return torch.softmax(-SHARPNESS * by_member, dim=0)
 
 
 def _choose_prior_precision(
     prior_precision: float | str,
+    network: HeteroscedasticNetwork,
     moments: LastLayerMoments,
     trained: Tensor,
     last_layer: str,
@@ -127,13 +161,21 @@ def _choose_prior_precision(
         )
     if held_out.y.shape[1] == 0:
         return 1.0  # too few rows to hold any out: the value of the paper
+    # A soft minimum over the views: λ serves those that will have the weight.
     return minimise_over_prior_precision(
-        lambda value: held_out_nll(posterior(value), held_out)
+        lambda value: (
+            -float(
+                (
+                    -SHARPNESS * _nll_of_views(network, posterior(value), held_out)
+                ).logsumexp(dim=0)
+            )
+        )
     )
 
 
 def _residual_variance(
     posterior: LastLayerPosterior,
+    member_weight: Tensor,
     batches: FeatureBatches,
     weight: Tensor,
     floor: float,
@@ -142,7 +184,7 @@ def _residual_variance(
     squares, start = 0.0, 0
     for batch in batches:
         w = weight[start : start + batch.y.shape[1]]
-        residual = batch.y[0] - posterior.mu(batch.phi).mean(0)
+        residual = batch.y[0] - member_weight @ posterior.mu(batch.phi)
         squares += float((w * residual.square()).sum())
         start += len(w)
     return max(squares / float(weight.sum()), floor)

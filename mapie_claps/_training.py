@@ -147,7 +147,7 @@ def _flatten_parameters(network: HeteroscedasticNetwork) -> tuple[Tensor, Tensor
     The network's parameters and their gradients become views of the results, so that
     the optimiser acts on one tensor.
     """
-    parameters = list(network.parameters())
+    parameters = [p for p, _ in network.parameters_of_members()]
     flat = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
     flat.grad = torch.zeros_like(flat)
     start = 0
@@ -184,8 +184,8 @@ class _Trainer:
         )
         self.result = TrainingResult()
         self.best = torch.full((network.n_members,), math.inf, device=self.device)
-        self.parameters = list(network.parameters())
-        self.best_parameters = [p.detach().clone() for p in self.parameters]
+        self.parameters = network.parameters_of_members()
+        self.best_parameters = [p.detach().clone() for p, _ in self.parameters]
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
@@ -275,13 +275,14 @@ class _Trainer:
         # No member's norm exceeds that of all: in most steps one product settles it.
         if float(self.gradient @ self.gradient) < 0.99 * MAX_GRADIENT_NORM**2:
             return
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        squares = [g.square().sum((1, 2)) for g in gradients]
-        norm = torch.stack(squares).sum(0).sqrt()
-        factor = (MAX_GRADIENT_NORM / norm).clamp_(max=1.0)
+        gradients = [(p.grad, m) for p, m in self.parameters if p.grad is not None]
+        squares = torch.zeros(self.network.n_members, device=self.device)
+        for g, members in gradients:
+            squares[members] += g.square().sum((1, 2))
+        factor = (MAX_GRADIENT_NORM / squares.sqrt()).clamp_(max=1.0)
         if bool((factor < 1).any()):
-            for g in gradients:
-                g.mul_(factor.view(-1, 1, 1))
+            for g, members in gradients:
+                g.mul_(factor[members].view(-1, 1, 1))
 
     def _evaluate(self, step: int, training_loss: float) -> bool:
         """Record both losses, keep better members; False if none got better."""
@@ -307,8 +308,10 @@ class _Trainer:
             validation_loss = torch.full_like(validation_loss, training_loss)
         better = validation_loss < self.best
         self.best = torch.where(better, validation_loss, self.best)
-        for kept, p in zip(self.best_parameters, self.parameters, strict=True):
-            kept[better] = p.detach()[better]
+        for kept, (p, members) in zip(
+            self.best_parameters, self.parameters, strict=True
+        ):
+            kept[better[members]] = p.detach()[better[members]]
         return bool(better.any())
 
     @torch.no_grad()
@@ -323,7 +326,7 @@ class _Trainer:
 
     @torch.no_grad()
     def _restore_best(self) -> None:
-        for kept, p in zip(self.best_parameters, self.parameters, strict=True):
+        for kept, (p, _) in zip(self.best_parameters, self.parameters, strict=True):
             p.copy_(kept)
 
     def _settled(self) -> bool:

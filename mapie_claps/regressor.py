@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import _recipe
 from ._compat import validate_data
-from ._network import HeteroscedasticNetwork, PiecewiseLinearEncoding
+from ._network import VIEWS, HeteroscedasticNetwork, PiecewiseLinearEncoding
 from ._parameters import (
     check_parameters,
     check_prior_precision,
@@ -100,13 +100,20 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         Widths of the hidden layers before the representation.
     representation_size : int, default=64
         Size d of φ(x), the layer that both heads share.
-    n_members : int, default=8
-        Networks trained side by side as one batched network. μ is their mean,
-        aleatoric variance their mean h², epistemic variance their mean φᵀΣφ plus the
-        variance of μ over them.
+    n_members : int, default=9
+        Networks trained side by side as one batched network, dealt out to ``views``.
+        μ is their mean, aleatoric variance the geometric mean of their h², epistemic
+        variance their mean φᵀΣφ plus the variance of μ over them; all are weighted by
+        the likelihood of the views on held-out rows.
+    views : tuple of {"bins", "periodic", "raw"}, default=("bins", "periodic", "raw")
+        What members see beside the standardised features: their piecewise-linear
+        encoding, sines with learned frequencies, or nothing.
+    scaling_rate : float, default=3.0
+        Each network gives each of its inputs a factor, which starts at one and learns
+        this many times as fast as the weights. 0 for no factors.
     n_bins : int, default=16
-        Most quantile bins of the piecewise-linear encoding that stands beside each
-        standardised feature; fewer where there are many columns, 0 for none. Columns
+        Most quantile bins of the piecewise-linear encoding of each feature, for the
+        view "bins"; fewer where there are many columns, 0 for none. Columns
         of few distinct values are encoded value by value.
     max_steps : int or "auto", default="auto"
         Steps of the optimiser (AdamW). "auto" grows with the number of rows.
@@ -199,7 +206,9 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         self,
         hidden_layer_sizes: tuple[int, ...] = (64, 64),
         representation_size: int = 64,
-        n_members: int = 8,
+        n_members: int = 9,
+        views: tuple[str, ...] = VIEWS,
+        scaling_rate: float = 3.0,
         n_bins: int = 16,
         max_steps: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
@@ -223,6 +232,8 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         self.hidden_layer_sizes = hidden_layer_sizes
         self.representation_size = representation_size
         self.n_members = n_members
+        self.views = views
+        self.scaling_rate = scaling_rate
         self.n_bins = n_bins
         self.max_steps = max_steps
         self.batch_size = batch_size
@@ -271,7 +282,8 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
             "hidden_layer_sizes": (64,),
             "representation_size": 64,
             "n_members": 1,
-            "n_bins": 0,
+            "views": ("raw",),
+            "scaling_rate": 0.0,
             "max_steps": 140,
             "batch_size": 2**31,
             "learning_rate": 3e-3,
@@ -492,13 +504,15 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         self, X: Tensor, generator: torch.Generator
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
-        edges = _recipe.bin_edges(X, self.n_bins)
+        edges = _recipe.bin_edges(X, self.n_bins if "bins" in self.views else 0)
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding(edges),
             layer_sizes(self.get_params(deep=False)),
             self.n_members,
             float(self.variance_floor),
             generator,
+            self.views,
+            float(self.scaling_rate),
         )
 
     def _train(

@@ -196,7 +196,7 @@ def _regressor_sums(estimator: ClapsRegressor, batch: Batch) -> LastLayerSums:
     )
     trained = model.posterior.trained
     structure = "diag" if model.posterior.scale.ndim == 2 else "full"
-    residual = y - model.posterior.mu(rows.phi).mean(0)
+    residual = y - model.member_weight @ model.posterior.mu(rows.phi)
     return LastLayerSums(
         sum_moments([rows], trained, structure),
         sum_moments([rows.homoscedastic()], trained, structure),

@@ -183,14 +183,56 @@ def test_members_share_lambda_and_mix(data):
         epistemics.append(np.einsum("ni,ij,nj->n", phi, Sigma, phi))
         mus.append(out.mu[k].numpy())
         h2s.append(out.h2[k].numpy())
+    w = model.model_.member_weight.numpy()
+    assert (w > 0).all()
+    assert len(set(w)) == 3  # one member per view
+    np.testing.assert_allclose(w.sum(), 1.0, rtol=1e-12)
     part = model.predict_variance(X)
-    np.testing.assert_allclose(
-        part.aleatoric, np.mean(h2s, 0) * units(model), rtol=1e-8
-    )
-    expected = np.mean(epistemics, 0) + np.var(mus, 0)
+    geometric = np.prod(np.power(h2s, w[:, None]), 0)
+    np.testing.assert_allclose(part.aleatoric, geometric * units(model), rtol=1e-8)
+    mu = w @ mus
+    expected = w @ epistemics + w @ (np.array(mus) - mu) ** 2
     np.testing.assert_allclose(part.epistemic, expected * units(model), rtol=1e-6)
-    mu = np.mean(mus, 0) * model.scaler_y_.scale_[0] + model.scaler_y_.mean_[0]
+    mu = mu * model.scaler_y_.scale_[0] + model.scaler_y_.mean_[0]
     np.testing.assert_allclose(model.predict(X), mu, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_members", "sizes"), [(1, [1]), (2, [1, 1]), (5, [2, 2, 1])])
+def test_views_are_weighted_by_their_held_out_likelihood(n_members, sizes):
+    """Against the formula: share ∝ exp(−10 · mean NLL of the view), equal inside it."""
+    generator = torch.Generator().manual_seed(0)
+    network = HeteroscedasticNetwork(
+        PiecewiseLinearEncoding([torch.tensor([-1.0, 0.0, 1.0])] * 2),
+        (4, 3),
+        n_members,
+        1e-3,
+        generator,
+        VIEWS,
+        3.0,
+    ).double()
+    x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(30, generator=generator, dtype=torch.float64)
+    rows = _posterior.feature_batch(
+        network,
+        x,
+        y.expand(n_members, -1),
+        torch.ones(n_members, 30, dtype=torch.float64),
+    )
+    trained = network.last_layer_weights()
+    moments = _posterior.batch_moments(rows, trained, "full")
+    posterior = _posterior.make_posterior(moments, trained, "trained", 2.0)
+    out = network(x)
+    nll = []
+    for k in range(n_members):
+        phi = np.column_stack([out.phi[k].detach(), np.ones(30)])
+        h2, mu = out.h2[k].detach().numpy(), out.mu[k].detach().numpy()
+        v = variance(phi, h2, sigma(phi, h2, 2.0))
+        nll.append(np.mean(0.5 * (np.log(v) + (y.numpy() - mu) ** 2 / v)))
+    ends = np.cumsum(sizes)
+    by_view = [np.mean(nll[e - s : e]) for e, s in zip(ends, sizes, strict=True)]
+    shares = np.repeat(np.exp(-10.0 * np.array(by_view)), sizes)
+    found = _predictive._member_weight(network, posterior, rows)
+    np.testing.assert_allclose(found, shares / shares.sum(), rtol=1e-8)
 
 
 def test_scales_can_be_switched_after_fit(data):
