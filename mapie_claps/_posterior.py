@@ -1,13 +1,14 @@
 """Gram → Σ → v: the Gaussian posterior of every member's last layer.
 
-The sums over rows come from laplace-torch with our curvature backend, one batch of
-features at a time. What is kept are tensors: a fitted Laplace object does not
-pickle and holds a copy of the network.
+The sums over rows come from ``laplace.Laplace`` with our curvature backend, some
+batches of features at a time. What is kept are tensors: a fitted Laplace object does
+not pickle and holds a copy of the network.
 """
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import laplace
 import torch
@@ -22,6 +23,7 @@ from .exceptions import NotPositiveDefiniteError, NumericalWarning
 # Elements of φ in one batch: large enough for matrix products at full speed, small
 # enough for the cache.
 BATCH_ELEMENTS = 2**19
+BATCHES_PER_FIT = 8
 KEPT_ELEMENTS = 2**24
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 
@@ -186,47 +188,75 @@ def _laplace(
     )
 
 
-class _MemberSums:
-    """Sums of one member, batch by batch, by laplace-torch's curvature interface.
+class _Loader:
+    """Batches as one member sees them, and what laplace-torch asks of a loader.
 
-    Not by ``Laplace.fit``: it begins anew with each call (``override=False`` is
-    refused for last layers), and a loop over batches in it would take one forward pass
-    per member instead of one for all.
+    torch's DataLoader collates row by row, which costs ten times the Gram matrix.
     """
 
-    def __init__(self, weights: Tensor, structure: str) -> None:
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.batches: list[FeatureBatch] = []
+        self.h2: Tensor  # of the batch that was asked for last
+
+    @property
+    def dataset(self) -> range:
+        """Something as long as there are rows."""
+        return range(sum(batch.y.shape[1] for batch in self.batches))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.batches:
+            self.h2 = batch.h2[self.k]
+            targets = torch.stack([batch.y[self.k], batch.weight[self.k]], dim=1)
+            yield batch.phi[self.k], targets
+
+
+class _MemberSums:
+    """Sums of one member by laplace-torch, some batches at a time."""
+
+    def __init__(self, weights: Tensor, structure: str, k: int) -> None:
         self.cross = torch.zeros_like(weights)
-        la = _laplace(
+        loader = self._loader = _Loader(k)
+        self._la = _laplace(
             weights,
             structure,
-            noise_variance=lambda _: self._h2,
+            noise_variance=lambda _: loader.h2,
             cross_moment=self.cross,
         )
-        backend = la.backend
-        self._curvature = backend.full if structure == "full" else backend.diag
-        self.gram, self.loss = la.H, torch.zeros((), dtype=weights.dtype)
+        self.gram = torch.zeros_like(self._la.H)
+        self.loss = torch.zeros((), dtype=weights.dtype)
 
-    def add(self, batch: FeatureBatch, k: int) -> None:
-        """Add the rows of a batch as member k sees them."""
-        self._h2 = batch.h2[k]
-        targets = torch.stack([batch.y[k], batch.weight[k]], dim=1)
-        loss, gram = self._curvature(batch.phi[k], targets)
-        self.gram += gram
-        self.loss += loss
+    def add(self, batches: list[FeatureBatch]) -> None:
+        """Add the rows of some batches."""
+        self._loader.batches = batches
+        self._la.fit(self._loader)  # begins anew with each call
+        self.gram += self._la.H
+        self.loss += self._la.loss
+
+
+def _member_sums(trained: Tensor, structure: str) -> list[_MemberSums]:
+    return [_MemberSums(w, structure, k) for k, w in enumerate(trained)]
+
+
+def _groups(batches: Iterable[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
+    """Some batches at a time: ``Laplace.fit`` has a price of its own."""
+    walk = iter(batches)
+    while group := list(islice(walk, BATCHES_PER_FIT)):
+        yield group
 
 
 def both_moments(
     batches: Iterable[FeatureBatch], trained: Tensor, structure: str
 ) -> tuple[LastLayerMoments, LastLayerMoments]:
     """Sums with W = diag(1/h²) and with W = I, from one walk over the rows."""
-    weighted, plain = ([_MemberSums(w, structure) for w in trained] for _ in range(2))
+    weighted, plain = (_member_sums(trained, structure) for _ in range(2))
     n_rows = 0
-    for batch in batches:
-        homoscedastic = batch.homoscedastic()
-        for k in range(len(trained)):
-            weighted[k].add(batch, k)
-            plain[k].add(homoscedastic, k)
-        n_rows += batch.y.shape[1]
+    for group in _groups(batches):
+        homoscedastic = [batch.homoscedastic() for batch in group]
+        for member, its_plain in zip(weighted, plain, strict=True):
+            member.add(group)
+            its_plain.add(homoscedastic)
+        n_rows += sum(batch.y.shape[1] for batch in group)
     return _stacked(weighted, n_rows), _stacked(plain, n_rows)
 
 
@@ -250,11 +280,11 @@ def sum_moments(
     batches: Iterable[FeatureBatch], trained: Tensor, structure: str
 ) -> LastLayerMoments:
     """Sums with W = diag(1/h²) over all batches."""
-    members, n_rows = [_MemberSums(w, structure) for w in trained], 0
-    for batch in batches:
-        for k, member in enumerate(members):
-            member.add(batch, k)
-        n_rows += batch.y.shape[1]
+    members, n_rows = _member_sums(trained, structure), 0
+    for group in _groups(batches):
+        for member in members:
+            member.add(group)
+        n_rows += sum(batch.y.shape[1] for batch in group)
     return _stacked(members, n_rows)
 
 
