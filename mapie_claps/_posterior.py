@@ -121,8 +121,13 @@ def posterior_scale(gram: Tensor, prior_precision: float) -> Tensor:
     """Factor of Σ for every member; jitter, where needed, is reported."""
     if gram.ndim == 2:
         return (gram + prior_precision).rsqrt()
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype)
-    return torch.stack([_factor(g + prior_precision * identity) for g in gram])
+    precision = gram + prior_precision * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    try:
+        scale: Tensor = invsqrt_precision(precision)
+        sound = bool(torch.isfinite(scale).all())
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        sound = False
+    return scale if sound else torch.stack([_factor(p) for p in precision])
 
 
 def _factor(precision: Tensor) -> Tensor:
