@@ -8,7 +8,9 @@ not pickle and holds a copy of the network.
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import islice
+from operator import add
 
 import laplace
 import torch
@@ -216,31 +218,38 @@ class _Loader:
             yield batch.phi[self.k], targets
 
 
-class _MemberSums:
-    """Sums of one member by laplace-torch, some batches at a time."""
+class _Member:
+    """One member's last layer in laplace-torch, asked for sums again and again."""
 
     def __init__(self, weights: Tensor, structure: str, k: int) -> None:
-        self.cross = torch.zeros_like(weights)
+        self._cross = torch.zeros_like(weights)
         loader = self._loader = _Loader(k)
         self._la = _laplace(
             weights,
             structure,
             noise_variance=lambda _: loader.h2,
-            cross_moment=self.cross,
+            cross_moment=self._cross,
         )
-        self.gram = torch.zeros_like(self._la.H)
-        self.loss = torch.zeros((), dtype=weights.dtype)
 
-    def add(self, batches: list[FeatureBatch]) -> None:
-        """Add the rows of some batches."""
+    def sums(self, batches: list[FeatureBatch]) -> tuple[Tensor, Tensor, Tensor]:
+        """HᵀWH, HᵀWy and the loss over some batches."""
         self._loader.batches = batches
+        self._cross.zero_()
         self._la.fit(self._loader)  # begins anew with each call
-        self.gram += self._la.H
-        self.loss += self._la.loss
+        return self._la.H, self._cross.clone(), self._la.loss
 
 
-def _member_sums(trained: Tensor, structure: str) -> list[_MemberSums]:
-    return [_MemberSums(w, structure, k) for k, w in enumerate(trained)]
+def _members(trained: Tensor, structure: str) -> list[_Member]:
+    return [_Member(weights, structure, k) for k, weights in enumerate(trained)]
+
+
+def _group_moments(
+    members: list[_Member], batches: list[FeatureBatch]
+) -> LastLayerMoments:
+    """Sums of all members over some batches."""
+    parts = zip(*(member.sums(batches) for member in members), strict=True)
+    gram, cross, loss = (torch.stack(part) for part in parts)
+    return LastLayerMoments(gram, cross, loss, sum(b.y.shape[1] for b in batches))
 
 
 def _groups(batches: Iterable[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
@@ -254,24 +263,23 @@ def both_moments(
     batches: Iterable[FeatureBatch], trained: Tensor, structure: str
 ) -> tuple[LastLayerMoments, LastLayerMoments]:
     """Sums with W = diag(1/h²) and with W = I, from one walk over the rows."""
-    weighted, plain = (_member_sums(trained, structure) for _ in range(2))
-    n_rows = 0
-    for group in _groups(batches):
-        homoscedastic = [batch.homoscedastic() for batch in group]
-        for member, its_plain in zip(weighted, plain, strict=True):
-            member.add(group)
-            its_plain.add(homoscedastic)
-        n_rows += sum(batch.y.shape[1] for batch in group)
-    return _stacked(weighted, n_rows), _stacked(plain, n_rows)
-
-
-def _stacked(members: list[_MemberSums], n_rows: int) -> LastLayerMoments:
-    return LastLayerMoments(
-        torch.stack([m.gram for m in members]),
-        torch.stack([m.cross for m in members]),
-        torch.stack([m.loss for m in members]),
-        n_rows,
+    members = _members(trained, structure)
+    pairs = (
+        (
+            _group_moments(members, group),
+            _group_moments(members, [batch.homoscedastic() for batch in group]),
+        )
+        for group in _groups(batches)
     )
+    return reduce(lambda a, b: (a[0] + b[0], a[1] + b[1]), pairs)
+
+
+def sum_moments(
+    batches: Iterable[FeatureBatch], trained: Tensor, structure: str
+) -> LastLayerMoments:
+    """Sums with W = diag(1/h²) over all batches."""
+    members = _members(trained, structure)
+    return reduce(add, (_group_moments(members, group) for group in _groups(batches)))
 
 
 def batch_moments(
@@ -279,18 +287,6 @@ def batch_moments(
 ) -> LastLayerMoments:
     """Sums with W = diag(1/h²) over one batch."""
     return sum_moments([batch], trained, structure)
-
-
-def sum_moments(
-    batches: Iterable[FeatureBatch], trained: Tensor, structure: str
-) -> LastLayerMoments:
-    """Sums with W = diag(1/h²) over all batches."""
-    members, n_rows = _member_sums(trained, structure), 0
-    for group in _groups(batches):
-        for member in members:
-            member.add(group)
-        n_rows += sum(batch.y.shape[1] for batch in group)
-    return _stacked(members, n_rows)
 
 
 def rows_per_batch(network: HeteroscedasticNetwork) -> int:

@@ -170,7 +170,8 @@ class _AdamW:
     def __init__(self, weights: Tensor, gradient: Tensor, weight_decay: float) -> None:
         first, second = torch.zeros_like(weights), torch.zeros_like(weights)
         step = torch.zeros((), dtype=torch.float32, device=weights.device)
-        self._state = [weights], [gradient], [first], [second], [], [step]
+        largest: list[Tensor] = []  # of AMSGrad, which is off
+        self._state = [weights], [gradient], [first], [second], largest, [step]
         self._weight_decay = weight_decay
 
     def step(self, learning_rate: float) -> None:
