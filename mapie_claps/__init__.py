@@ -16,22 +16,24 @@ The data flow through the modules in this order::
     batches: streaming; on a cluster: distributed; to a file and back: persistence
 """
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ._quantile import conformal_quantile, conformal_rank
-from ._sums import LastLayerSums
-from .conformity_score import ClapsScore
-from .curvature import HeteroscedasticGGN
-from .explanation import Explanation, explain
-from .module import ClapsModule
-from .persistence import load, save
-from .regressor import ClapsRegressor, PredictiveVariance
-from .scale_estimator import ClapsScaleEstimator
-from .streaming import StreamingConformalRegressor
-from .training import train_on_batches
-from .updating import partial_sums, sums_of, update_posterior, with_sums
+if TYPE_CHECKING:
+    from ._quantile import conformal_quantile, conformal_rank
+    from ._sums import LastLayerSums
+    from .conformity_score import ClapsScore
+    from .curvature import HeteroscedasticGGN
+    from .explanation import Explanation, explain
+    from .module import ClapsModule
+    from .persistence import load, save
+    from .regressor import ClapsRegressor, PredictiveVariance
+    from .scale_estimator import ClapsScaleEstimator
+    from .streaming import StreamingConformalRegressor
+    from .training import train_on_batches
+    from .updating import partial_sums, sums_of, update_posterior, with_sums
 
-__version__ = version("mapie-claps")
+    __version__: str
 
 __all__ = [
     "ClapsModule",
@@ -54,3 +56,39 @@ __all__ = [
     "update_posterior",
     "with_sums",
 ]
+
+# Loaded when first asked for: who needs one name does not wait for all modules.
+_MODULES = {
+    "_quantile": ("conformal_quantile", "conformal_rank"),
+    "_sums": ("LastLayerSums",),
+    "conformity_score": ("ClapsScore",),
+    "curvature": ("HeteroscedasticGGN",),
+    "explanation": ("Explanation", "explain"),
+    "module": ("ClapsModule",),
+    "persistence": ("load", "save"),
+    "regressor": ("ClapsRegressor", "PredictiveVariance"),
+    "scale_estimator": ("ClapsScaleEstimator",),
+    "streaming": ("StreamingConformalRegressor",),
+    "training": ("train_on_batches",),
+    "updating": ("partial_sums", "sums_of", "update_posterior", "with_sums"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("mapie-claps")
+    elif name in _MODULE_OF:
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    elif name in _MODULES:
+        value = import_module(f".{name}", __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES, "__version__"})

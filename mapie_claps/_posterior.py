@@ -1,13 +1,16 @@
 """Gram → Σ → v: the Gaussian posterior of every member's last layer.
 
-The sums over rows come from laplace-torch with our curvature backend, one batch of
-features at a time. What is kept are tensors: a fitted Laplace object does not
-pickle and holds a copy of the network.
+The sums over rows come from ``laplace.Laplace`` with our curvature backend, some
+batches of features at a time. What is kept are tensors: a fitted Laplace object does
+not pickle and holds a copy of the network.
 """
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import islice
+from operator import add
 
 import laplace
 import torch
@@ -22,6 +25,7 @@ from .exceptions import NotPositiveDefiniteError, NumericalWarning
 # Elements of φ in one batch: large enough for matrix products at full speed, small
 # enough for the cache.
 BATCH_ELEMENTS = 2**19
+BATCHES_PER_FIT = 8
 KEPT_ELEMENTS = 2**24
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 
@@ -119,8 +123,13 @@ def posterior_scale(gram: Tensor, prior_precision: float) -> Tensor:
     """Factor of Σ for every member; jitter, where needed, is reported."""
     if gram.ndim == 2:
         return (gram + prior_precision).rsqrt()
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype)
-    return torch.stack([_factor(g + prior_precision * identity) for g in gram])
+    precision = gram + prior_precision * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    try:
+        scale: Tensor = invsqrt_precision(precision)
+        sound = bool(torch.isfinite(scale).all())
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        sound = False
+    return scale if sound else torch.stack([_factor(p) for p in precision])
 
 
 def _factor(precision: Tensor) -> Tensor:
@@ -186,57 +195,91 @@ def _laplace(
     )
 
 
-class _MemberSums:
-    """Sums of one member, batch by batch, by laplace-torch's curvature interface.
+class _Loader:
+    """Batches as one member sees them, and what laplace-torch asks of a loader.
 
-    Not by ``Laplace.fit``: it begins anew with each call (``override=False`` is
-    refused for last layers), and a loop over batches in it would take one forward pass
-    per member instead of one for all.
+    torch's DataLoader collates row by row, which costs ten times the Gram matrix.
     """
 
-    def __init__(self, weights: Tensor, structure: str) -> None:
-        self.cross = torch.zeros_like(weights)
-        la = _laplace(
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.batches: list[FeatureBatch] = []
+        self.h2: Tensor  # of the batch that was asked for last
+
+    @property
+    def dataset(self) -> range:
+        """Something as long as there are rows."""
+        return range(sum(batch.y.shape[1] for batch in self.batches))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.batches:
+            self.h2 = batch.h2[self.k]
+            targets = torch.stack([batch.y[self.k], batch.weight[self.k]], dim=1)
+            yield batch.phi[self.k], targets
+
+
+class _Member:
+    """One member's last layer in laplace-torch, asked for sums again and again."""
+
+    def __init__(self, weights: Tensor, structure: str, k: int) -> None:
+        self._cross = torch.zeros_like(weights)
+        loader = self._loader = _Loader(k)
+        self._la = _laplace(
             weights,
             structure,
-            noise_variance=lambda _: self._h2,
-            cross_moment=self.cross,
+            noise_variance=lambda _: loader.h2,
+            cross_moment=self._cross,
         )
-        backend = la.backend
-        self._curvature = backend.full if structure == "full" else backend.diag
-        self.gram, self.loss = la.H, torch.zeros((), dtype=weights.dtype)
 
-    def add(self, batch: FeatureBatch, k: int) -> None:
-        """Add the rows of a batch as member k sees them."""
-        self._h2 = batch.h2[k]
-        targets = torch.stack([batch.y[k], batch.weight[k]], dim=1)
-        loss, gram = self._curvature(batch.phi[k], targets)
-        self.gram += gram
-        self.loss += loss
+    def sums(self, batches: list[FeatureBatch]) -> tuple[Tensor, Tensor, Tensor]:
+        """HᵀWH, HᵀWy and the loss over some batches."""
+        self._loader.batches = batches
+        self._cross.zero_()
+        self._la.fit(self._loader)  # begins anew with each call
+        return self._la.H, self._cross.clone(), self._la.loss
+
+
+def _members(trained: Tensor, structure: str) -> list[_Member]:
+    return [_Member(weights, structure, k) for k, weights in enumerate(trained)]
+
+
+def _group_moments(
+    members: list[_Member], batches: list[FeatureBatch]
+) -> LastLayerMoments:
+    """Sums of all members over some batches."""
+    parts = zip(*(member.sums(batches) for member in members), strict=True)
+    gram, cross, loss = (torch.stack(part) for part in parts)
+    return LastLayerMoments(gram, cross, loss, sum(b.y.shape[1] for b in batches))
+
+
+def _groups(batches: Iterable[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
+    """Some batches at a time: ``Laplace.fit`` has a price of its own."""
+    walk = iter(batches)
+    while group := list(islice(walk, BATCHES_PER_FIT)):
+        yield group
 
 
 def both_moments(
     batches: Iterable[FeatureBatch], trained: Tensor, structure: str
 ) -> tuple[LastLayerMoments, LastLayerMoments]:
     """Sums with W = diag(1/h²) and with W = I, from one walk over the rows."""
-    weighted, plain = ([_MemberSums(w, structure) for w in trained] for _ in range(2))
-    n_rows = 0
-    for batch in batches:
-        homoscedastic = batch.homoscedastic()
-        for k in range(len(trained)):
-            weighted[k].add(batch, k)
-            plain[k].add(homoscedastic, k)
-        n_rows += batch.y.shape[1]
-    return _stacked(weighted, n_rows), _stacked(plain, n_rows)
-
-
-def _stacked(members: list[_MemberSums], n_rows: int) -> LastLayerMoments:
-    return LastLayerMoments(
-        torch.stack([m.gram for m in members]),
-        torch.stack([m.cross for m in members]),
-        torch.stack([m.loss for m in members]),
-        n_rows,
+    members = _members(trained, structure)
+    pairs = (
+        (
+            _group_moments(members, group),
+            _group_moments(members, [batch.homoscedastic() for batch in group]),
+        )
+        for group in _groups(batches)
     )
+    return reduce(lambda a, b: (a[0] + b[0], a[1] + b[1]), pairs)
+
+
+def sum_moments(
+    batches: Iterable[FeatureBatch], trained: Tensor, structure: str
+) -> LastLayerMoments:
+    """Sums with W = diag(1/h²) over all batches."""
+    members = _members(trained, structure)
+    return reduce(add, (_group_moments(members, group) for group in _groups(batches)))
 
 
 def batch_moments(
@@ -244,18 +287,6 @@ def batch_moments(
 ) -> LastLayerMoments:
     """Sums with W = diag(1/h²) over one batch."""
     return sum_moments([batch], trained, structure)
-
-
-def sum_moments(
-    batches: Iterable[FeatureBatch], trained: Tensor, structure: str
-) -> LastLayerMoments:
-    """Sums with W = diag(1/h²) over all batches."""
-    members, n_rows = [_MemberSums(w, structure) for w in trained], 0
-    for batch in batches:
-        for k, member in enumerate(members):
-            member.add(batch, k)
-        n_rows += batch.y.shape[1]
-    return _stacked(members, n_rows)
 
 
 def rows_per_batch(network: HeteroscedasticNetwork) -> int:

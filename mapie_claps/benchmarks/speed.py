@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
-        with threadpool_limits(settings.threads):
+        # The rivals draw from torch's global generator.
+        with threadpool_limits(settings.threads), torch.random.fork_rng(devices=[]):
             results = list(_measure(names, settings))
     finally:
         torch.set_num_threads(before)
