@@ -190,3 +190,13 @@ def row_keys(x: Tensor, seed: int) -> Tensor:  # (n, ...) → (n,), float64 in [
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
     return torch.from_numpy((keys >> np.uint64(11)).astype(np.float64) / 2.0**53)
+
+
+def check_can_be_walked_again(X: Any) -> None:
+    """Raise if X is an iterator, which is used up after one pass."""
+    if not can_be_walked_again(X):
+        raise ValueError(
+            "Got an iterator that can be walked once, but fitting a variance head "
+            "takes several passes. Pass a DataLoader, a list or another iterable that "
+            "starts again, or a module with a variance head."
+        )

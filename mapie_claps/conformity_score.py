@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _mapie
-from ._quantile import check_rank, conformal_quantile, conformal_rank
+from ._quantile import OUTWARDS, check_rank, conformal_quantile, conformal_rank, ends
 from ._support import check_support, move_inwards
 
 __all__ = ["ClapsScore"]
@@ -250,8 +250,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         else:
             q = conformal_quantile(scores, list(alpha_np), allow_infinite_bounds)
             mu, std = _predict_with_std(_mapie.point_model(estimator), X, params)
-            half = std[:, None] * q
-            lower, upper = mu[:, None] - half, mu[:, None] + half
+            lower, upper = ends(mu, std, q)
         if self.support is not None:
             lower, upper = move_inwards(lower, upper, self.support)
         return mu, lower, upper
@@ -357,13 +356,14 @@ def _cross_bounds(
 
 def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
     """k-th smallest of μ₋ᵢ(x) + Rᵢ √v₋ᵢ(x) over the calibration rows i."""
-    ends = centre + scale * scores
+    by_row = centre + scale * (scores * OUTWARDS)
     order = sorted({k - 1 for k in ranks})
-    ends.partition(order, axis=1)
-    return ends[:, [k - 1 for k in ranks]]
+    by_row.partition(order, axis=1)
+    return np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
 
 
 def _minmax(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
     """Largest of μ₋ᵢ(x) + q √v₋ᵢ(x) over the calibration rows i."""
-    quantiles = np.sort(scores)[[k - 1 for k in ranks]]
-    return np.stack([(centre + scale * q).max(axis=1) for q in quantiles], axis=1)
+    quantiles = np.sort(scores)[[k - 1 for k in ranks]] * OUTWARDS
+    largest = [(centre + scale * q).max(axis=1) for q in quantiles]
+    return np.nextafter(np.stack(largest, axis=1), np.inf)
