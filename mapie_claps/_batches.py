@@ -76,10 +76,8 @@ def batches_of(
         items = items_of(X, y, need_y)
         parts = (_from_arrays(check(x), *rest) for x, *rest in items)
     else:
-        if need_y and y is None:
-            raise ValueError(
-                "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
-            )
+        if need_y:
+            check_has_target(y)
         parts = iter([_from_arrays(check(X), y, weight)])
     for part in parts:
         yield from _pieces(part, size)
@@ -199,4 +197,13 @@ def check_can_be_walked_again(X: Any) -> None:
             "Got an iterator that can be walked once, but fitting a variance head "
             "takes several passes. Pass a DataLoader, a list or another iterable that "
             "starts again, or a module with a variance head."
+        )
+
+
+def check_has_target(y: Any) -> None:
+    """Raise if an array came without its y, in words that scikit-learn looks for."""
+    if y is None:
+        raise ValueError(
+            "Got y=None with an array as X, which requires y to be passed, but the "
+            "target y is None. Pass y, or an iterable of (X, y)."
         )

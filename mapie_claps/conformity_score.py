@@ -359,11 +359,13 @@ def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array
     by_row = centre + scale * (scores * OUTWARDS)
     order = sorted({k - 1 for k in ranks})
     by_row.partition(order, axis=1)
-    return np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
+    bounds: Array = np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
+    return bounds
 
 
 def _minmax(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
     """Largest of μ₋ᵢ(x) + q √v₋ᵢ(x) over the calibration rows i."""
     quantiles = np.sort(scores)[[k - 1 for k in ranks]] * OUTWARDS
     largest = [(centre + scale * q).max(axis=1) for q in quantiles]
-    return np.nextafter(np.stack(largest, axis=1), np.inf)
+    bounds: Array = np.nextafter(np.stack(largest, axis=1), np.inf)
+    return bounds

@@ -22,6 +22,7 @@ from ._parameters import check_prior_precision, check_scale
 from ._predictive_mixin import PredictiveMixin
 from ._saving import SaveMixin
 from ._sums import LastLayerSums
+from ._validation import check_some_weight
 from .regressor import _draw_seed
 
 __all__ = ["ClapsModule"]
@@ -360,11 +361,7 @@ class ClapsModule(  # type: ignore[misc]
 
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Take over sums, and make the posteriors from them."""
-        if sums.spread.weight == 0:
-            raise ValueError(
-                "Got sample_weight without a positive weight. Leave sample_weight out "
-                "to weigh rows alike."
-            )
+        check_some_weight(sums.spread.weight)
         self.model_ = make_predictive(
             sums,
             self.network_.backbone.trained_weights(),
@@ -388,4 +385,7 @@ class ClapsModule(  # type: ignore[misc]
 
 def _has_rows_of_its_own(X: Any) -> bool:
     """Whether X is more, or other, than a table that scikit-learn can check."""
-    return is_batches(X) or isinstance(X, Tensor) or np.ndim(X) > 2
+    if is_batches(X) or isinstance(X, Tensor):
+        return True
+    # np.ndim would ask containers that have nothing but __array__ for a dispatch.
+    return (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) > 2

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ._batches import column, is_batches, items_of
+from ._batches import check_has_target, column, is_batches, items_of
 from ._predictive_mixin import PredictiveVariance
 from ._quantile import conformal_quantile, ends
 from ._saving import SaveMixin
@@ -303,10 +303,8 @@ class StreamingConformalRegressor(SaveMixin):
                     "Got a batch (X, y, sample_weight), but expected (X, y): "
                     "calibration counts every row once. Leave the weights out."
                 )
-            if need_y and target is None:
-                raise ValueError(
-                    "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
-                )
+            if need_y:
+                check_has_target(target)
             tensor = isinstance(x, Tensor) and not isinstance(
                 self.estimator, ClapsModule
             )
