@@ -76,10 +76,8 @@ def batches_of(
         items = items_of(X, y, need_y)
         parts = (_from_arrays(check(x), *rest) for x, *rest in items)
     else:
-        if need_y and y is None:
-            raise ValueError(
-                "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
-            )
+        if need_y:
+            check_has_target(y)
         parts = iter([_from_arrays(check(X), y, weight)])
     for part in parts:
         yield from _pieces(part, size)
@@ -190,3 +188,22 @@ def row_keys(x: Tensor, seed: int) -> Tensor:  # (n, ...) → (n,), float64 in [
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
     return torch.from_numpy((keys >> np.uint64(11)).astype(np.float64) / 2.0**53)
+
+
+def check_can_be_walked_again(X: Any) -> None:
+    """Raise if X is an iterator, which is used up after one pass."""
+    if not can_be_walked_again(X):
+        raise ValueError(
+            "Got an iterator that can be walked once, but fitting a variance head "
+            "takes several passes. Pass a DataLoader, a list or another iterable that "
+            "starts again, or a module with a variance head."
+        )
+
+
+def check_has_target(y: Any) -> None:
+    """Raise if an array came without its y, in words that scikit-learn looks for."""
+    if y is None:
+        raise ValueError(
+            "Got y=None with an array as X, which requires y to be passed, but the "
+            "target y is None. Pass y, or an iterable of (X, y)."
+        )

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ._validation import check_some_weight
+
 # Added to the squared residuals, in units of the variance of y: a network that passes
 # through its training rows would otherwise have h² = 0.
 RELATIVE_FLOOR = 1e-6
@@ -56,6 +58,7 @@ def fit_noise_head(rows: Iterable[NoiseRows], penalty: float) -> NoiseHead:
     """
     gram, squares = _second_moments(rows)
     n = gram[-1, -1]
+    check_some_weight(float(n))
     standardise = _standardising_map(gram)
     ridge = torch.full_like(squares.expand(len(gram)), penalty * (len(gram) - 1))
     ridge[-1] = 0.0

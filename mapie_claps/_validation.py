@@ -49,3 +49,12 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> An
 def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     """Raise the error of all checks."""
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")
+
+
+def check_some_weight(total: float) -> None:
+    """Raise if every row has the weight zero."""
+    if total == 0:
+        raise ValueError(
+            "Got sample_weight that is zero in every row, but expected a positive "
+            "weight in one at least. Leave sample_weight out to weigh rows alike."
+        )

@@ -8,7 +8,7 @@ from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
 from . import _mapie
-from ._quantile import check_rank, conformal_quantile, conformal_rank
+from ._quantile import OUTWARDS, check_rank, conformal_quantile, conformal_rank, ends
 from ._support import check_support, move_inwards
 
 __all__ = ["ClapsScore"]
@@ -331,8 +331,7 @@ def _bounds_of_rows(
     model: Any, X: ArrayLike, q: Array, params: dict[str, Any], first_row: int
 ) -> tuple[Array, Array, Array]:
     mu, std = _predict_with_std(model, X, params, first_row)
-    half = std[:, None] * q
-    return mu, mu[:, None] - half, mu[:, None] + half
+    return mu, *ends(mu, std, q)
 
 
 def _predict_folds(
@@ -385,13 +384,16 @@ def _cross_bounds(
 
 def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
     """k-th smallest of μ₋ᵢ(x) + Rᵢ √v₋ᵢ(x) over the calibration rows i."""
-    ends = centre + scale * scores
+    by_row = centre + scale * (scores * OUTWARDS)
     order = sorted({k - 1 for k in ranks})
-    ends.partition(order, axis=1)
-    return ends[:, [k - 1 for k in ranks]]
+    by_row.partition(order, axis=1)
+    bounds: Array = np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
+    return bounds
 
 
 def _minmax(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
     """Largest of μ₋ᵢ(x) + q √v₋ᵢ(x) over the calibration rows i."""
-    quantiles = np.sort(scores)[[k - 1 for k in ranks]]
-    return np.stack([(centre + scale * q).max(axis=1) for q in quantiles], axis=1)
+    quantiles = np.sort(scores)[[k - 1 for k in ranks]] * OUTWARDS
+    largest = [(centre + scale * q).max(axis=1) for q in quantiles]
+    bounds: Array = np.nextafter(np.stack(largest, axis=1), np.inf)
+    return bounds

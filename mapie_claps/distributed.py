@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ._quantile import ends
 from ._sums import LastLayerSums
 from .module import ClapsModule
 from .regressor import ClapsRegressor
@@ -224,8 +225,7 @@ def _points_and_bounds(estimator: Any, q: Array, X: Any) -> Array:
     if not len(X):
         return np.empty((0, 1 + 2 * len(q)))
     mu, std = estimator.predict(X, return_std=True)
-    half = std[:, None] * q
-    return np.concatenate([mu[:, None], mu[:, None] - half, mu[:, None] + half], 1)
+    return np.concatenate([mu[:, None], *ends(mu, std, q)], axis=1)
 
 
 def _frame(estimator: Any, q: Array, columns: list[str], X: Any) -> Any:

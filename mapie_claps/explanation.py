@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _mapie
-from .regressor import PredictiveVariance
+from ._predictive_mixin import PredictiveVariance
 
 __all__ = ["Explanation", "explain"]
 

@@ -13,22 +13,26 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ._backbone import are_tokens, wrap
-from ._batches import Batch, batches_of, can_be_walked_again, is_batches
+from ._batches import Batch, batches_of, check_can_be_walked_again, is_batches
 from ._compat import validate_data
 from ._feature_network import FeatureNetwork
 from ._module_parameters import check_module_parameters
 from ._module_predictive import make_predictive
 from ._parameters import check_prior_precision, check_scale
+from ._predictive_mixin import PredictiveMixin
 from ._saving import SaveMixin
 from ._sums import LastLayerSums
-from .regressor import PredictiveVariance, _draw_seed
+from ._validation import check_some_weight
+from .regressor import _draw_seed
 
 __all__ = ["ClapsModule"]
 
 Array = NDArray[np.float64]
 
 
-class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class ClapsModule(  # type: ignore[misc]
+    PredictiveMixin, SaveMixin, RegressorMixin, BaseEstimator
+):
     r"""Last-layer Laplace posterior on a trained ``torch.nn.Module``.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
@@ -182,11 +186,7 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         ClapsModule
             The estimator. If anything fails it is left as it was.
         """
-        fitted = self._fresh_copy()
-        fitted._fit(X, y, sample_weight)
-        self.__dict__.clear()
-        self.__dict__.update(fitted.__dict__)
-        return self
+        return self._fit_on_a_copy(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows to the posterior; network and variance head stay as they are.
@@ -248,22 +248,6 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         mu, aleatoric, epistemic = self._predictive(X)
         return mu, np.sqrt(aleatoric + epistemic)
 
-    def predict_variance(self, X: Any) -> PredictiveVariance:
-        """Split the predictive variance into its two parts.
-
-        Parameters
-        ----------
-        X : array-like or tensor of shape (n, ...), or iterable of batches
-            Inputs.
-
-        Returns
-        -------
-        PredictiveVariance
-            Aleatoric and epistemic variance, for the ``scale`` in use.
-        """
-        _, aleatoric, epistemic = self._predictive(X)
-        return PredictiveVariance(aleatoric, epistemic)
-
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ, from the same sums.
 
@@ -295,13 +279,6 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-    def _fresh_copy(self) -> Self:
-        """An unfitted estimator with the same parameters, module included."""
-        fresh = copy.copy(self)
-        for name in [a for a in vars(fresh) if a.endswith("_")]:
-            delattr(fresh, name)
-        return fresh
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
@@ -340,7 +317,7 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
         self.network_ = FeatureNetwork(backbone)
         batches = chain([first], batches)
         if self.network_.needs_head:
-            _check_can_be_walked_again(X)
+            check_can_be_walked_again(X)
             penalty = float(self.variance_penalty)
             self.network_ = self.network_.with_head(walk, penalty)
             batches = walk()
@@ -384,11 +361,7 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
 
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Take over sums, and make the posteriors from them."""
-        if sums.spread.weight == 0:
-            raise ValueError(
-                "Got sample_weight without a positive weight. Leave sample_weight out "
-                "to weigh rows alike."
-            )
+        check_some_weight(sums.spread.weight)
         self.model_ = make_predictive(
             sums,
             self.network_.backbone.trained_weights(),
@@ -412,13 +385,7 @@ class ClapsModule(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[mis
 
 def _has_rows_of_its_own(X: Any) -> bool:
     """Whether X is more, or other, than a table that scikit-learn can check."""
-    return is_batches(X) or isinstance(X, Tensor) or np.ndim(X) > 2
-
-
-def _check_can_be_walked_again(X: Any) -> None:
-    if not can_be_walked_again(X):
-        raise ValueError(
-            "Got an iterator that can be walked once, but fitting a variance head "
-            "takes several passes. Pass a DataLoader, a list or another iterable that "
-            "starts again, or a module with a variance head."
-        )
+    if is_batches(X) or isinstance(X, Tensor):
+        return True
+    # np.ndim would ask containers that have nothing but __array__ for a dispatch.
+    return (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) > 2

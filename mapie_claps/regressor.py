@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -27,6 +26,7 @@ from ._parameters import (
 )
 from ._posterior import rows_per_batch
 from ._predictive import PredictiveModel, fit_predictive_model
+from ._predictive_mixin import PredictiveMixin, PredictiveVariance
 from ._saving import SaveMixin
 from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
 
@@ -37,47 +37,9 @@ SMALLEST_RANGE = 1e-152  # of y: its square must be a number
 CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
 
 
-@dataclass(frozen=True)
-class PredictiveVariance:
-    """Parts of the predictive variance v(x), in squared units of y.
-
-    Parameters
-    ----------
-    aleatoric : ndarray of shape (n,)
-        Noise variance h²(x): what more data would not remove.
-    epistemic : ndarray of shape (n,)
-        Posterior variance φᵀΣφ (and the spread of the members, if there are several):
-        what more data near x would remove.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps import PredictiveVariance
-    >>> part = PredictiveVariance(np.array([3.0]), np.array([1.0]))
-    >>> part.total, part.epistemic_fraction
-    (array([4.]), array([0.25]))
-    """
-
-    aleatoric: Array
-    epistemic: Array
-
-    @property
-    def total(self) -> Array:
-        """v(x) = h²(x) + φᵀΣφ."""
-        return self.aleatoric + self.epistemic
-
-    @property
-    def epistemic_fraction(self) -> Array:
-        """Share of the epistemic part, φᵀΣφ / v."""
-        return self.epistemic / self.total
-
-    @property
-    def scale_ratio(self) -> Array:
-        """√v / h: by how much the epistemic part widens the scale."""
-        return np.sqrt(self.total / self.aleatoric)
-
-
-class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class ClapsRegressor(  # type: ignore[misc]
+    PredictiveMixin, SaveMixin, RegressorMixin, BaseEstimator
+):
     r"""Heteroscedastic networks with a last-layer Laplace posterior.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
@@ -318,15 +280,7 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
         ClapsRegressor
             The estimator. If anything fails it is left as it was.
         """
-        # All work is done on a copy, so that neither bad input nor an interrupt can
-        # leave this object half-fitted.
-        fitted = copy.copy(self)
-        for name in [a for a in vars(fitted) if a.endswith("_")]:
-            delattr(fitted, name)
-        fitted._fit(X, y, sample_weight)
-        self.__dict__.clear()
-        self.__dict__.update(fitted.__dict__)
-        return self
+        return self._fit_on_a_copy(X, y, sample_weight)
 
     def predict(
         self, X: ArrayLike, return_std: bool = False
@@ -349,22 +303,6 @@ class ClapsRegressor(SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[
             return self._predictive(X, only_mu=True)[0]
         mu, aleatoric, epistemic = self._predictive(X)
         return mu, np.sqrt(aleatoric + epistemic)
-
-    def predict_variance(self, X: ArrayLike) -> PredictiveVariance:
-        """Split the predictive variance into its two parts.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-
-        Returns
-        -------
-        PredictiveVariance
-            Aleatoric and epistemic variance, for the ``scale`` in use.
-        """
-        _, aleatoric, epistemic = self._predictive(X)
-        return PredictiveVariance(aleatoric, epistemic)
 
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.

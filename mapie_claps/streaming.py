@@ -9,16 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ._batches import column, is_batches, items_of
-from ._quantile import conformal_quantile
+from ._batches import check_has_target, column, is_batches, items_of
+from ._predictive_mixin import PredictiveVariance
+from ._quantile import conformal_quantile, ends
 from ._saving import SaveMixin
 from ._validation import check_number
 from .conformity_score import ClapsScore
 from .explanation import Explanation
 from .module import ClapsModule
-from .regressor import PredictiveVariance
 
 __all__ = ["StreamingConformalRegressor"]
 
@@ -35,7 +36,9 @@ class StreamingConformalRegressor(SaveMixin):
     prefit=True)`` of MAPIE does, with the same scores and the same rank, where the
     rows do not fit in memory, are not an array (a ``DataLoader``), or where the scores
     come from elsewhere (a file, a cluster). As there, calibration rows must not have
-    been used to train or fit the estimator.
+    been used to train or fit the estimator. Like MAPIE's class it is no scikit-learn
+    estimator: it has no ``fit`` and no ``get_params``, and the estimator inside is the
+    one to tune and clone.
 
     Parameters
     ----------
@@ -178,7 +181,7 @@ class StreamingConformalRegressor(SaveMixin):
             Quantiles of the scores.
         """
         if not hasattr(self, "conformity_scores_"):
-            raise ValueError(
+            raise NotFittedError(
                 "Got a StreamingConformalRegressor that is not calibrated. Call "
                 "conformalize, or make it with from_scores."
             )
@@ -249,8 +252,7 @@ class StreamingConformalRegressor(SaveMixin):
         q = self.quantiles(allow_infinite_bounds)
         for X_, _ in self._parts(X):
             mu, std = self.estimator.predict(X_, return_std=True)
-            half = std[:, None] * q
-            yield mu, np.stack([mu[:, None] - half, mu[:, None] + half], axis=1)
+            yield mu, np.stack(ends(mu, std, q), axis=1)
 
     def explain(self, X: Any) -> Explanation:
         """Explain predictions: μ, the intervals, and the two parts of v.
@@ -271,14 +273,9 @@ class StreamingConformalRegressor(SaveMixin):
             v = self.estimator.predict_variance(X_)
             found.append((self.estimator.predict(X_), v.aleatoric, v.epistemic))
         mu, aleatoric, epistemic = (np.concatenate(c) for c in zip(*found, strict=True))
-        half = np.sqrt(aleatoric + epistemic)[:, None] * q
-        return Explanation(
-            mu,
-            mu[:, None] - half,
-            mu[:, None] + half,
-            tuple(self.levels),
-            PredictiveVariance(aleatoric, epistemic),
-        )
+        lower, upper = ends(mu, np.sqrt(aleatoric + epistemic), q)
+        parts = PredictiveVariance(aleatoric, epistemic)
+        return Explanation(mu, lower, upper, tuple(self.levels), parts)
 
     def __repr__(self) -> str:
         levels = self.confidence_level
@@ -306,10 +303,8 @@ class StreamingConformalRegressor(SaveMixin):
                     "Got a batch (X, y, sample_weight), but expected (X, y): "
                     "calibration counts every row once. Leave the weights out."
                 )
-            if need_y and target is None:
-                raise ValueError(
-                    "Got y=None with an array as X. Pass y, or an iterable of (X, y)."
-                )
+            if need_y:
+                check_has_target(target)
             tensor = isinstance(x, Tensor) and not isinstance(
                 self.estimator, ClapsModule
             )

@@ -68,3 +68,10 @@ def untouched_global_state():
     yield
     assert (torch.get_num_threads(), torch.get_default_dtype()) == before
     assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+@pytest.fixture
+def own_random_state():
+    """New networks and loaders draw from torch's generator, here from a copy."""
+    with torch.random.fork_rng():
+        yield

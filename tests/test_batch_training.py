@@ -9,14 +9,7 @@ from torch import nn
 from mapie_claps import ClapsModule, train_on_batches
 from mapie_claps.exceptions import TrainingDivergedError
 
-
-@pytest.fixture(autouse=True)
-def own_random_state():
-    """New networks and loaders draw from torch's generator, here from a copy."""
-    with torch.random.fork_rng():
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = table(600)
 X_NEW, y_new = table(200, seed=1)
 

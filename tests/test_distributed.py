@@ -11,7 +11,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
 from own_networks import Convolution, Pair, seeded, table
@@ -30,14 +29,7 @@ from mapie_claps.distributed import (
     predict_interval,
 )
 
-
-@pytest.fixture(autouse=True)
-def own_random_state():
-    """New networks and loaders draw from torch's generator, here from a copy."""
-    with torch.random.fork_rng():
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = table(600)
 LEVELS = [0.8, 0.9]
 

@@ -25,14 +25,7 @@ from mapie_claps import (
 )
 from mapie_claps.exceptions import FileFormatError
 
-
-@pytest.fixture(autouse=True)
-def own_random_state():
-    """New networks and loaders draw from torch's generator, here from a copy."""
-    with torch.random.fork_rng():
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = table(150)
 X_NEW = table(20, seed=1)[0]
 

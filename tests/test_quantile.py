@@ -11,6 +11,8 @@ from scipy.stats import beta, kstest, norm
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from mapie_claps import ClapsScore, conformal_quantile, conformal_rank
+from mapie_claps._quantile import ends
+from mapie_claps.conformity_score import _minmax, _plus
 
 
 class Known(RegressorMixin, BaseEstimator):
@@ -121,3 +123,65 @@ def test_ties_and_duplicates_keep_the_rank():
     np.testing.assert_array_equal(
         conformal_quantile([1, 1, 1, 2, 2], [0.5, 0.2]), [1, 2]
     )
+
+
+def rows_on_their_own_ends(kind, n=100_000):
+    """μ, √v and y over many scales; with discrete y the differences are inexact."""
+    rng = np.random.default_rng(0)
+    scales = 10.0 ** rng.uniform(-8, 8, (2, n))
+    std = 10.0 ** rng.uniform(-6, 6, n)
+    mu = rng.normal(size=n) * scales[0]
+    if kind == "any":
+        return mu, std, rng.normal(size=n) * scales[1]
+    if kind == "zero":
+        return mu, std, np.zeros(n)
+    if kind == "near":
+        return mu, std, mu + std * rng.normal(size=n)
+    return np.round(mu, 1), std, np.round(rng.normal(size=n))
+
+
+@pytest.mark.parametrize("kind", ["any", "zero", "near", "discrete"])
+def test_a_row_lies_in_the_interval_of_its_own_score(kind):
+    mu, std, y = rows_on_their_own_ends(kind)
+    scores = np.abs(ClapsScore().get_signed_conformity_scores(y, mu, y_std=std))
+    plain = np.stack([mu - std * scores, mu + std * scores])
+    assert ((y < plain[0]) | (y > plain[1])).any()
+    each = [slice(i, i + 1) for i in range(0, len(mu), 20)]  # a level for each row
+    found = [ends(mu[row], std[row], scores[row]) for row in each]
+    lower, upper = np.array(found)[..., 0, 0].T
+    assert (lower <= y[::20]).all()
+    assert (y[::20] <= upper).all()
+    limit = 2e-15 * (np.abs(mu) + std * scores)[::20]
+    assert (np.abs([lower, upper] - plain[:, ::20]) <= limit).all()
+
+
+def test_fold_bounds_hold_a_row_with_their_score_too():
+    mu, std, y = (part[:2000] for part in rows_on_their_own_ends("any"))
+    for m, s, t in zip(mu, std, y, strict=True):
+        score = np.abs(ClapsScore().get_signed_conformity_scores([t], [m], y_std=[s]))
+        centre, scale = np.full((1, 1), m), np.full((1, 1), s)
+        for one_sided in (_plus, _minmax):
+            assert t <= one_sided(centre, scale, score, [1])
+            assert t >= -one_sided(-centre, scale, score, [1])
+
+
+def test_an_interval_of_no_width_is_one_point():
+    mu = np.array([0.1, -3.0])
+    for end in ends(mu, np.ones(2), np.array([0.0])):
+        np.testing.assert_array_equal(end[:, 0], mu)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
+def test_discrete_rows_with_tied_scores_are_all_inside(level):
+    """k scores are at most the k-th: so many rows lie in their own intervals."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 6, 3000)[:, None] / 10
+    y = np.round(rng.normal(size=3000)) / 10
+    model = Known().fit(X, y)
+    _, bounds = prefit_intervals(model, ClapsScore(model), (X, y), X, level)
+    inside = (bounds[:, 0, 0] <= y) & (y <= bounds[:, 1, 0])
+    mu, std = model.predict(X, return_std=True)
+    scores = np.abs(ClapsScore().get_signed_conformity_scores(y, mu, y_std=std))
+    q = conformal_quantile(scores, [1 - level])
+    assert inside[scores <= q].all()
+    assert inside.sum() >= conformal_rank(3000, 1 - level)

@@ -23,14 +23,7 @@ from mapie_claps import (
     with_sums,
 )
 
-
-@pytest.fixture(autouse=True)
-def own_random_state():
-    """New networks and loaders draw from torch's generator, here from a copy."""
-    with torch.random.fork_rng():
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = table(400)
 X_NEW, y_new = table(30, seed=1)
 CUTS = (0, 50, 57, 230, 400)

@@ -2,8 +2,9 @@
 
 Every outcome must be a valid interval (right shape, no NaN, lower below upper, nested
 in the level, infinite only if allowed) or one of the documented exceptions: ValueError,
-TypeError, TrainingDivergedError, NotPositiveDefiniteError, with a message. Prints how
-often each came, the commonest messages, and every failure with the case that made it.
+TypeError, TrainingDivergedError, NotPositiveDefiniteError, with a message. One more is
+MAPIE's own and comes before our code runs: IndexError where X is an empty list. Prints
+how often each came, the commonest messages, and every failure with its case.
 
 Needs pip install "mapie-claps[fuzz]".
 

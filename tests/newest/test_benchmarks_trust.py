@@ -1,5 +1,7 @@
 """The commands behind docs/trust.md, on a small scale, and what they rest on."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from mapie.regression import SplitConformalRegressor
@@ -115,6 +117,20 @@ def test_an_undocumented_exception_is_a_failure(error, monkeypatch):
     assert outcome.kind == type(error).__name__
     assert outcome.failure
     assert "FAILURE" in fuzz.report([(VALID, outcome)], 1.0)
+
+
+def test_an_empty_list_ends_in_an_error_of_mapie_that_is_counted(monkeypatch):
+    empty = dataclasses.replace(CLEAN, n=0, container="list")
+    case = dataclasses.replace(VALID, cal=empty)
+    outcome = _fuzz_cases.run_case(case)
+    assert outcome.kind == "IndexError of MAPIE, empty list"
+    assert outcome.failure is None
+
+    def broken(*args, **kwargs):
+        raise IndexError("ours")
+
+    monkeypatch.setattr(ClapsRegressor, "fit", broken)
+    assert "ours" in _fuzz_cases.run_case(case).failure
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,7 @@ from mapie_claps import (
     explain,
 )
 
-
-@pytest.fixture(autouse=True)
-def own_random_state():
-    """New networks and loaders draw from torch's generator, here from a copy."""
-    with torch.random.fork_rng():
-        yield
+pytestmark = pytest.mark.usefixtures("own_random_state")
 
 
 def split(model, score, **kwargs):

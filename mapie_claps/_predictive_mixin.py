@@ -1,0 +1,92 @@
+"""What ``ClapsRegressor`` and ``ClapsModule`` share: parts of v, and a safe ``fit``."""
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PredictiveVariance:
+    """Parts of the predictive variance v(x), in squared units of y.
+
+    Parameters
+    ----------
+    aleatoric : ndarray of shape (n,)
+        Noise variance h²(x): what more data would not remove.
+    epistemic : ndarray of shape (n,)
+        Posterior variance φᵀΣφ (and the spread of the members, if there are several):
+        what more data near x would remove.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import PredictiveVariance
+    >>> part = PredictiveVariance(np.array([3.0]), np.array([1.0]))
+    >>> part.total, part.epistemic_fraction
+    (array([4.]), array([0.25]))
+    """
+
+    aleatoric: Array
+    epistemic: Array
+
+    @property
+    def total(self) -> Array:
+        """v(x) = h²(x) + φᵀΣφ."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def epistemic_fraction(self) -> Array:
+        """Share of the epistemic part, φᵀΣφ / v."""
+        return self.epistemic / self.total
+
+    @property
+    def scale_ratio(self) -> Array:
+        """√v / h: by how much the epistemic part widens the scale."""
+        return np.sqrt(self.total / self.aleatoric)
+
+
+class PredictiveMixin(ABC):
+    """For estimators with ``_fit`` and ``_predictive``."""
+
+    def predict_variance(self, X: Any) -> PredictiveVariance:
+        """Split the predictive variance into its two parts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``predict`` takes.
+
+        Returns
+        -------
+        PredictiveVariance
+            Aleatoric and epistemic variance, for the ``scale`` in use.
+        """
+        _, aleatoric, epistemic = self._predictive(X)
+        return PredictiveVariance(aleatoric, epistemic)
+
+    def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Fit an unfitted copy, whose content is taken over when it is done.
+
+        Neither bad input nor an interrupt can leave this object half-fitted.
+        """
+        fitted = copy.copy(self)
+        for name in [a for a in vars(fitted) if a.endswith("_")]:
+            delattr(fitted, name)
+        fitted._fit(X, y, sample_weight)
+        self.__dict__.clear()
+        self.__dict__.update(fitted.__dict__)
+        return self
+
+    @abstractmethod
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit this object, which is a copy that nobody else sees."""
+
+    @abstractmethod
+    def _predictive(self, X: Any) -> Any:
+        """μ, aleatoric and epistemic variance, in units of y and y²."""

@@ -1,0 +1,109 @@
+"""What a ``StreamingConformalRegressor`` promises as an object.
+
+It is no scikit-learn estimator, as MAPIE's ``SplitConformalRegressor`` is none: nothing
+to fit, nothing to clone. What scikit-learn's checks ask of an estimator beyond that
+is tested here in its own words.
+"""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from conftest import heteroscedastic, tiny
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+from mapie_claps import StreamingConformalRegressor
+
+X, Y = heteroscedastic(120)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny().fit(X[:60], Y[:60])
+
+
+@pytest.fixture
+def calibrated(model):
+    return StreamingConformalRegressor(model, [0.5, 0.9]).conformalize(X[60:], Y[60:])
+
+
+def test_it_is_no_estimator_of_scikit_learn(calibrated):
+    assert not isinstance(calibrated, BaseEstimator)
+    for name in ("fit", "get_params", "set_params"):
+        assert not hasattr(calibrated, name)
+
+
+def test_the_constructor_keeps_what_it_is_given(model):
+    levels = [0.5, 0.9]
+    conformal = StreamingConformalRegressor(model, levels)
+    assert vars(conformal) == {"estimator": model, "confidence_level": levels}
+    assert repr(conformal) == f"StreamingConformalRegressor({model!r}, [0.5, 0.9])"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.predict_interval(X),
+        lambda c: next(c.iter_intervals(X)),
+        lambda c: c.quantiles(),
+        lambda c: c.explain(X),
+    ],
+)
+def test_before_calibration(model, call):
+    conformal = StreamingConformalRegressor(model)
+    with pytest.raises(NotFittedError, match="not calibrated. Call conformalize"):
+        call(conformal)
+    np.testing.assert_array_equal(conformal.predict(X), model.predict(X))
+
+
+def test_an_estimator_that_is_not_fitted():
+    conformal = StreamingConformalRegressor(tiny())
+    with pytest.raises(NotFittedError, match="not fitted"):
+        conformal.conformalize(X, Y)
+    assert not hasattr(conformal, "conformity_scores_")
+
+
+def test_a_failed_calibration_leaves_the_old_one(calibrated):
+    before = calibrated.predict_interval(X)[1]
+    broken = [(X[:10], Y[:10]), (X[:10], Y[:9])]
+    for step in (calibrated.conformalize, calibrated.partial_conformalize):
+        with pytest.raises(ValueError, match="Got y of shape"):
+            step(broken)
+        np.testing.assert_array_equal(calibrated.predict_interval(X)[1], before)
+
+
+def test_calibrating_again_starts_clean(model, calibrated):
+    calibrated.predict_interval(X)  # keeps quantiles
+    calibrated.conformalize(X[:50], Y[:50])
+    fresh = StreamingConformalRegressor(model, [0.5, 0.9]).conformalize(X[:50], Y[:50])
+    np.testing.assert_array_equal(
+        calibrated.predict_interval(X)[1], fresh.predict_interval(X)[1]
+    )
+
+
+def test_a_level_changed_after_calibration_is_used(calibrated):
+    expected = calibrated.predict_interval(X)[1][:, :, 1:]
+    calibrated.confidence_level = 0.9
+    np.testing.assert_array_equal(calibrated.predict_interval(X)[1], expected)
+
+
+def test_predictions_change_nothing(calibrated):
+    inputs, scores = X.copy(), calibrated.conformity_scores_.copy()
+    first = calibrated.predict_interval(X)
+    second = calibrated.predict_interval(X)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(X, inputs)
+    np.testing.assert_array_equal(calibrated.conformity_scores_, scores)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]
+)
+def test_copies(calibrated, duplicate):
+    other = duplicate(calibrated)
+    np.testing.assert_array_equal(
+        other.predict_interval(X)[1], calibrated.predict_interval(X)[1]
+    )
