@@ -291,7 +291,7 @@ def _checked_std(y_std: ArrayLike, n: int) -> Array:
     bad = ~(np.isfinite(std) & (std > 0))
     if bad.any():
         raise ValueError(
-            f"Got a standard deviation of {std[bad][0]!r} in row "
+            f"Got a standard deviation of {float(std[bad][0])!r} in row "
             f"{int(np.flatnonzero(bad)[0])}, but expected positive finite numbers. "
             "Give the estimator a floor on its variance (a GP: a WhiteKernel)."
         )
