@@ -74,6 +74,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": False,
 }
 
+
 def write_api_page() -> None:
     """api.rst, where it has changed."""
     file, text = HERE / "api.rst", api_page()
