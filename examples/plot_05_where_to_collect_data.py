@@ -128,6 +128,6 @@ ax.legend(frameon=False)
 # %%
 # Rows chosen for lack of data find the rare region and lower the error there, more than
 # rows at random, which mostly repeat what is known. Elsewhere there is little to choose
-# between the ways. The noisiest rows help too, though less: the model takes part of what
-# it does not know in the rare region for noise. Where every region is common among the
-# candidates, rows at random do as well as any ranking.
+# between the ways. The noisiest rows help too, though less: the model takes part of
+# what it does not know in the rare region for noise. Where every region is common among
+# the candidates, rows at random do as well as any ranking.
