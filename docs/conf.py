@@ -1,15 +1,16 @@
 """Sphinx: pages in Markdown, API from the docstrings, gallery from ../examples."""
 
-import importlib
-import inspect
 import os
-import pkgutil
+import sys
 import warnings
 from pathlib import Path
 
 import mapie_claps
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from api_page import api_page  # noqa: E402
+
 # The examples train small networks: one thread is fastest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # laplace-torch reaches torch.jit through torchmetrics on import.
@@ -34,6 +35,7 @@ suppress_warnings = ["config.cache"]
 html_theme = "furo"
 html_title = "mapie_claps"
 html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 if (HERE / "_static" / "mathjax.js").exists():  # see the Makefile
     mathjax_path = "mathjax.js"
 
@@ -72,37 +74,10 @@ sphinx_gallery_conf = {
     "abort_on_example_error": False,
 }
 
-NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments"}
-
-
-def public_names(module: object) -> list[str]:
-    """``__all__``, or the classes that a module defines."""
-    if hasattr(module, "__all__"):
-        return list(module.__all__)
-    classes = inspect.getmembers(module, inspect.isclass)
-    return [name for name, value in classes if value.__module__ == module.__name__]
-
 
 def write_api_page() -> None:
-    """api.rst: all public names, so that the reference is complete by construction."""
-    parts = ["API reference", "=============", ""]
-    done: set[int] = set()
-    modules = [mapie_claps]
-    for info in pkgutil.iter_modules(mapie_claps.__path__):
-        if not info.name.startswith("_") and info.name not in NOT_IN_THE_REFERENCE:
-            modules.append(importlib.import_module(f"mapie_claps.{info.name}"))
-    for module in modules:
-        names = [n for n in public_names(module) if id(getattr(module, n)) not in done]
-        documented = [n for n in names if callable(getattr(module, n))]
-        done.update(id(getattr(module, n)) for n in names)
-        if not documented:
-            continue
-        parts += [module.__name__, "-" * len(module.__name__), ""]
-        parts += [f".. currentmodule:: {module.__name__}", "", ".. autosummary::"]
-        parts += ["   :toctree: api_generated", ""]
-        parts += [f"   {name}" for name in documented] + [""]
-    text = "\n".join(parts)
-    file = HERE / "api.rst"
+    """api.rst, where it has changed."""
+    file, text = HERE / "api.rst", api_page()
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
 

@@ -295,9 +295,9 @@ def _checked_std(y_std: ArrayLike, n: int, first_row: int = 0) -> Array:
     if bad.any():
         row = first_row + int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"Got a standard deviation of {std[bad][0]!r} in row {row}, but expected "
-            "positive finite numbers. Give the estimator a floor on its variance (a "
-            "GP: a WhiteKernel)."
+            f"Got a standard deviation of {float(std[bad][0])!r} in row {row}, but "
+            "expected positive finite numbers. Give the estimator a floor on its "
+            "variance (a GP: a WhiteKernel)."
         )
     return std
 

@@ -138,6 +138,7 @@ class _Source:
     constants: tuple[tuple[int, float], ...] = ()
 
 
+#: Names that :func:`load_dataset` knows, with size and source of each table.
 DATASETS: dict[str, _Source] = {
     "concrete": _Source(1030, 8, {"data_id": 44959}, "strength"),
     "energy": _Source(768, 8, {"data_id": 44960}, "heating_load", ("cooling_load",)),

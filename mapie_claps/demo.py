@@ -19,6 +19,7 @@ __all__ = ["main"]
 Array = NDArray[np.float64]
 Split = tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]
 LEVEL = 0.9
+GAP = (-3.4, -1.0)  # of the figure
 
 
 def synthetic_split() -> Split:
@@ -101,18 +102,18 @@ def draw(file: Path) -> None:
 
     from .plots import IntervalDisplay
 
-    train = make_heteroscedastic_sparse(300, keep_probability=0.0, random_state=0)
+    rows = make_heteroscedastic_sparse(400, keep_probability=0.0, random_state=0)
+    kept = (rows.X[:, 0] < GAP[0]) | (rows.X[:, 0] > GAP[1])
+    X, y = rows.X[kept], rows.y[kept]
     cal = make_heteroscedastic_sparse(500, random_state=1)
     network = ClapsRegressor(n_bins=0, max_steps=300, tol=None, random_state=0)
     claps = SplitConformalRegressor(network, LEVEL, ClapsScore(), prefit=False)
-    claps.fit(train.X, train.y).conformalize(cal.X, cal.y)
+    claps.fit(X, y).conformalize(cal.X, cal.y)
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     ax, x = figure.subplots(), np.linspace(-4, 4, 400)
-    IntervalDisplay.from_estimator(
-        claps, x[:, None], training_rows=(train.X, train.y), ax=ax
-    )
+    IntervalDisplay.from_estimator(claps, x[:, None], training_rows=(X, y), ax=ax)
     ax.set(xlim=(-4, 4), ylim=(-2.4, 2.9))
-    ax.annotate("no rows: wide for lack of data", (-2.25, -2.2), ha="center")
+    ax.annotate("no rows: wide for lack of data", (np.mean(GAP), -2.2), ha="center")
     ax.annotate("noisy rows: wide for noise", (2.0, -2.2), ha="center")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)

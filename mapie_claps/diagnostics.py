@@ -3,25 +3,21 @@
 Tables are pandas DataFrames if pandas is installed, else dicts of arrays.
 """
 
-import math
-import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _mapie, metrics
-from ._validation import check_choice, check_integer, check_number, raise_for
-from .exceptions import OutsideCalibrationWarning
+from . import _mapie
+from ._coverage import coverage_interval, group_columns
+from ._outside import rows_outside
+from ._validation import check_choice, check_integer
 from .explanation import Explanation, explain
 
 __all__ = ["coverage_interval", "diagnose", "rank_rows", "summarise"]
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE = "collect data here", "irreducible"
-# Probability with which exchangeable rows would be reported as outside.
-SIGNIFICANCE = 0.01
 
 
 def diagnose(
@@ -81,7 +77,7 @@ def diagnose(
             mapie_or_estimator, X_calibration, alpha=alpha, **predict_params
         )
         columns["epistemic_quantile"] = _quantiles(why.epistemic, reference.epistemic)
-        columns["outside"] = _rows_outside(
+        columns["outside"] = rows_outside(
             _seen_by_model(mapie_or_estimator, X, why),
             _seen_by_model(mapie_or_estimator, X_calibration, reference),
         )
@@ -149,7 +145,7 @@ def summarise(
             f"Got a {type(mapie).__name__}, which has no intervals to summarise. Pass "
             "a calibrated MAPIE regressor, or use diagnose for a fitted estimator."
         )
-    return _table(_group_columns(why, np.asarray(y), groups, confidence))
+    return _table(group_columns(why, np.asarray(y), groups, confidence))
 
 
 def rank_rows(
@@ -169,8 +165,11 @@ def rank_rows(
         What :func:`~mapie_claps.explain` accepts.
     X : array-like of shape (n, p)
         Candidate inputs; no targets are needed.
-    by : {"epistemic", "aleatoric"}, default="epistemic"
-        Part of the variance to rank by, largest first.
+    by : {"epistemic", "epistemic_fraction", "aleatoric"}, default="epistemic"
+        What to rank by, largest first: a part of the variance, or the share of the
+        epistemic part. The share ranks rows by ½ log(v / h²), what one measurement
+        there tells of the weights: of two rows that are equally unknown, the less
+        noisy one comes first.
     n_rows : int, default=10
         Number of rows to return; all if there are fewer.
     alpha : float or iterable of float, optional
@@ -196,7 +195,8 @@ def rank_rows(
     >>> int(table["row"][0]), str(table["reason"][0])
     (1, 'collect data here')
     """
-    check_choice("by", by, ("epistemic", "aleatoric"), "Rank by one of the parts.")
+    choices = ("epistemic", "epistemic_fraction", "aleatoric")
+    check_choice("by", by, choices, "Rank by one of the parts.")
     check_integer("n_rows", n_rows, low=1, hint="Use 10.")
     why = explain(mapie_or_estimator, X, alpha=alpha, **predict_params)
     order = np.argsort(-getattr(why, by), kind="stable")[:n_rows]
@@ -212,52 +212,6 @@ def rank_rows(
     return _table({name: values[order] for name, values in columns.items()})
 
 
-def coverage_interval(
-    n_covered: int, n: int, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Compute the exact binomial (Clopper–Pearson) interval of a coverage.
-
-    Parameters
-    ----------
-    n_covered : int
-        Rows inside their interval.
-    n : int
-        Rows.
-    confidence : float, default=0.95
-        Level of the interval.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper limit of the probability to cover.
-
-    Examples
-    --------
-    >>> from mapie_claps.diagnostics import coverage_interval
-    >>> [round(limit, 3) for limit in coverage_interval(90, 100)]
-    [0.824, 0.951]
-    """
-    from scipy.stats import beta
-
-    n = check_integer("n", n, low=1, hint="Count the rows.")
-    k = check_integer("n_covered", n_covered, low=0, hint="Count the covered rows.")
-    if k > n:
-        raise_for("n_covered", k, f"at most n={n}", "Count the covered rows.")
-    level = check_number(
-        "confidence",
-        confidence,
-        low=0,
-        high=1,
-        low_open=True,
-        high_open=True,
-        hint="Use 0.95.",
-    )
-    tail = (1 - level) / 2
-    low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
-    high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
-    return low, high
-
-
 def _row_columns(why: Explanation) -> dict[str, Array]:
     """Columns of ``diagnose`` that need no calibration rows."""
     columns = {"prediction": why.prediction}
@@ -269,59 +223,6 @@ def _row_columns(why: Explanation) -> dict[str, Array]:
     for name in ("aleatoric", "epistemic", "epistemic_fraction"):
         columns[name] = getattr(why, name)
     return columns
-
-
-def _group_columns(
-    why: Explanation, y: Array, groups: ArrayLike | None, confidence: float
-) -> dict[str, Any]:
-    """Columns of ``summarise``."""
-    bounds = np.stack([why.lower, why.upper], axis=1)
-    rows = []
-    for name, mask in _group_masks(groups, len(bounds)):
-        inside, levels = bounds[mask], np.asarray(why.confidence_level)
-        found = metrics.coverage(y[mask], inside)
-        widths = metrics.mean_width(inside)
-        scores = metrics.interval_score(y[mask], inside, levels)
-        n = int(mask.sum())
-        parts = {
-            part: float(getattr(why, part)[mask].mean())
-            for part in ("aleatoric", "epistemic", "epistemic_fraction")
-        }
-        for j, level in enumerate(levels):
-            limits = coverage_interval(round(found[j] * n), n, confidence)
-            rows.append(
-                {
-                    "group": name,
-                    "confidence_level": float(level),
-                    "n": n,
-                    "coverage": float(found[j]),
-                    "coverage_low": limits[0],
-                    "coverage_high": limits[1],
-                    "width": float(widths[j]),
-                    "score": float(scores[j]),
-                    **parts,
-                }
-            )
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    # Labels keep their type: an array of "all" and numbers would make them strings.
-    columns["group"] = np.array([row["group"] for row in rows], dtype=object)
-    return columns
-
-
-def _group_masks(
-    groups: ArrayLike | None, n: int
-) -> list[tuple[Any, NDArray[np.bool_]]]:
-    """Rows of all groups together and of each."""
-    masks: list[tuple[Any, NDArray[np.bool_]]] = [("all", np.ones(n, dtype=bool))]
-    if groups is None:
-        return masks
-    labels = np.asarray(groups)
-    if labels.shape != (n,):
-        raise ValueError(
-            f"Got groups of shape {labels.shape} for {n} rows, but expected one label "
-            "per row. Pass for example a column of X."
-        )
-    return masks + [(label, labels == label) for label in np.unique(labels).tolist()]
 
 
 def _quantiles(values: Array, reference: Array) -> Array:
@@ -344,42 +245,6 @@ def _seen_by_model(
     each = range(values.shape[1]) if names is None else names
     columns = {f"column {name}": values[:, j] for j, name in enumerate(each)}
     return columns | {"epistemic variance": why.epistemic}
-
-
-def _rows_outside(
-    test: Mapping[str, Array], calibration: Mapping[str, Array]
-) -> NDArray[np.bool_]:
-    """Rows beyond all calibration rows; warn of a quantity with too many of them."""
-    above: dict[str, NDArray[np.bool_]] = {}
-    for name, values in test.items():
-        seen = calibration[name]
-        above[f"{name} above {seen.max():.4g}"] = values > seen.max()
-        if not name.startswith("epistemic"):  # a small one is no cause for concern
-            above[f"{name} below {seen.min():.4g}"] = values < seen.min()
-    n_cal = len(next(iter(calibration.values())))
-    chances = {
-        name: _chance_of_extremes(int(rows.sum()), len(rows), n_cal)
-        for name, rows in above.items()
-    }
-    worst = min(chances, key=lambda name: chances[name])
-    if chances[worst] < SIGNIFICANCE / len(chances):
-        rows = above[worst]
-        warnings.warn(
-            f"Got {int(rows.sum())} of {len(rows)} rows of X with {worst}, beyond all "
-            f"{n_cal} rows of X_calibration; exchangeable rows would do so with a "
-            f"probability of {chances[worst]:.2g}. The coverage guarantee does not "
-            "reach such rows: calibrate on rows like them, or leave them out.",
-            OutsideCalibrationWarning,
-            stacklevel=3,
-        )
-    outside: NDArray[np.bool_] = np.any(list(above.values()), axis=0)
-    return outside
-
-
-def _chance_of_extremes(k: int, n_test: int, n_cal: int) -> float:
-    """Probability that the k largest of n_test + n_cal exchangeable rows are test."""
-    i = np.arange(k)
-    return math.exp(float(np.log((n_test - i) / (n_test + n_cal - i)).sum()))
 
 
 def _table(columns: dict[str, Any], index: Any = None) -> Any:

@@ -82,8 +82,9 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         if len(std) and std.min() < MAPIE_CLIP:
             raise ValueError(
-                f"Got a scale of {std.min()!r}, but MAPIE's ResidualNormalisedScore "
-                f"clips it at {MAPIE_CLIP} when calibrating and not when predicting, "
+                f"Got a scale of {float(std.min())!r}, but MAPIE's "
+                f"ResidualNormalisedScore clips it at {MAPIE_CLIP} when calibrating "
+                "and not when predicting, "
                 "which ruins the coverage. Fit on y multiplied by a constant (for "
                 "example 1e9), or use ClapsScore, which does not clip."
             )

@@ -10,8 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import ClapsScore, explain
+from mapie_claps._outside import chance_of_extremes
 from mapie_claps.diagnostics import (
-    _chance_of_extremes,
     _table,
     coverage_interval,
     diagnose,
@@ -118,10 +118,10 @@ def test_chance_of_extremes_against_simulation():
     draws = rng.normal(size=(20_000, 30))
     k = (draws[:, :20] > draws[:, 20:].max(axis=1, keepdims=True)).sum(axis=1)
     for at_least in (1, 3, 6):
-        p = _chance_of_extremes(at_least, 20, 10)
+        p = chance_of_extremes(at_least, 20, 10)
         # four standard errors of the simulated share
         assert abs(np.mean(k >= at_least) - p) < 4 * np.sqrt(p * (1 - p) / len(k))
-    assert _chance_of_extremes(0, 20, 10) == 1
+    assert chance_of_extremes(0, 20, 10) == 1
 
 
 def test_exchangeable_rows_are_rarely_reported(fitted):
@@ -178,7 +178,7 @@ def test_binomial_limits_leave_half_the_error_on_each_side(k, n):
 def test_ranking_puts_the_largest_part_first(fitted, data):
     X = data[2][0]
     variance = fitted.predict_variance(X)
-    for by in ("epistemic", "aleatoric"):
+    for by in ("epistemic", "epistemic_fraction", "aleatoric"):
         table = rank_rows(fitted, X, by=by, n_rows=5)
         expected = np.argsort(-getattr(variance, by))[:5]
         np.testing.assert_array_equal(table["row"], expected)

@@ -17,6 +17,7 @@ from mapie_claps.plots import (
     WidthDisplay,
 )
 from mapie_claps.plots import _style as style
+from mapie_claps.plots._display import column_of
 
 LEVELS = [0.6, 0.9]
 
@@ -105,6 +106,34 @@ def test_level_must_exist(why, fitted, data, one):
         IntervalDisplay.from_predictions(np.arange(4), why, level=2, ax=one)
     with pytest.raises(ValueError, match="not calibrated has none"):
         WidthDisplay.from_estimator(fitted, data[2][0], ax=one)
+    with pytest.raises(ValueError, match=r"Got level=2, but the intervals have 2"):
+        CoverageDisplay.from_predictions(why, np.zeros(4), groups=[0] * 4, level=2)
+
+
+def test_columns_of_a_frame_go_by_name(one):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"kind": ["a", "b"], "area": [1.0, 2.0]})
+    name, values = column_of(frame, "area")
+    assert name == "area"
+    np.testing.assert_array_equal(values, [1.0, 2.0])
+    assert column_of(frame, 1)[0] == "area"
+    assert column_of(frame.to_numpy(), 1)[0] == "feature 1"
+    with pytest.raises(ValueError, match=r"Got feature='size', but X has the columns"):
+        column_of(frame, "size")
+    with pytest.raises(ValueError, match="Got feature='area', but X is an array"):
+        column_of(frame.to_numpy(), "area")
+
+
+def test_a_display_draws_itself_again_with_all_that_it_had(why, one):
+    rows = ([0.0, 1.0], [5.0, 6.0])
+    first = IntervalDisplay.from_predictions(
+        np.arange(4), why, training_rows=rows, xlabel="dose", ax=one
+    )
+    again = Figure().subplots()
+    assert first.plot(again) is first
+    assert first.ax_ is again
+    assert again.get_xlabel() == "dose"
+    np.testing.assert_array_equal(again.lines[-1].get_ydata(), rows[1])
 
 
 def test_sorted_widths_end_at_the_widest(calibrated, data, one):

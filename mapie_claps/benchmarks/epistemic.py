@@ -41,6 +41,7 @@ class Parts(NamedTuple):
     mu: Array  # (K, n)
     aleatoric: Array  # (K, n)
     laplace: Array  # (K, n)
+    weight: Array  # (K,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +117,8 @@ def member_parts(model: ClapsRegressor, X: Array) -> Parts:
         mu = fitted.posterior.mu(phi) * unit + model.scaler_y_.mean_[0]
         h2 = fitted.network.noise_variance(phi) * unit**2
         laplace = fitted.posterior.epistemic(phi) * unit**2
-    return Parts(mu.numpy(), h2.numpy(), laplace.numpy())
+    weight = fitted.member_weight
+    return Parts(mu.numpy(), h2.numpy(), laplace.numpy(), weight.numpy())
 
 
 Scaled = tuple[Array, Array]  # μ and v
@@ -129,9 +131,10 @@ def _members_together(
     """The ensemble, with some of its terms."""
 
     def of(part: Parts) -> Scaled:
-        v = part.aleatoric.mean(0)
-        v = v + part.mu.var(0) if spread else v
-        return part.mu.mean(0), v + part.laplace.mean(0) if laplace else v
+        w = part.weight
+        mu, v = w @ part.mu, np.exp(w @ np.log(part.aleatoric))
+        v = v + w @ (part.mu - mu) ** 2 if spread else v
+        return mu, v + w @ part.laplace if laplace else v
 
     return lambda cal, test: [(of(cal), of(test))]
 

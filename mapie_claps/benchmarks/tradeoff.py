@@ -18,15 +18,19 @@ from ._scoring import interval_score
 
 DESCRIPTION = "interval score and fit time of cheaper and dearer settings"
 SETTINGS: dict[str, dict[str, Any]] = {
-    "default (n_members=8)": {},
-    "n_members=16": {"n_members": 16},
-    "n_members=4": {"n_members": 4},
-    "n_members=2": {"n_members": 2},
+    "default (n_members=9)": {},
+    "n_members=18": {"n_members": 18},
+    "n_members=6": {"n_members": 6},
+    "n_members=3": {"n_members": 3},
     "n_members=1": {"n_members": 1},
     "max_steps=1000": {"max_steps": 1000},
     "max_steps=300": {"max_steps": 300},
+    'views=("bins",)': {"views": ("bins",)},
+    'views=("periodic",)': {"views": ("periodic",)},
+    'views=("raw",)': {"views": ("raw",)},
+    "scaling_rate=0": {"scaling_rate": 0.0},
 }
-REFERENCE = "default (n_members=8)"
+REFERENCE = "default (n_members=9)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

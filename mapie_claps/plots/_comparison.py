@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import metrics
-from ..diagnostics import coverage_interval
-from ._style import METHODS, NOMINAL, Array, new_axes, percent
+from .._coverage import coverage_limits
+from ._display import Display, draw_coverage
+from ._style import METHODS, Array
 
 
-class ComparisonDisplay:
+class ComparisonDisplay(Display):
     """Coverage, with its exact binomial interval, and mean width of several methods.
 
     Parameters
@@ -44,6 +45,9 @@ class ComparisonDisplay:
     >>> display.coverage, display.width
     (array([0.5, 1. ]), array([2., 6.]))
     """
+
+    n_axes = 2
+    figsize = (7, 5)
 
     def __init__(
         self,
@@ -123,7 +127,6 @@ class ComparisonDisplay:
         """
         if not intervals:
             raise ValueError("Got no methods to compare. Name at least one.")
-        n = len(np.asarray(y))
         found = np.array([metrics.coverage(y, b)[0] for b in intervals.values()])
         width = np.array([metrics.mean_width(b)[0] for b in intervals.values()])
         score = np.array(
@@ -132,42 +135,20 @@ class ComparisonDisplay:
                 for b in intervals.values()
             ]
         )
-        limits = np.array([coverage_interval(round(c * n), n) for c in found])
+        limits = coverage_limits(found, len(np.asarray(y)))
         names = list(intervals)
         return cls(names, found, width, score, limits, confidence_level).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : array of two matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-
-        Returns
-        -------
-        ComparisonDisplay
-            The display.
-        """
-        axes = new_axes(ax, 2, figsize=(7, 5))
+    def _draw(self, ax: Any) -> None:
         x = np.arange(len(self.names))
         colours = [METHODS[i % len(METHODS)] for i in x]
-        error = np.abs(self.limits.T - self.coverage)
-        axes[0].errorbar(
-            x, self.coverage, error, fmt="o", color="black", capsize=3, label="coverage"
-        )
-        level = self.confidence_level
-        axes[0].axhline(level, color=NOMINAL, ls="--", lw=1, label=percent(level))
-        axes[0].set_ylabel("coverage")
-        axes[0].legend(frameon=False, fontsize=9)
-        bars = axes[1].bar(x, self.width, color=colours, edgecolor="black", lw=0.6)
-        axes[1].bar_label(
+        draw_coverage(ax[0], self.coverage, self.limits, self.confidence_level)
+        bars = ax[1].bar(x, self.width, color=colours, edgecolor="black", lw=0.6)
+        ax[1].bar_label(
             bars,
             [f"{w:.3g} ({s:.3g})" for w, s in zip(self.width, self.score, strict=True)],
         )
-        axes[1].margins(y=0.15)
-        axes[1].set_ylabel("mean width (interval score)")
-        for each in axes:
+        ax[1].margins(y=0.15)
+        ax[1].set_ylabel("mean width (interval score)")
+        for each in ax:
             each.set_xticks(x, self.names)
-        self.ax_, self.figure_ = axes, axes[0].figure
-        return self

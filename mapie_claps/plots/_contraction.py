@@ -8,10 +8,11 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from .._mapie import split_pipeline
-from ._style import ALEATORIC, EPISTEMIC, Array, new_axes
+from ._display import Display
+from ._style import ALEATORIC, EPISTEMIC, Array
 
 
-class ContractionDisplay:
+class ContractionDisplay(Display):
     """Mean aleatoric and epistemic standard deviation against training rows.
 
     Parameters
@@ -37,6 +38,8 @@ class ContractionDisplay:
     >>> display.ax_.get_xscale()
     'log'
     """
+
+    figsize = (6, 4)
 
     def __init__(self, n_rows: Array, aleatoric: Array, epistemic: Array) -> None:
         self.n_rows = n_rows
@@ -121,20 +124,7 @@ class ContractionDisplay:
         )
         return cls(*arrays).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-
-        Returns
-        -------
-        ContractionDisplay
-            The display.
-        """
-        ax = new_axes(ax, figsize=(6, 4))
+    def _draw(self, ax: Any) -> None:
         for values, colour, marker, label in (
             (self.aleatoric, ALEATORIC, "o", "aleatoric: noise stays"),
             (self.epistemic, EPISTEMIC, "s", "epistemic: lack of data shrinks"),
@@ -149,5 +139,3 @@ class ContractionDisplay:
             ylabel="standard deviation (root of the mean variance)",
         )
         ax.legend(frameon=False, fontsize=9)
-        self.ax_, self.figure_ = ax, ax.figure
-        return self

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import metrics
-from ..diagnostics import _group_columns, coverage_interval
+from .._coverage import coverage_limits, group_columns
 from ..explanation import Explanation, explain
-from ._style import ALEATORIC, EPISTEMIC, NOMINAL, Array, new_axes, percent
+from ._display import Display, check_level, column_of, draw_coverage
+from ._style import ALEATORIC, EPISTEMIC, NOMINAL, Array
 
 
-class CoverageDisplay:
+class CoverageDisplay(Display):
     """Coverage and width by group, or along a feature cut into bins of equal count.
 
     Parameters
@@ -50,6 +51,9 @@ class CoverageDisplay:
     (['a', 'b'], array([0.5, 1. ]))
     """
 
+    n_axes = 2
+    figsize = (7, 5)
+
     def __init__(
         self,
         labels: list[str],
@@ -74,7 +78,7 @@ class CoverageDisplay:
         y: ArrayLike,
         *,
         groups: ArrayLike | None = None,
-        feature: int = 0,
+        feature: int | str = 0,
         n_bins: int = 8,
         level: int = 0,
         ax: Any = None,
@@ -92,8 +96,8 @@ class CoverageDisplay:
             Test targets.
         groups : array-like of shape (n,), optional
             Group of each row. If None, bins of a feature.
-        feature : int, default=0
-            Column to cut into bins.
+        feature : int or str, default=0
+            Column to cut into bins, by position or, of a DataFrame, by name.
         n_bins : int, default=8
             Bins, of about the same number of rows.
         level : int, default=0
@@ -111,10 +115,11 @@ class CoverageDisplay:
         why = explain(mapie, X, **explain_params)
         if groups is not None:
             return cls.from_predictions(why, y, groups=groups, level=level, ax=ax)
-        labels, bins = _bins(np.asarray(X)[:, feature], n_bins)
+        name, values = column_of(X, feature)
+        labels, bins = _bins(values, n_bins)
         display = cls.from_predictions(why, y, groups=bins, level=level, ax=ax)
         display.labels = [labels[int(j)] for j in display.labels]
-        display._label_groups(f"feature {feature}")
+        display._label_groups(name)
         return display
 
     @classmethod
@@ -148,10 +153,11 @@ class CoverageDisplay:
             The display.
         """
         why, labels = explanation, np.asarray(groups)
-        columns = _group_columns(why, np.asarray(y), labels, 0.95)
+        level = check_level(why, level)
+        columns = group_columns(why, np.asarray(y), labels, 0.95)
         # The first group is all rows; each group has one entry per level.
         n_levels = len(why.confidence_level)
-        chosen = slice(n_levels + level % n_levels, None, n_levels)
+        chosen = slice(n_levels + level, None, n_levels)
         names = columns["group"][chosen].tolist()
         mean = [
             [part[labels == name, level].mean() for name in names]
@@ -167,40 +173,16 @@ class CoverageDisplay:
             why.confidence_level[level],
         ).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : array of two matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-
-        Returns
-        -------
-        CoverageDisplay
-            The display.
-        """
-        axes = new_axes(ax, 2, figsize=(7, 5))
+    def _draw(self, ax: Any) -> None:
         x = np.arange(len(self.labels))
-        error = np.abs(self.limits.T - self.coverage)
-        axes[0].errorbar(
-            x, self.coverage, error, fmt="o", color="black", capsize=3, label="coverage"
-        )
-        level = self.confidence_level
-        axes[0].axhline(level, color=NOMINAL, ls="--", lw=1, label=percent(level))
-        axes[0].set_ylabel("coverage")
+        draw_coverage(ax[0], self.coverage, self.limits, self.confidence_level)
         noise, lack = self.aleatoric_width, self.epistemic_width
         style = {"edgecolor": "black", "lw": 0.6}
-        axes[1].bar(x, noise, color=ALEATORIC, label="noise", **style)
-        axes[1].bar(
-            x, lack, bottom=noise, color=EPISTEMIC, label="lack of data", **style
-        )
-        axes[1].set_ylabel("mean width")
-        for each in axes:
-            each.legend(frameon=False, fontsize=9)
-        self.ax_, self.figure_ = axes, axes[0].figure
+        ax[1].bar(x, noise, color=ALEATORIC, label="noise", **style)
+        ax[1].bar(x, lack, bottom=noise, color=EPISTEMIC, label="lack of data", **style)
+        ax[1].set_ylabel("mean width")
+        ax[1].legend(frameon=False, fontsize=9)
         self._label_groups("group")
-        return self
 
     def _label_groups(self, xlabel: str) -> None:
         for each in self.ax_:
@@ -216,7 +198,7 @@ def _bins(x: Array, n_bins: int) -> tuple[list[str], NDArray[np.intp]]:
     return names, bins
 
 
-class CalibrationLevelsDisplay:
+class CalibrationLevelsDisplay(Display):
     """Coverage against the confidence level, for several levels.
 
     Parameters
@@ -246,6 +228,8 @@ class CalibrationLevelsDisplay:
     >>> display.coverage
     array([0.5, 1. ])
     """
+
+    figsize = (4.6, 4.6)
 
     def __init__(
         self, confidence_levels: Array, coverage: Array, limits: Array
@@ -315,25 +299,12 @@ class CalibrationLevelsDisplay:
         CalibrationLevelsDisplay
             The display.
         """
-        found, n = metrics.coverage(y, y_interval), len(np.asarray(y))
-        limits = np.array([coverage_interval(round(c * n), n) for c in found])
+        found = metrics.coverage(y, y_interval)
+        limits = coverage_limits(found, len(np.asarray(y)))
         levels = np.asarray(confidence_levels, dtype=np.float64)
         return cls(levels, found, limits).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-
-        Returns
-        -------
-        CalibrationLevelsDisplay
-            The display.
-        """
-        ax = new_axes(ax, figsize=(4.6, 4.6))
+    def _draw(self, ax: Any) -> None:
         error = np.abs(self.limits.T - self.coverage)
         ax.plot([0, 1], [0, 1], "--", color=NOMINAL, lw=1, label="nominal")
         ax.errorbar(
@@ -347,5 +318,3 @@ class CalibrationLevelsDisplay:
         )
         ax.set(xlabel="confidence level", ylabel="coverage", xlim=(0, 1), ylim=(0, 1))
         ax.legend(frameon=False, fontsize=9, loc="upper left")
-        self.ax_, self.figure_ = ax, ax.figure
-        return self

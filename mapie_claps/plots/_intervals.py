@@ -6,21 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..explanation import Explanation, explain
-from ._style import ALEATORIC, EPISTEMIC, ROWS, Array, new_axes, percent
+from ._display import Display, check_level, column_of
+from ._style import ALEATORIC, EPISTEMIC, ROWS, Array, percent
 
 NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
 
 
-def _check_level(why: Explanation, level: int) -> None:
-    if not -len(why.confidence_level) <= level < len(why.confidence_level):
-        raise ValueError(
-            f"Got level={level!r}, but the intervals have "
-            f"{len(why.confidence_level)} levels. Pass the position of one of them; a "
-            "fitted estimator that is not calibrated has none."
-        )
-
-
-class IntervalDisplay:
+class IntervalDisplay(Display):
     """Prediction interval over one input, with its two parts as bands.
 
     The inner band is what noise alone would need, the outer what lack of data adds.
@@ -33,6 +25,10 @@ class IntervalDisplay:
         What :func:`~mapie_claps.explain` gave for these rows.
     level : int, default=0
         Position of the confidence level to draw.
+    training_rows : tuple of array-like, optional
+        x and y of points to draw.
+    xlabel : str, default="x"
+        Name of the input.
 
     Attributes
     ----------
@@ -56,10 +52,22 @@ class IntervalDisplay:
     '90 % prediction interval and why it is wide'
     """
 
-    def __init__(self, x: Array, explanation: Explanation, *, level: int = 0) -> None:
+    figsize = (8, 4.2)
+
+    def __init__(
+        self,
+        x: Array,
+        explanation: Explanation,
+        *,
+        level: int = 0,
+        training_rows: tuple[ArrayLike, ArrayLike] | None = None,
+        xlabel: str = "x",
+    ) -> None:
         self.x = x
         self.explanation = explanation
         self.level = level
+        self.training_rows = training_rows
+        self.xlabel = xlabel
 
     @classmethod
     def from_estimator(
@@ -67,7 +75,7 @@ class IntervalDisplay:
         mapie: Any,
         X: ArrayLike,
         *,
-        feature: int = 0,
+        feature: int | str = 0,
         level: int = 0,
         training_rows: tuple[ArrayLike, ArrayLike] | None = None,
         ax: Any = None,
@@ -81,8 +89,8 @@ class IntervalDisplay:
             A calibrated MAPIE regressor, see :func:`~mapie_claps.explain`.
         X : array-like of shape (n, p)
             Inputs, for example a grid over one column.
-        feature : int, default=0
-            Column on the horizontal axis.
+        feature : int or str, default=0
+            Column on the horizontal axis, by position or, of a DataFrame, by name.
         level : int, default=0
             Position of the confidence level.
         training_rows : tuple of array-like, optional
@@ -98,9 +106,14 @@ class IntervalDisplay:
             The display.
         """
         why = explain(mapie, X, **explain_params)
-        x = np.asarray(X)[:, feature]
+        name, x = column_of(X, feature)
         return cls.from_predictions(
-            x, why, level=level, training_rows=training_rows, ax=ax
+            x,
+            why,
+            level=level,
+            training_rows=training_rows,
+            xlabel=name if hasattr(X, "columns") else "x",
+            ax=ax,
         )
 
     @classmethod
@@ -111,6 +124,7 @@ class IntervalDisplay:
         *,
         level: int = 0,
         training_rows: tuple[ArrayLike, ArrayLike] | None = None,
+        xlabel: str = "x",
         ax: Any = None,
     ) -> Self:
         """Draw intervals that were explained before.
@@ -125,6 +139,8 @@ class IntervalDisplay:
             Position of the confidence level.
         training_rows : tuple of array-like, optional
             x and y of points to draw.
+        xlabel : str, default="x"
+            Name of the input.
         ax : matplotlib Axes, optional
             Axes to draw on.
 
@@ -133,31 +149,15 @@ class IntervalDisplay:
         IntervalDisplay
             The display.
         """
-        _check_level(explanation, level)
-        x = np.asarray(x, dtype=np.float64)
-        return cls(x, explanation, level=level).plot(ax, training_rows=training_rows)
+        return cls(
+            np.asarray(x, dtype=np.float64),
+            explanation,
+            level=check_level(explanation, level),
+            training_rows=training_rows,
+            xlabel=xlabel,
+        ).plot(ax)
 
-    def plot(
-        self,
-        ax: Any = None,
-        *,
-        training_rows: tuple[ArrayLike, ArrayLike] | None = None,
-    ) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-        training_rows : tuple of array-like, optional
-            x and y of points to draw.
-
-        Returns
-        -------
-        IntervalDisplay
-            The display.
-        """
-        ax = new_axes(ax, figsize=(8, 4.2))
+    def _draw(self, ax: Any) -> None:
         why, order = self.explanation, np.argsort(self.x)
         x, mu = self.x[order], why.prediction[order]
         lower, upper = why.lower[order, self.level], why.upper[order, self.level]
@@ -170,10 +170,10 @@ class IntervalDisplay:
             x, centre - inner, centre + inner, color=ALEATORIC, lw=0, label=NOISE
         )
         ax.plot(x, mu, color="black", lw=1.2, label="prediction")
-        if training_rows is not None:
+        if self.training_rows is not None:
             ax.plot(
-                np.asarray(training_rows[0]).ravel(),
-                np.asarray(training_rows[1]),
+                np.asarray(self.training_rows[0]).ravel(),
+                np.asarray(self.training_rows[1]),
                 ".",
                 color=ROWS,
                 ms=3,
@@ -181,16 +181,14 @@ class IntervalDisplay:
             )
         level = why.confidence_level[self.level]
         ax.set(
-            xlabel="x",
+            xlabel=self.xlabel,
             ylabel="y",
             title=f"{percent(level)} prediction interval and why it is wide",
         )
         ax.legend(frameon=False, fontsize=9)
-        self.ax_, self.figure_ = ax, ax.figure
-        return self
 
 
-class WidthDisplay:
+class WidthDisplay(Display):
     """Widths of all rows, sorted, split into noise and lack of data.
 
     Parameters
@@ -217,6 +215,8 @@ class WidthDisplay:
     >>> display.ax_.get_ylabel()
     'width of the 90 % interval'
     """
+
+    figsize = (7, 3.8)
 
     def __init__(
         self, aleatoric_width: Array, epistemic_width: Array, confidence_level: float
@@ -256,7 +256,7 @@ class WidthDisplay:
             The display.
         """
         why = explain(mapie, X, **explain_params)
-        _check_level(why, level)
+        level = check_level(why, level)
         return cls.from_predictions(
             why.aleatoric_width[:, level],
             why.epistemic_width[:, level],
@@ -292,20 +292,7 @@ class WidthDisplay:
         parts = np.asarray(aleatoric_width), np.asarray(epistemic_width)
         return cls(*parts, confidence_level).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-
-        Returns
-        -------
-        WidthDisplay
-            The display.
-        """
-        ax = new_axes(ax, figsize=(7, 3.8))
+    def _draw(self, ax: Any) -> None:
         total = self.aleatoric_width + self.epistemic_width
         order = np.argsort(total)
         share = (np.arange(len(total)) + 0.5) / len(total)
@@ -319,5 +306,3 @@ class WidthDisplay:
             ylim=(0, None),
         )
         ax.legend(frameon=False, fontsize=9, loc="upper left")
-        self.ax_, self.figure_ = ax, ax.figure
-        return self

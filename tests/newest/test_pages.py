@@ -1,0 +1,46 @@
+"""The Python of the documentation's pages runs, in order, page by page."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+DOCS = Path(__file__).parents[2] / "docs"
+PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
+# Pages that say that they go on from the names of the quick start.
+AFTER_QUICK_START = {"index", "user_guide"}
+# The pages show the defaults; here the networks are small.
+FAST = "ClapsRegressor(n_members=1, max_steps=40, tol=None, n_bins=0, "
+
+
+def blocks(page):
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    return [code.replace("ClapsRegressor(", FAST) for code in PYTHON.findall(text)]
+
+
+PAGES = sorted(
+    str(file.relative_to(DOCS).with_suffix(""))
+    for file in DOCS.rglob("*.md")
+    if "```python" in file.read_text(encoding="utf-8") and "_build" not in file.parts
+)
+
+
+def test_the_pages_with_code_are_there():
+    known = {"index", "quickstart", "user_guide", "own_model", "laplace", "large_data"}
+    assert known <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some blocks write files
+    names: dict = {}
+    if page in AFTER_QUICK_START:
+        assert "quickstart.md" in (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        code = blocks("quickstart") + blocks(page)
+    else:
+        code = blocks(page)
+    with torch.random.fork_rng():
+        for text in code:
+            exec(compile(text, f"{page}.md", "exec"), names)
+    assert names
