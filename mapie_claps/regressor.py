@@ -62,7 +62,7 @@ class ClapsRegressor(  # type: ignore[misc]
         Widths of the hidden layers before the representation.
     representation_size : int, default=64
         Size d of φ(x), the layer that both heads share.
-    n_members : int, default=9
+    n_members : int, default=6
         Networks trained side by side as one batched network, dealt out to ``views``.
         μ is their mean, aleatoric variance the geometric mean of their h², epistemic
         variance their mean φᵀΣφ plus the variance of μ over them; all are weighted by
@@ -168,7 +168,7 @@ class ClapsRegressor(  # type: ignore[misc]
         self,
         hidden_layer_sizes: tuple[int, ...] = (64, 64),
         representation_size: int = 64,
-        n_members: int = 9,
+        n_members: int = 6,
         views: tuple[str, ...] = VIEWS,
         scaling_rate: float = 3.0,
         n_bins: int = 16,

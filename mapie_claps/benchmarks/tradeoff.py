@@ -18,9 +18,8 @@ from ._scoring import interval_score
 
 DESCRIPTION = "interval score and fit time of cheaper and dearer settings"
 SETTINGS: dict[str, dict[str, Any]] = {
-    "default (n_members=9)": {},
-    "n_members=18": {"n_members": 18},
-    "n_members=6": {"n_members": 6},
+    "default (n_members=6)": {},
+    "n_members=12": {"n_members": 12},
     "n_members=3": {"n_members": 3},
     "n_members=1": {"n_members": 1},
     "max_steps=1000": {"max_steps": 1000},
@@ -30,7 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'views=("raw",)': {"views": ("raw",)},
     "scaling_rate=0": {"scaling_rate": 0.0},
 }
-REFERENCE = "default (n_members=9)"
+REFERENCE = "default (n_members=6)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
