@@ -19,8 +19,8 @@ def batch_size(n_rows: int) -> int:
 
 
 def max_steps(n_rows: int) -> int:
-    """Three steps per row, between 250 and 2,000."""
-    return max(250, min(2_000, 3 * n_rows))
+    """Three steps per row, half as many under 150 rows; between 120 and 2,000."""
+    return max(120, min(2_000, 3 * n_rows if n_rows >= 150 else 3 * n_rows // 2))
 
 
 def n_held_out(n_rows: int, validation_fraction: float) -> int:
