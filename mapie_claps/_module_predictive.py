@@ -56,6 +56,7 @@ def make_predictive(
     weight = sums.spread.weight
     value = _choose_prior_precision(
         _possible_choice(prior_precision, sums),
+        [slice(0, 1)],
         in_units(sums.moments, trained, unit, weight),
         trained,
         _last_layer_of_choice(last_layer, prior_precision, sums.structure),

@@ -142,10 +142,11 @@ class FirstLayer(BatchedLinear):
     def forward(self, x: Tensor) -> Tensor:  # (n, p) or (k, n, p) → (k, n, n_outputs)
         """Apply the layer of each member to what it sees of encoded inputs."""
         inputs = self._seen(x if x.ndim == 3 else x.expand(self.n_members, *x.shape))
-        weight = self.weight
-        if self.factor is not None:  # on the weights, which are fewer than the inputs
-            weight = weight * (1 + self.scaling_rate * self.factor)
-        return torch.baddbmm(self.bias, inputs, weight)
+        if self.factor is None:
+            return torch.baddbmm(self.bias, inputs, self.weight)
+        # On the weights, which are fewer than the inputs.
+        scaled = self.weight * (1 + self.scaling_rate * self.factor)
+        return torch.baddbmm(self.bias, inputs, scaled)
 
     def _seen(self, x: Tensor) -> Tensor:
         if self.view == "bins":

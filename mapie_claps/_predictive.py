@@ -92,7 +92,7 @@ def fit_predictive_model(
     structure: str,
 ) -> PredictiveModel:
     """Sums over the training rows, λ, and the posteriors of both likelihoods."""
-    trained = network.last_layer_weights()
+    trained, views = network.last_layer_weights(), network.members_by_view()
     held_out = feature_batch(
         network, X[held_out_rows], y[held_out_rows], weight[held_out_rows]
     )
@@ -102,11 +102,11 @@ def fit_predictive_model(
     batches = FeatureBatches(network, X, y, by_member)
     moments, plain = both_moments(batches, trained, structure)
     value = _choose_prior_precision(
-        prior_precision, network, moments, trained, last_layer, held_out
+        prior_precision, views, moments, trained, last_layer, held_out
     )
     without_held_out = make_posterior(moments, trained, last_layer, value)
-    nll_of_views = _nll_of_views(network, without_held_out, held_out)
-    member_weight = _member_weight(network, nll_of_views)
+    nll_of_views = _nll_of_views(views, without_held_out, held_out)
+    member_weight = _member_weight(views, nll_of_views)
     if held_out_rows.shape[1]:
         # Held-out rows were walked above with weight zero: they count once.
         more = both_moments([held_out], trained, structure)
@@ -121,28 +121,25 @@ def fit_predictive_model(
 
 
 def _nll_of_views(
-    network: HeteroscedasticNetwork,
-    posterior: LastLayerPosterior,
-    held_out: FeatureBatch,
+    parts: list[slice], posterior: LastLayerPosterior, held_out: FeatureBatch
 ) -> Tensor:
     """Mean held-out NLL of the members of each view; zero where no row is held out."""
-    parts = network.members_by_view()
     if held_out.y.shape[1] == 0:
         return posterior.mean.new_zeros(len(parts))
     by_member = held_out_nll(posterior, held_out)
     return torch.stack([by_member[part].mean() for part in parts])
 
 
-def _member_weight(network: HeteroscedasticNetwork, nll_of_views: Tensor) -> Tensor:
+def _member_weight(parts: list[slice], nll_of_views: Tensor) -> Tensor:
     """Weights (K,) of the members: equal in a view, by likelihood between views."""
-    sizes = [part.stop - part.start for part in network.members_by_view()]
+    sizes = [part.stop - part.start for part in parts]
     by_member = nll_of_views.repeat_interleave(torch.tensor(sizes))
     return torch.softmax(-SHARPNESS * by_member, dim=0)
 
 
 def _choose_prior_precision(
     prior_precision: float | str,
-    network: HeteroscedasticNetwork,
+    views: list[slice],  # members that share a view
     moments: LastLayerMoments,
     trained: Tensor,
     last_layer: str,
@@ -161,16 +158,12 @@ def _choose_prior_precision(
         )
     if held_out.y.shape[1] == 0:
         return 1.0  # too few rows to hold any out: the value of the paper
-    # A soft minimum over the views: λ serves those that will have the weight.
-    return minimise_over_prior_precision(
-        lambda value: (
-            -float(
-                (
-                    -SHARPNESS * _nll_of_views(network, posterior(value), held_out)
-                ).logsumexp(dim=0)
-            )
-        )
-    )
+
+    def soft_minimum(value: float) -> float:  # λ serves the views that have the weight
+        nll = _nll_of_views(views, posterior(value), held_out)
+        return -float((-SHARPNESS * nll).logsumexp(dim=0))
+
+    return minimise_over_prior_precision(soft_minimum)
 
 
 def _residual_variance(

@@ -220,6 +220,12 @@ def _decode_regressor(state: dict[str, Any], context: _Context) -> ClapsRegresso
     n_members, size = network.n_members, network.representation_size
     _check_posterior(estimator.model_.posterior, n_members, size)
     _check_posterior(estimator.model_.homoscedastic, n_members, size)
+    weight = estimator.model_.member_weight
+    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
+        raise FileFormatError(
+            f"Got a member_weight of shape {tuple(weight.shape)} and type "
+            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
+        )
     return estimator
 
 

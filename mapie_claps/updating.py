@@ -138,6 +138,7 @@ def with_sums(estimator: Fitted, sums: LastLayerSums) -> Fitted:
             make_posterior(sums.moments, trained, model.posterior.last_layer, value),
             make_posterior(sums.plain / variance, trained, "trained", value),
             variance,
+            model.member_weight,
         )
     )
     return other

@@ -289,6 +289,11 @@ def wrong_shape(config, tensors, metadata):
     tensors[name] = tensors[name][:, :-1].contiguous()
 
 
+def wrong_member_weight(config, tensors, metadata):
+    name = "fitted.model_.member_weight"
+    tensors[name] = tensors[name][:-1].contiguous()
+
+
 def wrong_network(config, tensors, metadata):
     name = "fitted.model_.network.state.trunk.0.bias"
     tensors[name] = tensors[name][:, :, :-1].contiguous()

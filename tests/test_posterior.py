@@ -237,8 +237,9 @@ def test_views_are_weighted_by_their_held_out_likelihood(sizes):
     ends = np.cumsum(sizes)
     by_view = [np.mean(nll[e - s : e]) for e, s in zip(ends, sizes, strict=True)]
     shares = np.repeat(np.exp(-10.0 * np.array(by_view)), sizes)
-    nll_of_views = _predictive._nll_of_views(network, posterior, rows)
-    found = _predictive._member_weight(network, nll_of_views)
+    views = network.members_by_view()
+    nll_of_views = _predictive._nll_of_views(views, posterior, rows)
+    found = _predictive._member_weight(views, nll_of_views)
     np.testing.assert_allclose(found, shares / shares.sum(), rtol=1e-8)
 
 
