@@ -1,9 +1,12 @@
 """Rules by which the defaults of ``ClapsRegressor`` adapt to the data."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from ._training import TrainingConfig
 
 MIN_ROWS_TO_HOLD_OUT = 20
 MAX_HELD_OUT_ROWS = 4_000
@@ -21,6 +24,24 @@ def batch_size(n_rows: int) -> int:
 def max_steps(n_rows: int) -> int:
     """Three steps per row, half as many under 150 rows; between 120 and 2,000."""
     return max(120, min(2_000, 3 * n_rows if n_rows >= 150 else 3 * n_rows // 2))
+
+
+def training_config(params: dict[str, Any], n_rows: int) -> TrainingConfig:
+    """How to train, with every "auto" resolved."""
+    resolved = {"max_steps": max_steps(n_rows), "batch_size": batch_size(n_rows)}
+    resolved |= {k: params[k] for k in resolved if params[k] != "auto"}
+    return TrainingConfig(
+        **resolved,
+        learning_rate=float(params["learning_rate"]),
+        weight_decay=float(params["weight_decay"]),
+        schedule=params["schedule"],
+        beta=float(params["beta"]),
+        dropout=float(params["dropout"]),
+        patience=params["patience"],
+        n_evaluations=20,
+        tol=params["tol"],
+        verbose=params["verbose"],
+    )
 
 
 def n_held_out(n_rows: int, validation_fraction: float) -> int:

@@ -16,6 +16,7 @@ from ._backbone import are_tokens, wrap
 from ._batches import Batch, batches_of, check_can_be_walked_again, is_batches
 from ._compat import validate_data
 from ._feature_network import FeatureNetwork
+from ._inputs import draw_seed
 from ._module_parameters import check_module_parameters
 from ._module_predictive import make_predictive
 from ._parameters import check_prior_precision, check_scale
@@ -23,7 +24,6 @@ from ._predictive_mixin import PredictiveMixin
 from ._saving import SaveMixin
 from ._sums import LastLayerSums
 from ._validation import check_some_weight
-from .regressor import _draw_seed
 
 __all__ = ["ClapsModule"]
 
@@ -283,7 +283,7 @@ class ClapsModule(  # type: ignore[misc]
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
         check_module_parameters(self.get_params(deep=False))
-        self.seed_ = _draw_seed(self.random_state)
+        self.seed_ = draw_seed(self.random_state)
 
         def walk() -> Iterator[Batch]:
             return batches_of(

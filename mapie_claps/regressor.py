@@ -9,13 +9,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _recipe
 from ._compat import validate_data
+from ._inputs import check_training_data, draw_seed, fit_scalers
 from ._network import VIEWS, HeteroscedasticNetwork, PiecewiseLinearEncoding
 from ._parameters import (
     check_parameters,
@@ -28,12 +27,11 @@ from ._posterior import rows_per_batch
 from ._predictive import PredictiveModel, fit_predictive_model
 from ._predictive_mixin import PredictiveMixin, PredictiveVariance
 from ._saving import SaveMixin
-from ._training import Rows, TrainingConfig, TrainingResult, split_rows, train
+from ._training import Rows, TrainingResult, split_rows, train
 
 __all__ = ["ClapsRegressor", "PredictiveVariance"]
 
 Array = NDArray[np.float64]
-SMALLEST_RANGE = 1e-152  # of y: its square must be a number
 CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
 
 
@@ -341,9 +339,9 @@ class ClapsRegressor(  # type: ignore[misc]
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Fit this object, which is a copy that nobody else sees."""
         check_parameters(self.get_params(deep=False))
-        X_, y_, weight = self._check_data(X, y, sample_weight)
-        self._fit_scalers(X_, y_, weight)
-        generator = torch.Generator().manual_seed(_draw_seed(self.random_state))
+        X_, y_, weight = check_training_data(self, X, y, sample_weight)
+        self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight)
+        generator = torch.Generator().manual_seed(draw_seed(self.random_state))
         Xs, ys = self._scaled(X_), self._scaled_target(y_)
         ws = torch.from_numpy(weight)
 
@@ -375,56 +373,6 @@ class ClapsRegressor(  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-    def _check_data(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
-    ) -> tuple[Array, Array, Array]:
-        """Rows of positive weight, in float64; weights have mean one."""
-        X_, y_ = validate_data(
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            order="C",
-            y_numeric=True,
-            ensure_min_samples=2,
-        )
-        y_ = np.asarray(y_, dtype=np.float64)
-        weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
-        if weight.min() < 0:
-            raise ValueError(
-                f"Got sample_weight with a negative value, {weight.min()!r}. Use zero "
-                "to leave a row out."
-            )
-        kept = weight > 0
-        if kept.sum() < 2:
-            raise ValueError(
-                f"Got sample_weight with {int(kept.sum())} positive weights, but "
-                "expected at least 2. Leave sample_weight out to weigh rows alike."
-            )
-        if not kept.all():
-            X_, y_, weight = X_[kept], y_[kept], weight[kept]
-        return X_, y_, weight / weight.mean()
-
-    def _fit_scalers(self, X: Array, y: Array, weight: Array) -> None:
-        """Standardise by the training rows; a constant keeps its unit."""
-        uniform = None if (weight == 1).all() else weight
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.scaler_X_ = StandardScaler().fit(X, sample_weight=uniform)
-            self.scaler_y_ = StandardScaler().fit(y[:, None], sample_weight=uniform)
-        if y.min() != y.max() and np.ptp(y) < SMALLEST_RANGE:
-            raise ValueError(
-                f"Got y with a range of {np.ptp(y)!r}, whose square underflows. "
-                "Multiply y by a constant, for example 1e150."
-            )
-        for name, scaler in (("X", self.scaler_X_), ("y", self.scaler_y_)):
-            bad = ~np.isfinite(scaler.scale_) | ~np.isfinite(scaler.mean_)
-            if bad.any():
-                raise ValueError(
-                    f"Got {name} whose values overflow when squared (column "
-                    f"{int(np.flatnonzero(bad)[0])}). Divide them by a constant, for "
-                    "example 1e100."
-                )
 
     def _scaled(self, X: Array) -> Tensor:
         """Standardised, clipped inputs in float64."""
@@ -463,24 +411,6 @@ class ClapsRegressor(  # type: ignore[misc]
         generator: torch.Generator,
     ) -> TrainingResult:
         """Train in float32 on the device."""
-        n = len(X)
-        config = TrainingConfig(
-            max_steps=(
-                _recipe.max_steps(n) if self.max_steps == "auto" else self.max_steps
-            ),
-            batch_size=(
-                _recipe.batch_size(n) if self.batch_size == "auto" else self.batch_size
-            ),
-            learning_rate=float(self.learning_rate),
-            weight_decay=float(self.weight_decay),
-            schedule=self.schedule,
-            beta=float(self.beta),
-            dropout=float(self.dropout),
-            patience=self.patience,
-            n_evaluations=20,
-            tol=self.tol,
-            verbose=self.verbose,
-        )
         uniform = bool((weight == 1).all())
         return train(
             network,
@@ -488,7 +418,7 @@ class ClapsRegressor(  # type: ignore[misc]
             y.float(),
             None if uniform else weight.float(),
             rows,
-            config,
+            _recipe.training_config(self.get_params(deep=False), len(X)),
             generator,
             choose_device(self.device),
         )
@@ -519,10 +449,3 @@ class ClapsRegressor(  # type: ignore[misc]
         out[0] = out[0] * unit + self.scaler_y_.mean_[0]
         out[1:] *= unit**2
         return (out[0], out[0], out[0]) if only_mu else (out[0], out[1], out[2])
-
-
-def _draw_seed(random_state: int | np.random.RandomState | None) -> int:
-    """A seed for torch, without touching numpy's global generator."""
-    if random_state is None:
-        return int(np.random.default_rng().integers(2**31))
-    return int(check_random_state(random_state).randint(2**31 - 1))

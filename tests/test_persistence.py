@@ -329,6 +329,7 @@ def deep(config, tensors, metadata):
         (foreign_format, "did not write"),
         (wrong_dtype, r"mean has shape .* torch\.float32"),
         (wrong_shape, "scale has shape"),
+        (wrong_member_weight, "Cannot load"),
         (wrong_network, "Cannot load"),
         (missing_tensor, r"posterior\.mean"),
         (unknown_parameter, "colour"),
