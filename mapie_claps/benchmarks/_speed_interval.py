@@ -46,6 +46,7 @@ def plain_interval(model: ClapsRegressor, X: Array, q: float) -> Array:
     """μ ± q√v: the forward pass and the quadratic form, written down plainly."""
     network, posterior = model.model_.network, model.model_.posterior
     weights, factor = posterior.mean[..., None], posterior.scale
+    w = model.model_.member_weight
     mean = torch.from_numpy(model.scaler_X_.mean_)
     scale = torch.from_numpy(model.scaler_X_.scale_)
     out = torch.empty(len(X), 2, dtype=torch.float64)
@@ -56,9 +57,10 @@ def plain_interval(model: ClapsRegressor, X: Array, q: float) -> Array:
         phi = network.features(network.encoding(z))
         mu = (phi @ weights[:, :-1] + weights[:, -1:]).squeeze(-1)
         root = phi @ factor[:, :-1] + factor[:, -1:]
-        v = (network.noise_variance(phi) + root.square().sum(-1)).mean(0)
-        v += mu.var(0, correction=0)
-        centre, half = mu.mean(0), q * v.sqrt()
+        centre = w @ mu
+        v = (w @ network.noise_variance(phi).log()).exp() + w @ root.square().sum(-1)
+        v += w @ (mu - centre).square()
+        half = q * v.sqrt()
         rows[:] = _ends(centre, half, model.scaler_y_)
     return out.numpy()
 
@@ -78,7 +80,7 @@ def intervals(settings: Settings) -> Iterator[Result]:
 def _against_plain(settings: Settings) -> Iterator[Result]:
     n = settings.size(10**6, 2000)
     X = make_rows(n, 2)[0]
-    for members in (1, 8):
+    for members in (1, ClapsRegressor().n_members):
         mapie = calibrated(1000, n_members=members)
         model = mapie._mapie_regressor.estimator_.single_estimator_
         times = best_of(

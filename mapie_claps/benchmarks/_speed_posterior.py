@@ -75,9 +75,10 @@ def as_member(network: TwoHeads) -> HeteroscedasticNetwork:
         1,
         FLOOR,
         torch.Generator().manual_seed(0),
+        ("raw",),
     ).double()
     sources = [network.body[0], network.body[2], network.mean, network.noise]
-    targets = [*member.trunk, member.mean_head, member.noise_head]
+    targets = [*member.first, *member.trunk, member.mean_head, member.noise_head]
     with torch.no_grad():
         for source, target in zip(sources, targets, strict=True):
             target.weight[0] = source.weight.T  # type: ignore[operator, union-attr]
