@@ -25,10 +25,11 @@ def test_scales_by_hand():
         np.array([[0.0, 1.0], [2.0, 1.0]]),
         np.array([[1.0, 1.0], [3.0, 1.0]]),
         np.array([[0.5, 0.0], [0.5, 0.2]]),
+        np.array([0.25, 0.75]),
     )
     (((mu, v), _),) = SCALES["all members, all"](part, part)
-    np.testing.assert_allclose(mu, [1, 1])
-    np.testing.assert_allclose(v, [2 + 1 + 0.5, 1 + 0 + 0.1])
+    np.testing.assert_allclose(mu, [1.5, 1])
+    np.testing.assert_allclose(v, [3**0.75 + 0.75 + 0.5, 1 + 0 + 0.15])
     alone = SCALES["one member, h² + Laplace"](part, part)
     np.testing.assert_allclose(alone[1][0][1], [3.5, 1.2])
 
@@ -49,8 +50,8 @@ def test_tradeoff_table_by_hand():
     row = {"dataset": "a", "seed": 0, "interval_score": 2.0, "fit_seconds": 1.0}
     rows = [
         row | {"method": m, "interval_score": s}
-        for m, s in (("default (n_members=8)", 2.0), ("n_members=1", 3.0))
+        for m, s in (("default (n_members=6)", 2.0), ("n_members=1", 3.0))
     ]
     text = tradeoff_report(rows)
-    assert "n_members=16" not in text
+    assert "n_members=12" not in text
     assert "| `n_members=1` | 1.500 | 1.000 |" in text
