@@ -198,6 +198,17 @@ def report(rows: Sequence[Row]) -> str:
                 for field in ("region_coverage", "coverage")
             ]
             lines.append("| " + " | ".join([mode, method, *cells, *covered]) + " |")
+    for mode in MODES:
+        both, spread = (f"{mode}, all members, {v}" for v in ("all", "h² + spread"))
+        cells = [
+            _ratio(by_key, datasets, seeds, both, spread, field)
+            for field in ("interval_score", "region_score")
+        ]
+        lines += [
+            "",
+            f"Laplace on top of the spread ({mode}): {cells[0]}, inside the region "
+            f"{cells[1]}.",
+        ]
     lines += [
         "",
         f"{len(datasets)} data sets ({', '.join(datasets)}), "

@@ -43,7 +43,9 @@ def test_ratios_are_paired():
         for mode in ("sparse", "ordinary")
         for method in SCALES
     ]
-    assert "| sparse | one member, h² + Laplace | 0.500 ± 0.000 | 0.500" in report(rows)
+    text = report(rows)
+    assert "| sparse | one member, h² + Laplace | 0.500 ± 0.000 | 0.500" in text
+    assert "Laplace on top of the spread (sparse): 1.000 ± 0.000, inside" in text
 
 
 def test_tradeoff_table_by_hand():

@@ -100,7 +100,7 @@ def test_rivals_of_the_posterior_take_the_same_network_and_rows():
     np.testing.assert_allclose(la.H[:-1, :-1].detach().numpy(), gram, rtol=1e-5)
     scale = fit_ours(as_member(network), X, y)[0]
     weighted = module.sums_.moments.gram[0]
-    precision = (weighted + np.eye(7)).numpy()
+    precision = weighted.numpy() + np.eye(7)
     np.testing.assert_allclose(
         np.linalg.inv((scale @ scale.mT).numpy()), precision, rtol=1e-8, atol=1e-8
     )
