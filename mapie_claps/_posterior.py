@@ -129,7 +129,10 @@ def posterior_scale(gram: Tensor, prior_precision: float) -> Tensor:
         sound = bool(torch.isfinite(scale).all())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         sound = False
-    return scale if sound else torch.stack([_factor(p) for p in precision])
+    # Contiguous, as a file brings it back: products then agree to the last bit.
+    if sound:
+        return scale.contiguous()
+    return torch.stack([_factor(p) for p in precision])
 
 
 def _factor(precision: Tensor) -> Tensor:

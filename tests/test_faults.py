@@ -63,10 +63,15 @@ def test_ctrl_c_in_the_middle_of_training(data, fitted, monkeypatch):
 
     model = tiny(prior_precision=1.0, last_layer="trained").fit(X[:60], y[:60])
     before = predictions(model, X)
-    with monkeypatch.context() as patch:
-        patch.setattr(_training._Trainer, "_step", step)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(X, y)
+    # A process started in the background is born deaf to the signal.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(_training._Trainer, "_step", step)
+            with pytest.raises(KeyboardInterrupt):
+                model.fit(X, y)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert 10 <= len(steps) < 60
     np.testing.assert_array_equal(predictions(model, X), before)
     np.testing.assert_array_equal(
