@@ -17,7 +17,7 @@ from mapie_claps import ClapsRegressor
 from mapie_claps.datasets import NOISY, SPARSE, make_heteroscedastic_sparse
 
 train = make_heteroscedastic_sparse(500, keep_probability=0.0, random_state=0)
-model = ClapsRegressor(n_bins=0, max_steps=300, tol=None, random_state=0)
+model = ClapsRegressor(views=("raw",), max_steps=300, tol=None, random_state=0)
 model.fit(train.X, train.y)
 
 x = np.linspace(-4, 4, 300)

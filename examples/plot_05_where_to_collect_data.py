@@ -33,7 +33,7 @@ def fit(X, y, seed):
         hidden_layer_sizes=(32,),
         representation_size=32,
         n_members=4,
-        n_bins=0,  # few columns and a gap: see the page on limits
+        views=("raw",),  # few columns and a gap: see the page on limits
         max_steps=200,
         batch_size=64,
         tol=None,

@@ -32,7 +32,7 @@ def test_every_test_on_the_page_exists():
 
 def test_every_function_on_the_page_exists():
     public = re.findall(r"\{(?:class|func|meth)\}`~?([\w.]+)`", PAGE)
-    private = re.findall(r"`(\w+)` in `(\w+)\.py`", PAGE)
+    private = re.findall(r"`([\w.]+)` in `(\w+)\.py`", PAGE)
     assert len(public) > 5
     assert len(private) > 1
     for path in public:

@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
     "hidden_layer_sizes": (8,),
     "representation_size": 4,
     "n_members": 1,
-    "n_bins": 0,
+    "views": ("raw",),
     "max_steps": 15,
     "tol": None,
     "prior_precision": 1.0,

@@ -78,7 +78,7 @@ def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
             hidden_layer_sizes=(SIZE,),
             representation_size=SIZE,
             n_members=1,
-            n_bins=0,
+            views=("raw",),
             max_steps=500,
             tol=None,
             random_state=0,

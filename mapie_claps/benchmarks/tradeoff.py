@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from ..conformity_score import ClapsScore
 from ..regressor import ClapsRegressor
-from ._data import PAPER_DATASETS, load_diabetes_rows, load_named
+from ._data import PAPER_DATASETS, Dataset, Split, load_diabetes_rows, load_named
 from ._data import split_rows as split_dataset
+from ._generated import GENERATED, generate
 from ._runs import Row, append_row, key_of, read_rows
 from ._scoring import interval_score
 
@@ -36,7 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="CSV files, target last")
-    add("--datasets", nargs="+", metavar="NAME", default=list(PAPER_DATASETS))
+    add("--datasets", nargs="+", metavar="NAME", help="the paper's eight if not given")
+    add(
+        "--generated",
+        action="store_true",
+        help="the eight generated sets; beside the others if --data or --datasets is "
+        "given, else alone",
+    )
     add("--seeds", type=int, default=2, metavar="N", help="splits 0 to N − 1 (2)")
     add("--max-rows", type=int, default=5000, metavar="N", help="rows per split (5000)")
     add("--out", type=Path, default=Path("benchmark_tradeoff"), metavar="FOLDER")
@@ -45,36 +52,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table."""
-    from mapie.regression import SplitConformalRegressor
-
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     finished = {key_of(row) for row in read_rows(out)}
-    names = ["diabetes"] if arguments.smoke else arguments.datasets
+    extra = {"max_steps": 10} if arguments.smoke else {}
     for seed in range(1 if arguments.smoke else arguments.seeds):
-        for name in names:
-            smoke = arguments.smoke
-            data = load_diabetes_rows() if smoke else load_named(name, arguments.data)
+        for data in _datasets(arguments, seed):
             split = split_dataset(data, seed, arguments.max_rows)
             for method, params in SETTINGS.items():
-                if (name, seed, method) in finished:
-                    continue
-                model = ClapsRegressor(random_state=seed, tol=None, **params)
-                if smoke:
-                    model.set_params(max_steps=10)
-                start = time.perf_counter()
-                model.fit(split.X_train, split.y_train)
-                seconds = time.perf_counter() - start
-                mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
-                mapie.conformalize(split.X_cal, split.y_cal)
-                bounds = mapie.predict_interval(split.X_test)[1][:, :, 0]
-                score = interval_score(bounds[:, 0], bounds[:, 1], split.y_test, 0.1)
-                row = {"dataset": name, "seed": seed, "method": method}
-                append_row(out, row | {"interval_score": score, "fit_seconds": seconds})
+                if (data.name, seed, method) not in finished:
+                    row = {"dataset": data.name, "seed": seed, "method": method}
+                    append_row(out, row | measure(split, seed, params | extra))
     text = report(read_rows(out))
     (out / "tradeoff.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     return 0
+
+
+def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
+    """The data sets asked for; the seed draws the rows of the generated ones."""
+    generated = list(GENERATED) if arguments.generated else []
+    if arguments.smoke:
+        yield load_diabetes_rows()
+        return
+    alone = generated and not (arguments.data or arguments.datasets)
+    for name in [] if alone else arguments.datasets or PAPER_DATASETS:
+        yield load_named(name, arguments.data)
+    for name in generated:
+        yield generate(name, seed)
+
+
+def measure(split: Split, seed: int, params: dict[str, Any]) -> Row:
+    """Interval score at level 0.9 and fit time of one setting on one split."""
+    from mapie.regression import SplitConformalRegressor
+
+    model = ClapsRegressor(random_state=seed, tol=None).set_params(**params)
+    start = time.perf_counter()
+    model.fit(split.X_train, split.y_train)
+    seconds = time.perf_counter() - start
+    mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
+    mapie.conformalize(split.X_cal, split.y_cal)
+    bounds = mapie.predict_interval(split.X_test)[1][:, :, 0]
+    score = interval_score(bounds[:, 0], bounds[:, 1], split.y_test, 0.1)
+    return {"interval_score": score, "fit_seconds": seconds}
 
 
 def report(rows: Sequence[Row]) -> str:

@@ -3,9 +3,40 @@
 import numpy as np
 import pytest
 
+from mapie_claps.benchmarks import tradeoff
 from mapie_claps.benchmarks.__main__ import main
+from mapie_claps.benchmarks._generated import GENERATED, generate
+from mapie_claps.benchmarks._runs import read_rows
 from mapie_claps.benchmarks.epistemic import SCALES, Parts, report
+from mapie_claps.benchmarks.tradeoff import REFERENCE
 from mapie_claps.benchmarks.tradeoff import report as tradeoff_report
+
+# Shape, first and last entry of X, first and last entry and mean of y for seed 0, from
+# the prototypes with which the recipe was chosen.
+OF_THE_PROTOTYPES = {
+    "geo": ((5000, 8), 0.7249388431, -116.064186, 1.094746621, 0.7803494225, 0.8838134),
+    "mix": ((1030, 8), 353.0599803, 365, 42.27334637, 36.43491473, 34.48543656),
+    "trees": ((5000, 10), 0.4389028, -0.2334482, -1.26615038, -1.570647315, -0.4032477),
+    "simul": ((5000, 15), 4281.259315, 3.0000081, 0.968, 0.975, 0.9753952),
+    "count": ((5000, 12), 4, 0.2626283771, 227, 13, 192.8846),
+    "grade": ((1600, 11), 2.761278833, 0.7499664685, 5, 5, 5.71375),
+    "fried": (
+        (1500, 10),
+        0.4708068717,
+        0.2155105,
+        18.98168851,
+        15.74912375,
+        14.6566805,
+    ),
+    "wave": (
+        (1500, 5),
+        618.8294424,
+        0.000405637292,
+        104.7957058,
+        87.97949574,
+        106.9645,
+    ),
+}
 
 
 @pytest.mark.parametrize("command", ["epistemic", "tradeoff"])
@@ -52,8 +83,45 @@ def test_tradeoff_table_by_hand():
     row = {"dataset": "a", "seed": 0, "interval_score": 2.0, "fit_seconds": 1.0}
     rows = [
         row | {"method": m, "interval_score": s}
-        for m, s in (("default (n_members=6)", 2.0), ("n_members=1", 3.0))
+        for m, s in ((REFERENCE, 2.0), ("n_members=1", 3.0))
     ]
     text = tradeoff_report(rows)
     assert "n_members=12" not in text
     assert "| `n_members=1` | 1.500 | 1.000 |" in text
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_sets_are_those_of_the_prototypes(name):
+    shape, *expected = OF_THE_PROTOTYPES[name]
+    data = generate(name, seed=0)
+    assert data.name == name
+    assert data.X.shape == shape
+    assert data.y.shape == shape[:1]
+    found = [data.X[0, 0], data.X[-1, -1], data.y[0], data.y[-1], data.y.mean()]
+    np.testing.assert_allclose(found, expected, rtol=2e-7)
+
+
+def test_the_seed_draws_the_rows_of_one_law():
+    one, same, other = (generate("trees", seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.y, same.y)
+    assert not np.array_equal(one.y, other.y)
+    assert abs(one.y.mean() - other.y.mean()) < 0.1 * one.y.std()
+
+
+@pytest.mark.parametrize("beside_a_file", [False, True])
+def test_tradeoff_on_generated_sets(beside_a_file, tmp_path, monkeypatch, capsys):
+    quick = {"max_steps": 5, "n_members": 1}
+    settings = {REFERENCE: quick, "n_members=1": quick}
+    monkeypatch.setattr(tradeoff, "SETTINGS", settings)
+    few = {name: GENERATED[name] for name in ("grade", "wave")}
+    monkeypatch.setattr(tradeoff, "GENERATED", few)
+    arguments = ["--generated", "--seeds", "1", "--max-rows", "100"]
+    if beside_a_file:
+        rows = [f"{i},{i % 7}" for i in range(100)]
+        (tmp_path / "own.csv").write_text("\n".join(["x,y", *rows]))
+        arguments += ["--data", str(tmp_path), "--datasets", "own"]
+    out = tmp_path / "out"
+    assert main(["tradeoff", *arguments, "--out", str(out)]) == 0
+    names = [*few, "own"] if beside_a_file else [*few]
+    assert {row["dataset"] for row in read_rows(out)} == set(names)
+    assert "| `n_members=1` | 1.000 | " in capsys.readouterr().out
