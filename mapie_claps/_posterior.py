@@ -129,7 +129,9 @@ def posterior_scale(gram: Tensor, prior_precision: float) -> Tensor:
         sound = bool(torch.isfinite(scale).all())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         sound = False
-    return scale if sound else torch.stack([_factor(p) for p in precision])
+    scale = scale if sound else torch.stack([_factor(p) for p in precision])
+    # As files hold it: products of transposed tensors differ in the last bit.
+    return scale.contiguous()
 
 
 def _factor(precision: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
 
-from mapie_claps import _predictive, _training, regressor
+from mapie_claps import _inputs, _predictive, _training, regressor
 
 STAGES = {
-    "scaling": (regressor, "StandardScaler"),
+    "scaling": (_inputs, "StandardScaler"),
     "splitting": (regressor, "split_rows"),
     "training": (regressor, "train"),
     "a step": (_training._Trainer, "_step"),
