@@ -68,6 +68,11 @@ def group_columns(
 ) -> dict[str, Any]:
     """Columns of ``summarise``."""
     bounds = np.stack([why.lower, why.upper], axis=1)
+    if y.shape != (len(bounds),):
+        raise ValueError(
+            f"Got y of shape {y.shape} for {len(bounds)} rows of X, but expected one "
+            "number per row. Pass the targets of these rows, as one column."
+        )
     rows = []
     for name, mask in _group_masks(groups, len(bounds)):
         inside, levels = bounds[mask], np.asarray(why.confidence_level)
@@ -113,4 +118,18 @@ def _group_masks(
             f"Got groups of shape {labels.shape} for {n} rows, but expected one label "
             "per row. Pass for example a column of X."
         )
-    return masks + [(label, labels == label) for label in np.unique(labels).tolist()]
+    missing = sum(label is None or label != label for label in labels.tolist())
+    if missing:
+        raise ValueError(
+            f"Got groups with {missing} missing labels (None or NaN), but expected one "
+            "label per row. Give these rows a label of their own."
+        )
+    return masks + [(label, labels == label) for label in _distinct(labels)]
+
+
+def _distinct(labels: NDArray[Any]) -> list[Any]:
+    """Labels in order; in that of their names where they have no common one."""
+    try:
+        return list(np.unique(labels).tolist())
+    except TypeError:
+        return sorted(set(labels.tolist()), key=str)

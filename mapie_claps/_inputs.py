@@ -12,6 +12,7 @@ from ._compat import validate_data
 
 Array = NDArray[np.float64]
 SMALLEST_RANGE = 1e-152  # of y: its square must be a number
+SMALLEST_WEIGHT = 1e-152  # in units of the mean weight, for the same reason
 
 
 def check_training_data(
@@ -42,7 +43,21 @@ def check_training_data(
         )
     if not kept.all():
         X_, y_, weight = X_[kept], y_[kept], weight[kept]
-    return X_, y_, weight / weight.mean()
+    return X_, y_, _with_mean_one(weight)
+
+
+def _with_mean_one(weight: Array) -> Array:
+    """Positive weights in units of their mean."""
+    with np.errstate(over="ignore"):
+        mean = weight.mean()
+    relative: Array = weight / mean
+    if not np.isfinite(mean) or relative.min() < SMALLEST_WEIGHT:
+        raise ValueError(
+            f"Got sample_weight from {weight.min():g} to {weight.max():g}, whose sum "
+            "overflows or whose ratios underflow. Divide the weights by a constant, "
+            "and set the smallest to zero, which leaves these rows out."
+        )
+    return relative
 
 
 def fit_scalers(

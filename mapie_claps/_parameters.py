@@ -129,7 +129,7 @@ def _check_views(value: object) -> None:
         isinstance(value, str)
         or not isinstance(value, Sequence)
         or not value
-        or not set(value) <= set(VIEWS)
+        or any(view not in VIEWS for view in value)
         or len(set(value)) < len(value)
     ):
         raise_for(

@@ -18,6 +18,8 @@ from ._recipe import MAX_HELD_OUT_ROWS
 
 __all__ = ["LastLayerSums"]
 
+LARGEST = 1e150  # its square, and sums of such squares, are numbers
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -56,6 +58,11 @@ def spread_of(values: Tensor, weight: Tensor) -> Spread:  # (n,), (n,)
     total = float(weight.sum())
     if total == 0:
         return Spread()
+    if float(values.abs().max()) > LARGEST:
+        raise ValueError(
+            "Got y whose values overflow when squared. Divide them by a constant, for "
+            "example 1e100, or leave these rows out."
+        )
     mean = float((weight * values).sum()) / total
     return Spread(total, mean, float((weight * (values - mean).square()).sum()))
 

@@ -317,9 +317,10 @@ class _Trainer:
             torch.isfinite(validation_loss).all()
         ):
             raise TrainingDivergedError(
-                f"Training diverged: the loss is {training_loss!r} after {step} steps "
-                f"with learning_rate={self.config.learning_rate!r}. Lower "
-                "learning_rate, raise variance_floor, or look for extreme values in y."
+                f"Training diverged: the loss is {training_loss!r} (on held-out rows "
+                f"{float(validation_loss.mean())!r}) after {step} steps with "
+                f"learning_rate={self.config.learning_rate!r}. Lower learning_rate, "
+                "raise variance_floor, or look for extreme values in y."
             )
         self.result.loss_curve.append(training_loss)
         if self.rows.held_out.shape[1]:

@@ -126,7 +126,7 @@ class HeteroscedasticGGN(GGNInterface):
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
         loss, root = self._weighted_batch(x, y)
-        return loss, _gram(root)
+        return loss, root.T @ root
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -217,16 +217,6 @@ class HeteroscedasticGGN(GGNInterface):
             "Pass backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give "
             "the network a method noise_variance(x)."
         )
-
-
-def _gram(root: Tensor) -> Tensor:  # (n, d) → (d, d)
-    """RᵀR: one factor for both sides, so symmetric and ≥ 0."""
-    if root.device.type != "cpu":
-        return root.T @ root
-    # NumPy gives a product of an array with its own transpose to BLAS's syrk, half the
-    # work of the general product, which is all that torch knows.
-    array = root.numpy()
-    return torch.from_numpy(array.T @ array)
 
 
 def _weighted(phi: Tensor, root_w: Tensor, bias: bool) -> Tensor:

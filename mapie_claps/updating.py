@@ -124,6 +124,7 @@ def with_sums(estimator: Fitted, sums: LastLayerSums) -> Fitted:
     True
     """
     check_is_fitted(estimator, "model_")
+    _check_sums(estimator, sums)
     other = copy.copy(estimator)
     if isinstance(other, ClapsModule):
         other._set_sums(sums)
@@ -182,6 +183,22 @@ def update_posterior(estimator: Fitted, X: Any, y: Any = None) -> Fitted:
     True
     """
     return with_sums(estimator, sums_of(estimator) + partial_sums(estimator, X, y))
+
+
+def _check_sums(estimator: ClapsRegressor | ClapsModule, sums: object) -> None:
+    """Raise for sums that cannot be those of this estimator."""
+    if not isinstance(sums, LastLayerSums):
+        raise TypeError(
+            f"Got sums of type {type(sums).__name__}, but expected LastLayerSums. Make "
+            "them with partial_sums or sums_of."
+        )
+    found = tuple(sums.moments.gram.shape)
+    expected = tuple(estimator.model_.posterior.moments.gram.shape)
+    if found != expected:
+        raise ValueError(
+            f"Got sums of shape {found}, but this estimator has sums of shape "
+            f"{expected}. Make them with partial_sums or sums_of of this estimator."
+        )
 
 
 @torch.no_grad()

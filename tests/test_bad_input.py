@@ -53,6 +53,8 @@ def test_training_data(bad_X, bad_y, message):
             "Got sample_weight with 1 positive weights, but expected at least",
         ),
         (with_value(np.nan, np.ones(40)), "sample_weight contains NaN"),
+        (np.full(40, 1e308), "Got sample_weight from 1e.308 .*sum overflows"),
+        (with_value(1e300, np.full(40, 1e-300)), "Got sample_weight .*underflow"),
     ],
 )
 def test_sample_weight(weight, message):
@@ -73,6 +75,12 @@ def test_sample_weight(weight, message):
         ("hidden_layer_sizes", (64, 0.5), "an integer of at least 1"),
         ("representation_size", 0, "an integer of at least 1"),
         ("n_members", 0, "an integer of at least 1"),
+        *(
+            ("views", value, "a tuple of one or more of")
+            for value in ("raw", (), ("raw", "raw"), ("x",), (["raw"],), None)
+        ),
+        ("scaling_rate", -1, r"a finite number in \[0, inf\)"),
+        ("scaling_rate", np.nan, r"a finite number in \[0, inf\)"),
         ("n_bins", -1, "an integer of at least 0"),
         ("max_steps", "many", "an integer of at least 1"),
         ("batch_size", 0, "an integer of at least 1"),

@@ -158,6 +158,8 @@ def test_summary_by_group_against_numpy(calibrated, data):
 def test_labels_of_groups_keep_their_type(calibrated, data):
     mapie, levels = calibrated
     X, y = data[2]
+    mixed = summarise(mapie, X, y, groups=np.array([1, "b"] * 60, object), **levels)
+    assert list(mixed["group"]) == ["all", "all", 1, 1, "b", "b"]
     table = summarise(mapie, X, y, groups=(X[:, 0] > 0).astype(int), **levels)
     assert list(table["group"]) == ["all", "all", 0, 0, 1, 1]
 
@@ -213,6 +215,13 @@ def test_bad_input_names_the_argument(fitted, calibrated, data):
         summarise(fitted, X, y)
     with pytest.raises(ValueError, match=r"Got groups of shape \(3,\) for 120 rows"):
         summarise(mapie, X, y, groups=[1, 2, 3], **levels)
+    for missing in (None, np.nan):
+        labels = np.array(["a", missing] * 60, dtype=object)
+        with pytest.raises(ValueError, match="Got groups with 60 missing labels"):
+            summarise(mapie, X, y, groups=labels, **levels)
+    for wrong in (y[:-1], y[:, None]):
+        with pytest.raises(ValueError, match=r"Got y of shape .* for 120 rows of X"):
+            summarise(mapie, X, wrong, **levels)
     with pytest.raises(ValueError, match="Got by='width'"):
         rank_rows(fitted, X, by="width")
     with pytest.raises(ValueError, match="Got n_rows=0"):

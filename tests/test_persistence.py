@@ -79,7 +79,13 @@ def test_regressor_comes_back_to_the_bit(fitted, saved):
 
 
 @pytest.mark.parametrize(
-    "params", [{"n_bins": 0}, {"hessian_structure": "diag", "last_layer": "trained"}]
+    "params",
+    [
+        {"n_bins": 0},
+        {"hessian_structure": "diag", "last_layer": "trained"},
+        {"views": ("periodic",), "scaling_rate": 0.0},
+        {"views": ["raw", "bins"]},
+    ],
 )
 def test_other_configurations(params, path):
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
@@ -89,6 +95,16 @@ def test_other_configurations(params, path):
     again = load(path)
     same(again, model, frame)
     assert list(again.feature_names_in_) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("size", [5, 8, 16])
+@pytest.mark.parametrize("n_members", [1, 4])
+def test_every_size_and_scale_comes_back_to_the_bit(n_members, size, path):
+    model = tiny().set_params(n_members=n_members, representation_size=size).fit(X, y)
+    save(model, path)
+    again = load(path)
+    for scale in ("claps", "aleatoric", "posterior", "constant"):
+        same(again.set_params(scale=scale), model.set_params(scale=scale), X)
 
 
 @pytest.mark.parametrize("prior_precision", [2.0, "grid"])

@@ -144,6 +144,23 @@ def test_sums_of_other_networks_do_not_add():
         a.sums_ + b.sums_
 
 
+def test_sums_of_another_estimator_are_refused(regressor):
+    other = ClapsModule(mse_network()).fit(X[:60], y[:60])
+    with pytest.raises(ValueError, match=r"Got sums of shape .* has sums of shape"):
+        with_sums(regressor, sums_of(other))
+    with pytest.raises(ValueError, match=r"Got sums of shape .* has sums of shape"):
+        with_sums(other, sums_of(regressor))
+    with pytest.raises(TypeError, match="Got sums of type int, but expected LastLayer"):
+        with_sums(regressor, 3)
+
+
+def test_targets_that_overflow_are_refused(regressor):
+    with pytest.raises(ValueError, match="Got y whose values overflow when squared"):
+        update_posterior(regressor, X[:9], 1e300 * y[:9])
+    with pytest.raises(ValueError, match="Got y whose values overflow when squared"):
+        ClapsModule(mse_network()).fit(X[:60], 1e300 * y[:60])
+
+
 def test_partial_sums_errors(regressor):
     with pytest.raises(NotFittedError, match="not fitted"):
         partial_sums(ClapsRegressor(), X, y)

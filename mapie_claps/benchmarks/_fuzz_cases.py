@@ -34,6 +34,8 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "hidden_layer_sizes": ((4,), (), (3, 2), 4, (0,), "4"),
     "representation_size": (3, 1, 8, 0, 2.5),
     "n_members": (1, 2, 3, 0, None),
+    "views": (("bins", "periodic", "raw"), ("periodic",), ["raw"], (), "raw", (1,)),
+    "scaling_rate": (0.0, 3.0, 1e6, -1.0),
     "n_bins": (0, 4, 16, 10**6, -1),
     "max_steps": (1, 3, 6, 0, True),
     "batch_size": ("auto", 1, 7, 10**6, "all"),
@@ -57,6 +59,7 @@ N_INVALID = dict.fromkeys(PARAMETERS, 1) | {
     "hidden_layer_sizes": 3,
     "representation_size": 2,
     "n_members": 2,
+    "views": 3,
     "max_steps": 2,
     "learning_rate": 3,
     "validation_fraction": 2,
@@ -67,8 +70,7 @@ N_INVALID = dict.fromkeys(PARAMETERS, 1) | {
 FIXED: dict[str, Any] = {
     "hidden_layer_sizes": (4,),
     "representation_size": 3,
-    "n_members": 1,
-    "n_bins": 0,
+    "n_members": 3,  # one of each view
     "max_steps": 3,
     "tol": None,
 }

@@ -35,7 +35,7 @@ def _same_but_for_rounding(expected, found):
     """Words alike; numbers as near as another version of torch may bring them."""
     assert re.sub(NUMBER, "#", expected) == re.sub(NUMBER, "#", found)
     numbers = [[float(n) for n in re.findall(NUMBER, t)] for t in (expected, found)]
-    assert numbers[1] == pytest.approx(numbers[0], rel=0.1, abs=5)
+    assert numbers[1] == pytest.approx(numbers[0], rel=0.03, abs=2)
 
 
 def test_links_to_files_exist():
