@@ -68,6 +68,8 @@ class PiecewiseLinearEncoding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (..., p) → (..., p + number of bins)
         """Encode the last axis."""
+        if len(self.left) == 0:
+            return x
         position = (x[..., self.column] - self.left) / self.width
         return torch.cat([x, position.clamp_(0, 1)], dim=-1)
 

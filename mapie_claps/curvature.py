@@ -125,8 +125,8 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
-        loss, root = self._weighted_batch(x, y)
-        return loss, root.T @ root
+        loss, root, root_w = self._weighted_batch(x, y)
+        return loss, _bordered(root.T @ root, root.T @ root_w, root_w.T @ root_w)
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -145,8 +145,8 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and the diagonal of HᵀWH of shape (d + 1,).
         """
-        loss, root = self._weighted_batch(x, y)
-        return loss, root.square_().sum(0)
+        loss, root, root_w = self._weighted_batch(x, y)
+        return loss, torch.cat([part.square().sum(0) for part in (root, root_w)])
 
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.
@@ -169,8 +169,12 @@ class HeteroscedasticGGN(GGNInterface):
     @torch.no_grad()
     def _weighted_batch(
         self, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor]:  # (), (n, d + 1)
-        """Loss, and features with the bias column times √(s/h²)."""
+    ) -> tuple[Tensor, Tensor, Tensor]:  # (), (n, d), (n, 1)
+        """Loss, φ√(s/h²), and √(s/h²): the column of the bias, if there is one.
+
+        The two are kept apart: d + 1 columns would lie askew in memory, and the
+        products would take twice as long.
+        """
         f, phi = self.model.forward_with_features(x)
         if f.shape != (len(phi), 1):
             raise ValueError(
@@ -198,10 +202,15 @@ class HeteroscedasticGGN(GGNInterface):
         log_h2 = h2.log() if s.shape[1] == 0 else s * h2.log()
         loss = 0.5 * ((residual.square() * w).sum() + log_h2.sum())
         root_w = w.sqrt()
-        root = _weighted(phi, root_w, self.model.last_layer.bias is not None)
+        root, column = phi * root_w, root_w
+        if self.model.last_layer.bias is None:
+            column = root_w[:, :0]
         if self.cross_moment is not None:
-            self.cross_moment += root.T @ (root_w * target).squeeze(1)
-        return loss, root
+            weighted = root_w * target
+            self.cross_moment += torch.cat([root.T @ weighted, column.T @ weighted])[
+                :, 0
+            ]
+        return loss, root, column
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""
@@ -219,14 +228,10 @@ class HeteroscedasticGGN(GGNInterface):
         )
 
 
-def _weighted(phi: Tensor, root_w: Tensor, bias: bool) -> Tensor:
-    """φ, and 1 for the bias, times the root of the weights; written once."""
-    n, d = phi.shape
-    root = phi.new_empty(n, d + bias, dtype=torch.result_type(phi, root_w))
-    torch.mul(phi, root_w, out=root[:, :d])
-    if bias:
-        root[:, d:] = root_w
-    return root
+def _bordered(inner: Tensor, edge: Tensor, corner: Tensor) -> Tensor:
+    """Matrix from its block of features, its last column and its last entry."""
+    top = torch.cat([inner, edge], dim=1)
+    return torch.cat([top, torch.cat([edge.T, corner], dim=1)])
 
 
 def _check_targets(y: Tensor, n: int) -> None:
