@@ -67,7 +67,8 @@ class ClapsRegressor(  # type: ignore[misc]
         the likelihood of the views on held-out rows.
     views : tuple of {"bins", "periodic", "raw"}, default=("bins", "periodic", "raw")
         What members see beside the standardised features: their piecewise-linear
-        encoding, sines with learned frequencies, or nothing.
+        encoding, sines with learned frequencies, or nothing. With fewer members than
+        views, the first views are taken.
     scaling_rate : float, default=3.0
         Each network gives each of its inputs a factor, which starts at one and learns
         this many times as fast as the weights. 0 for no factors.
@@ -92,7 +93,8 @@ class ClapsRegressor(  # type: ignore[misc]
         likelihood.
     validation_fraction : float, default=0.12
         Share of the training rows that each member holds out (each its own) to keep
-        its best state and to choose ``prior_precision="grid"``. 0 holds out none.
+        its best state, to weigh the views and to choose ``prior_precision="grid"``. 0
+        holds out none, and all members weigh the same.
     patience : int or None, default=None
         Evaluations (there are about 20 in a full run) without a better member after
         which training stops; where nothing is held out, by the training loss. None
@@ -128,7 +130,7 @@ class ClapsRegressor(  # type: ignore[misc]
     ----------
     model_ : PredictiveModel
         The members' network (float64), their posteriors with the sums HᵀWH and HᵀWy,
-        and σ².
+        σ², and the weight of each member.
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
