@@ -113,6 +113,7 @@ def draw(file: Path) -> None:
     ax, x = figure.subplots(), np.linspace(-4, 4, 400)
     IntervalDisplay.from_estimator(claps, x[:, None], training_rows=(X, y), ax=ax)
     ax.set(xlim=(-4, 4), ylim=(-2.4, 2.9))
+    ax.legend(loc="upper left", ncols=2, frameon=False)
     ax.annotate("no rows: wide for lack of data", (np.mean(GAP), -2.2), ha="center")
     ax.annotate("noisy rows: wide for noise", (2.0, -2.2), ha="center")
     file.parent.mkdir(parents=True, exist_ok=True)
