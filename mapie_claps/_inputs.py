@@ -32,7 +32,7 @@ def check_training_data(
     weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
     if weight.min() < 0:
         raise ValueError(
-            f"Got sample_weight with a negative value, {weight.min()!r}. Use zero "
+            f"Got sample_weight with a negative value, {float(weight.min())!r}. Use zero "
             "to leave a row out."
         )
     kept = weight > 0
@@ -70,7 +70,7 @@ def fit_scalers(
         scaler_y = StandardScaler().fit(y[:, None], sample_weight=uniform)
     if y.min() != y.max() and np.ptp(y) < SMALLEST_RANGE:
         raise ValueError(
-            f"Got y with a range of {np.ptp(y)!r}, whose square underflows. "
+            f"Got y with a range of {float(np.ptp(y))!r}, whose square underflows. "
             "Multiply y by a constant, for example 1e150."
         )
     for name, scaler in (("X", scaler_X), ("y", scaler_y)):
