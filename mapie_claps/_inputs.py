@@ -32,8 +32,8 @@ def check_training_data(
     weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
     if weight.min() < 0:
         raise ValueError(
-            f"Got sample_weight with a negative value, {float(weight.min())!r}. Use zero "
-            "to leave a row out."
+            f"Got sample_weight with a negative value, {float(weight.min())!r}. Use "
+            "zero to leave a row out."
         )
     kept = weight > 0
     if kept.sum() < 2:
