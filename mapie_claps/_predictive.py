@@ -100,18 +100,24 @@ def fit_predictive_model(
     if held_out_rows.shape[1]:
         by_member = by_member.scatter(1, held_out_rows, 0.0)
     batches = FeatureBatches(network, X, y, by_member)
-    moments, plain = both_moments(batches, trained, structure)
-    value = _choose_prior_precision(
-        prior_precision, views, moments, trained, last_layer, held_out
-    )
-    without_held_out = make_posterior(moments, trained, last_layer, value)
-    nll_of_views = _nll_of_views(views, without_held_out, held_out)
-    member_weight = _member_weight(views, nll_of_views)
+    inner, plain = both_moments(batches, trained, structure)
+    moments = inner
     if held_out_rows.shape[1]:
         # Held-out rows were walked above with weight zero: they count once.
         more = both_moments([held_out], trained, structure)
-        moments = replace(moments + more[0], n_rows=len(X))
+        moments = replace(inner + more[0], n_rows=len(X))
         plain = replace(plain + more[1], n_rows=len(X))
+    value = _choose_prior_precision(
+        prior_precision,
+        views,
+        inner if prior_precision == "grid" else moments,  # the evidence needs all rows
+        trained,
+        last_layer,
+        held_out,
+    )
+    without_held_out = make_posterior(inner, trained, last_layer, value)
+    nll_of_views = _nll_of_views(views, without_held_out, held_out)
+    member_weight = _member_weight(views, nll_of_views)
     posterior = make_posterior(moments, trained, last_layer, value)
     variance = _residual_variance(
         posterior, member_weight, batches, weight, network.variance_floor

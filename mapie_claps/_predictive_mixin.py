@@ -52,7 +52,28 @@ class PredictiveVariance:
 
 
 class PredictiveMixin(ABC):
-    """For estimators with ``_fit`` and ``_predictive``."""
+    """For estimators with ``_fit``, ``_mu`` and ``_predictive``."""
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Predict μ(x), and √v(x) if asked.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` also tensors of more axes, and batches, which
+            may be X or (X, y).
+        return_std : bool, default=False
+            Whether to return √v as well.
+
+        Returns
+        -------
+        ndarray of shape (n,), or tuple of two
+            μ(x), or μ(x) and √v(x).
+        """
+        if not return_std:
+            return self._mu(X)
+        mu, aleatoric, epistemic = self._predictive(X)
+        return mu, np.sqrt(aleatoric + epistemic)
 
     def predict_variance(self, X: Any) -> PredictiveVariance:
         """Split the predictive variance into its two parts.
@@ -86,6 +107,10 @@ class PredictiveMixin(ABC):
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
+
+    @abstractmethod
+    def _mu(self, X: Any) -> Array:
+        """μ alone, in units of y."""
 
     @abstractmethod
     def _predictive(self, X: Any) -> Any:

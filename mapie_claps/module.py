@@ -226,28 +226,6 @@ class ClapsModule(  # type: ignore[misc]
         check_is_fitted(self, "network_")
         return self._sum(self._batches(X, y, sample_weight, need_y=True))
 
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Predict μ(x), and √v(x) if asked.
-
-        Parameters
-        ----------
-        X : array-like or tensor of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y).
-        return_std : bool, default=False
-            Whether to return √v as well.
-
-        Returns
-        -------
-        ndarray of shape (n,), or tuple of two
-            μ(x), or μ(x) and √v(x).
-        """
-        if not return_std:
-            check_is_fitted(self, "model_")
-            means = (self.model_.mu(self.network_(b.x)) for b in self._batches(X))
-            return np.concatenate([np.empty(0), *(m.numpy() for m in means)])
-        mu, aleatoric, epistemic = self._predictive(X)
-        return mu, np.sqrt(aleatoric + epistemic)
-
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ, from the same sums.
 
@@ -371,6 +349,12 @@ class ClapsModule(  # type: ignore[misc]
         self.sums_ = sums
         self.prior_precision_ = self.model_.posterior.prior_precision
         self.residual_variance_ = self.model_.residual_variance * self.model_.unit**2
+
+    def _mu(self, X: Any) -> Array:
+        """μ alone, in units of y."""
+        check_is_fitted(self, "model_")
+        means = (self.model_.mu(self.network_(b.x)) for b in self._batches(X))
+        return np.concatenate([np.empty(0), *(m.numpy() for m in means)])
 
     def _predictive(self, X: Any) -> Array:
         """μ, aleatoric and epistemic variance, shape (3, n), in units of y and y²."""

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -282,28 +283,6 @@ class ClapsRegressor(  # type: ignore[misc]
         """
         return self._fit_on_a_copy(X, y, sample_weight)
 
-    def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Predict μ(x), and √v(x) if asked.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-        return_std : bool, default=False
-            Whether to return √v as well.
-
-        Returns
-        -------
-        ndarray of shape (n,), or tuple of two
-            μ(x), or μ(x) and √v(x).
-        """
-        if not return_std:
-            return self._predictive(X, only_mu=True)[0]
-        mu, aleatoric, epistemic = self._predictive(X)
-        return mu, np.sqrt(aleatoric + epistemic)
-
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.
 
@@ -431,23 +410,34 @@ class ClapsRegressor(  # type: ignore[misc]
         self.prior_precision_ = model.posterior.prior_precision
         self.residual_variance_ = model.residual_variance
 
-    def _predictive(
-        self, X: ArrayLike, only_mu: bool = False
-    ) -> tuple[Array, Array, Array]:
+    def _mu(self, X: ArrayLike) -> Array:
+        """μ alone, in units of y."""
+        unit, mean = self._unit_and_mean()
+        mu: Array = self._walk(X, 1, lambda x: self.model_.mu(x)[None])[0]
+        return mu * unit + mean
+
+    def _predictive(self, X: ArrayLike) -> tuple[Array, Array, Array]:
         """μ, aleatoric and epistemic variance, in units of y and y²."""
-        check_is_fitted(self, "model_")
+        unit, mean = self._unit_and_mean()
         scale = check_scale(self.scale)
+        mu, *variances = self._walk(
+            X, 3, lambda x: torch.stack(self.model_.parts(x, scale))
+        )
+        return mu * unit + mean, variances[0] * unit**2, variances[1] * unit**2
+
+    def _unit_and_mean(self) -> tuple[float, float]:
+        """Standard deviation and mean of the training targets."""
+        check_is_fitted(self, "model_")
+        return float(self.scaler_y_.scale_[0]), float(self.scaler_y_.mean_[0])
+
+    def _walk(
+        self, X: ArrayLike, n_results: int, function: Callable[[Tensor], Tensor]
+    ) -> Array:  # (n_results, n)
+        """Apply a function to the rows, as many at a time as fit into the cache."""
         X_ = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        out = np.empty((1 if only_mu else 3, len(X_)))
+        out = np.empty((n_results, len(X_)))
         size = rows_per_batch(self.model_.network)
         for start in range(0, len(X_), size):
             part = slice(start, start + size)
-            x = self._scaled(X_[part])
-            if only_mu:
-                out[0, part] = self.model_.mu(x).numpy()
-            else:
-                out[:, part] = torch.stack(self.model_.parts(x, scale)).numpy()
-        unit = self.scaler_y_.scale_[0]
-        out[0] = out[0] * unit + self.scaler_y_.mean_[0]
-        out[1:] *= unit**2
-        return (out[0], out[0], out[0]) if only_mu else (out[0], out[1], out[2])
+            out[:, part] = function(self._scaled(X_[part])).numpy()
+        return out

@@ -304,6 +304,19 @@ def test_marglik_maximises_the_evidence(data, last_layer):
         assert evidence == pytest.approx(expected, rel=1e-9)
 
 
+def test_the_evidence_is_that_of_all_rows(data, monkeypatch):
+    """Rows held out for the best state and the views belong to the evidence."""
+    seen, original = [], _predictive.log_marginal_likelihood
+
+    def record(posterior):
+        seen.append(posterior.moments.gram)
+        return original(posterior)
+
+    monkeypatch.setattr(_predictive, "log_marginal_likelihood", record)
+    model = tiny(prior_precision="marglik", validation_fraction=0.4).fit(*data[0])
+    assert torch.equal(seen[0], model.model_.posterior.moments.gram)
+
+
 def test_diagonal_structure_for_wide_features(data):
     params = {"prior_precision": 1.0, "last_layer": "trained"}
     model = tiny(hessian_structure="diag", **params).fit(*data[0])

@@ -1,5 +1,6 @@
 """What the displays share: drawing on axes, levels, columns, a panel of coverages."""
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -8,7 +9,7 @@ from ..explanation import Explanation
 from ._style import NOMINAL, Array, new_axes, percent
 
 
-class Display:
+class Display(ABC):
     """A picture that keeps what it draws, and its axes."""
 
     n_axes: ClassVar[int] = 1
@@ -32,9 +33,9 @@ class Display:
         self._draw(self.ax_)
         return self
 
+    @abstractmethod
     def _draw(self, ax: Any) -> None:
         """Put everything on the axes."""
-        raise NotImplementedError
 
 
 def check_level(why: Explanation, level: int) -> int:
