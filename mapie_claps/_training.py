@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
-from ._network import HeteroscedasticNetwork, NetworkOutput
+from ._backpropagation import Backpropagation, FlatParameters
+from ._network import HeteroscedasticNetwork
 from .exceptions import TrainingDivergedError
 
 # Multiply-adds of one training step below which a second thread costs more than it
@@ -68,16 +68,6 @@ def gaussian_nll(y: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
     return 0.5 * (variance.log() + (y - mu).square() / variance)
 
 
-def _loss(out: NetworkOutput, y: Tensor, weight: Tensor | None, beta: float) -> Tensor:
-    """Loss of each member, shape (K,)."""
-    nll = gaussian_nll(y, out.mu, out.h2)
-    if beta:
-        nll = nll * out.h2.detach() ** beta
-    if weight is not None:
-        nll = nll * weight
-    return nll.mean(dim=1)
-
-
 class _OneThread:
     """One intra-op thread while anybody is inside; the setting of before comes back.
 
@@ -129,8 +119,8 @@ def train(
     """Train in place; every member ends in its best state by held-out likelihood."""
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
     weight = None if weight is None else weight.to(device)
-    # A caller may have switched gradients off.
-    with threads_for(work), torch.inference_mode(False), torch.enable_grad():
+    # A caller may be in inference mode, whose tensors could not be changed later.
+    with threads_for(work), torch.inference_mode(False), torch.no_grad():
         return _Trainer(
             network.to(device),
             X.to(device),
@@ -142,43 +132,25 @@ def train(
         ).run()
 
 
-def _flatten_parameters(network: HeteroscedasticNetwork) -> tuple[Tensor, Tensor]:
-    """Lay all weights and all gradients end to end.
-
-    The network's parameters and their gradients become views of the results, so that
-    the optimiser acts on one tensor.
-    """
-    parameters = [p for p, _ in network.parameters_of_members()]
-    flat = torch.cat([p.detach().flatten() for p in parameters])
-    gradient = torch.zeros_like(flat)
-    start = 0
-    for p in parameters:
-        part = slice(start, start + p.numel())
-        p.data = flat[part].view_as(p)
-        p.grad = gradient[part].view_as(p)
-        start = part.stop
-    return flat, gradient
-
-
 class _AdamW:
-    """torch's fused AdamW, without what ``torch.optim.Optimizer`` wraps around it.
+    """torch's fused AdamW, without what ``torch.optim`` wraps around it.
 
-    The wrapper asks for devices, hooks and graphs in every step, which took a tenth of
-    the time of training one small network.
+    The wrappers ask for devices, hooks and graphs in every step, which takes longer
+    than the step itself for one small network.
     """
 
     def __init__(self, weights: Tensor, gradient: Tensor, weight_decay: float) -> None:
         first, second = torch.zeros_like(weights), torch.zeros_like(weights)
-        step = torch.zeros((), dtype=torch.float32, device=weights.device)
         largest: list[Tensor] = []  # of AMSGrad, which is off
-        self._state = [weights], [gradient], [first], [second], largest, [step]
+        self._taken = torch.zeros((), dtype=torch.float32, device=weights.device)
+        self._state = [weights], [gradient], [first], [second], largest, [self._taken]
         self._weight_decay = weight_decay
 
     def step(self, learning_rate: float) -> None:
         """Change the weights in place; other constants are torch's defaults."""
-        adamw(
+        self._taken += 1
+        torch._fused_adamw_(
             *self._state,
-            fused=True,
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
@@ -205,10 +177,13 @@ class _Trainer:
         self.network, self.config, self.generator = network, config, generator
         self.X, self.y, self.weight, self.rows = X, y, weight, rows
         self.device = X.device
-        weights, self.gradient = _flatten_parameters(network)
-        self.optimizer = _AdamW(weights, self.gradient, config.weight_decay)
-        self.ones = torch.ones(
-            network.n_members, dtype=torch.float32, device=self.device
+        self.batch_size = min(config.batch_size, rows.fit.shape[1])
+        self.flat = FlatParameters(network)
+        self.both_passes = Backpropagation(
+            network, self.flat, self.batch_size, config.beta
+        )
+        self.optimizer = _AdamW(
+            self.flat.weights, self.flat.gradient, config.weight_decay
         )
         self.result = TrainingResult()
         self.best = torch.full((network.n_members,), math.inf, device=self.device)
@@ -234,13 +209,14 @@ class _Trainer:
         self.result.settled = self._settled()
         if self.rows.held_out.shape[1]:
             self._restore_best()
+        self.flat.release()
         return self.result
 
     def _batches(self) -> Iterator[Tensor]:
         """Row numbers (K, batch), a new permutation per member and epoch."""
         rows = self.rows.fit
         n_members, n = rows.shape
-        size = min(self.config.batch_size, n)
+        size = self.batch_size
         steps = self.config.max_steps
         while True:
             if size == n:
@@ -258,16 +234,14 @@ class _Trainer:
 
     def _step(self, step: int, batch: Tensor) -> Tensor:
         """One step of the optimiser; returns the loss of each member."""
-        out = self.network.heads(
-            self.network.features(self.X[batch], self._dropout_masks(batch.shape[1]))
-        )
+        chosen, passes = batch.flatten(), self.both_passes
+        torch.index_select(self.X, 0, chosen, out=passes.inputs.flatten(0, 1))
+        torch.index_select(self.y, 0, chosen, out=passes.target.flatten())
         weight = None if self.weight is None else self.weight[batch]
-        loss = _loss(out, self.y[batch], weight, self.config.beta)
-        self.gradient.zero_()
-        loss.backward(self.ones)  # of the sum over members
+        loss = passes(weight, self._dropout_masks())
         self._clip_gradients()
         self.optimizer.step(self._learning_rate(step))
-        return loss.detach()
+        return loss
 
     def _learning_rate(self, step: int) -> float:
         """Five per cent linear warm-up, then a cosine to zero; or constant."""
@@ -280,13 +254,14 @@ class _Trainer:
         progress = (step - warm_up) / max(1, total - warm_up)
         return peak * 0.5 * (1 + math.cos(math.pi * progress))
 
-    def _dropout_masks(self, batch_size: int) -> list[Tensor]:
+    def _dropout_masks(self) -> list[Tensor]:
         """Masks of every layer from our own generator: nn.Dropout uses the global."""
         keep = 1 - self.config.dropout
         if keep == 1:
             return []
         shapes = [
-            (self.network.n_members, batch_size, w) for w in self.network.layer_sizes
+            (self.network.n_members, self.batch_size, size)
+            for size in self.network.layer_sizes
         ]
         return [
             torch.empty(shape, dtype=torch.float32)
@@ -299,7 +274,8 @@ class _Trainer:
     def _clip_gradients(self) -> None:
         """Scale the gradient of each member to a norm of at most the limit."""
         # No member's norm exceeds that of all: in most steps one product settles it.
-        if float(self.gradient @ self.gradient) < 0.99 * MAX_GRADIENT_NORM**2:
+        whole = self.flat.gradient
+        if float(whole @ whole) < 0.99 * MAX_GRADIENT_NORM**2:
             return
         gradients = [(p.grad, m) for p, m in self.parameters if p.grad is not None]
         squares = torch.zeros(self.network.n_members, device=self.device)
@@ -341,17 +317,17 @@ class _Trainer:
             kept[better[members]] = p.detach()[better[members]]
         return bool(better.any())
 
-    @torch.no_grad()
     def _held_out_loss(self) -> Tensor:
         """Held-out likelihood of each member; zero where nothing is held out."""
         held_out = self.rows.held_out
         if held_out.shape[1] == 0:
             return torch.zeros(self.network.n_members, device=self.device)
         out = self.network.heads(self.network.features(self.X[held_out]))
-        weight = None if self.weight is None else self.weight[held_out]
-        return _loss(out, self.y[held_out], weight, beta=0.0)
+        nll = gaussian_nll(self.y[held_out], out.mu, out.h2)
+        if self.weight is not None:
+            nll *= self.weight[held_out]
+        return nll.mean(dim=1)
 
-    @torch.no_grad()
     def _restore_best(self) -> None:
         for kept, (p, _) in zip(self.best_parameters, self.parameters, strict=True):
             p.copy_(kept)
