@@ -90,12 +90,14 @@ class Backbone:
         mean, second = split_output(output, len(x))
         phi = self._features(calls, len(x))
         mu = _finite("predictions", mean.cpu().double())
-        self._check_mean(phi, mean, calls[id(self.last_layer)][0][1].dtype)
+        dtypes = phi.dtype, calls[id(self.last_layer)][0][1].dtype, mean.dtype
         if self.noise is None:
             h2 = torch.full_like(mu, torch.nan)
         else:
             h2 = self._noise(x, phi, second, calls)
-        return BackboneOutput(_finite("features", phi.cpu().double()), mu, h2)
+        phi = phi.cpu().double()
+        self._check_mean(phi, mu, max(torch.finfo(d).eps for d in dtypes))
+        return BackboneOutput(phi, mu, h2)
 
     def _watched(self) -> list[nn.Module]:
         layers: list[nn.Module] = [self.last_layer]
@@ -116,22 +118,24 @@ class Backbone:
             )
         return seen[0][0]
 
-    def _check_mean(self, phi: Tensor, mean: Tensor, dtype: torch.dtype) -> None:
-        """Raise unless φᵀw + b is what forward returns, in every row.
+    def _check_mean(self, phi: Tensor, mu: Tensor, eps: float) -> None:
+        """Raise unless φ is finite and φᵀw + b is what forward returns, in every row.
 
         What follows the layer may leave some rows as they are, as a ReLU does. With
-        autocast the layer's own ``dtype`` is coarser than those around it.
+        autocast the layer's own type is coarser than those around it: ``eps``.
         """
         w = self.trained_weights()
-        features = _finite("features", phi.cpu().double())
-        gap = (features @ w[:-1] + w[-1] - mean.cpu().double()).abs()
-        size = features.abs() @ w[:-1].abs() + w[-1].abs()
-        eps = max(torch.finfo(d).eps for d in (phi.dtype, dtype, mean.dtype))
-        wrong = gap > eps**0.5 * size
+        # NaN and infinity survive a product, even with zero.
+        own = _finite("features", phi @ w[:-1]) + w[-1]
+        gap = (own - mu).abs_()
+        # |φᵀw + b| is at most Σ|φw| + |b|, which is dearer: asked for where needed.
+        doubtful = (gap > eps**0.5 * own.abs_()).nonzero().squeeze(1)
+        size = phi[doubtful].abs_() @ w[:-1].abs() + w[-1].abs()
+        wrong = gap[doubtful] > eps**0.5 * size
         if bool(wrong.any()):
             raise ValueError(
                 f"Got a network whose mean is not the output of its layer "
-                f"{self.last_layer_name!r} in {int(wrong.sum())} of {len(mean)} rows "
+                f"{self.last_layer_name!r} in {int(wrong.sum())} of {len(mu)} rows "
                 f"(difference up to {float(gap.max()):.3g}), but expected a linear "
                 "layer on features. Move what follows it (an activation, a limit) out "
                 "of the network."
@@ -311,9 +315,11 @@ def _column_of(mean: Tensor, seen: list[tuple[Tensor, Tensor]]) -> int | None:
     outputs = seen[0][1]
     if outputs.ndim != 2 or len(outputs) != len(mean):
         return None
-    for j, column in enumerate(outputs.unbind(1)):
-        if torch.allclose(column.to(mean), mean, rtol=1e-6, atol=0):
-            return j
+    outputs = outputs.to(mean)
+    first = torch.isclose(outputs[0], mean[0], rtol=1e-6, atol=0)
+    for j in first.nonzero().flatten().tolist():
+        if torch.allclose(outputs[:, j], mean, rtol=1e-6, atol=0):
+            return int(j)
     return None
 
 

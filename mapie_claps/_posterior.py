@@ -9,8 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import islice
-from operator import add
 
 import laplace
 import torch
@@ -22,10 +20,11 @@ from ._training import gaussian_nll
 from .curvature import HeteroscedasticGGN
 from .exceptions import NotPositiveDefiniteError, NumericalWarning
 
-# Elements of φ in one batch: large enough for matrix products at full speed, small
-# enough for the cache.
-BATCH_ELEMENTS = 2**19
-BATCHES_PER_FIT = 8
+# Elements of φ in one batch, few enough for the cache, and rows. Where φ is wide and
+# few rows would fill it, as many rows as are worth a matrix product.
+BATCH_ELEMENTS, BATCH_ROWS = 2**19, 2**12
+WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
+FIT_ELEMENTS = 2**22  # of φ for one call of Laplace.fit, which has a price of its own
 KEPT_ELEMENTS = 2**24
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 
@@ -64,6 +63,13 @@ class LastLayerMoments:
             self.n_rows + other.n_rows,
         )
 
+    def add_(self, other: "LastLayerMoments") -> "LastLayerMoments":
+        """The sum of both, in the tensors of the first."""
+        self.gram.add_(other.gram)
+        self.cross.add_(other.cross)
+        self.loss.add_(other.loss)
+        return replace(self, n_rows=self.n_rows + other.n_rows)
+
     def __truediv__(self, noise_variance: float) -> "LastLayerMoments":
         """Sums for h² = ``noise_variance`` from those for h² = 1 (but the loss)."""
         return replace(
@@ -84,16 +90,16 @@ class LastLayerPosterior:
 
     def mu(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """Mean φᵀŵ."""
-        weight, bias = self.mean[:, :-1, None], self.mean[:, None, -1:]
-        return torch.baddbmm(bias, phi, weight).squeeze(-1)
+        weight, bias = self.mean[:, None, :-1], self.mean[:, None, -1:]
+        return torch.baddbmm(bias, weight, phi.mT).squeeze(1)
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
         if self.scale.ndim == 2:
             weighted = phi * self.scale[:, None, :-1]
             return weighted.square_().sum(-1) + self.scale[:, -1:].square()
-        projected = torch.baddbmm(self.scale[:, -1:, :], phi, self.scale[:, :-1, :])
-        return projected.square_().sum(-1)
+        root = self.scale.mT
+        return torch.baddbmm(root[:, :, -1:], root[:, :, :-1], phi.mT).square_().sum(1)
 
     def covariance(self) -> Tensor:
         """Σ of every member, shape (K, d + 1, d + 1)."""
@@ -165,15 +171,17 @@ def _solve(scale: Tensor, cross: Tensor) -> Tensor:
     return (scale @ (scale.mT @ cross[..., None])).squeeze(-1)
 
 
+class _LastLayer(nn.Linear):
+    def reset_parameters(self) -> None:
+        """Not: weights are given, and the global generator is not ours to draw from."""
+
+
 class _Head(nn.Module):
     """The last layer alone, on features: what laplace-torch sees of a member."""
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        # skip_init: nn.Linear would draw its first weights from the global generator.
-        self.mean_head = nn.utils.skip_init(
-            nn.Linear, len(weights) - 1, 1, dtype=weights.dtype
-        )
+        self.mean_head = _LastLayer(len(weights) - 1, 1, dtype=weights.dtype)
         with torch.no_grad():
             self.mean_head.weight.copy_(weights[None, :-1])
             self.mean_head.bias.copy_(weights[-1:])
@@ -256,9 +264,14 @@ def _group_moments(
 
 
 def _groups(batches: Iterable[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
-    """Some batches at a time: ``Laplace.fit`` has a price of its own."""
-    walk = iter(batches)
-    while group := list(islice(walk, BATCHES_PER_FIT)):
+    """Some batches at a time."""
+    group: list[FeatureBatch] = []
+    for batch in batches:
+        group.append(batch)
+        if sum(b.phi.numel() for b in group) >= FIT_ELEMENTS:
+            yield group
+            group = []
+    if group:
         yield group
 
 
@@ -274,7 +287,7 @@ def both_moments(
         )
         for group in _groups(batches)
     )
-    return reduce(lambda a, b: (a[0] + b[0], a[1] + b[1]), pairs)
+    return reduce(lambda a, b: (a[0].add_(b[0]), a[1].add_(b[1])), pairs)
 
 
 def sum_moments(
@@ -282,7 +295,10 @@ def sum_moments(
 ) -> LastLayerMoments:
     """Sums with W = diag(1/h²) over all batches."""
     members = _members(trained, structure)
-    return reduce(add, (_group_moments(members, group) for group in _groups(batches)))
+    return reduce(
+        LastLayerMoments.add_,
+        (_group_moments(members, group) for group in _groups(batches)),
+    )
 
 
 def batch_moments(
@@ -294,8 +310,12 @@ def batch_moments(
 
 def rows_per_batch(network: HeteroscedasticNetwork) -> int:
     """Rows whose widest layer fills one batch."""
-    widest = max(network.encoding.n_outputs, *network.layer_sizes)
-    return max(32, BATCH_ELEMENTS // (widest * network.n_members))
+    widest = max(network.encoding.n_outputs, *network.layer_sizes) * network.n_members
+    return max(
+        32,
+        min(BATCH_ROWS, BATCH_ELEMENTS // widest),
+        min(WIDE_ROWS, WIDE_ELEMENTS // widest),
+    )
 
 
 class FeatureBatches:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -138,16 +137,12 @@ class LastLayerSums:
 
     def _trimmed(self) -> "LastLayerSums":
         """Move held-out rows beyond the limit into the sums."""
-        if self.held_out is None or len(self.held_out) <= MAX_HELD_OUT_ROWS:
+        kept, rest = _limited(self.held_out)
+        if rest is None:
             return self
-        order = self.held_out.key.argsort()
-        kept, rest = order[:MAX_HELD_OUT_ROWS], order[MAX_HELD_OUT_ROWS:]
-        more = sums_of_batch(_rows(self.held_out.batch, rest), self.structure)
+        more = sums_of_batch(rest, self.structure)
         return LastLayerSums(
-            self.moments + more[0],
-            self.plain + more[1],
-            self.spread,
-            HeldOutRows(_rows(self.held_out.batch, kept), self.held_out.key[kept]),
+            self.moments + more[0], self.plain + more[1], self.spread, kept
         )
 
     @property
@@ -211,20 +206,51 @@ def residual_sums(
 
     Parts are gathered into batches that are worth a matrix product.
     """
-    sums = (_sums_of_rows(rows, structure, fraction) for rows in _gathered(parts))
-    first = next(sums, None)
-    return None if first is None else reduce(add, sums, first)
+    walk = _Walk(fraction)
+    batches = walk.batches(_gathered(parts))
+    first = next(batches, None)
+    if first is None:
+        return None
+    zero = first.phi.new_zeros(1, first.phi.shape[2] + 1)
+    moments, plain = both_moments(chain([first], batches), zero, structure)
+    return LastLayerSums(moments, plain, walk.spread, walk.held_out)
 
 
-def _sums_of_rows(rows: ResidualRows, structure: str, fraction: float) -> LastLayerSums:
-    spread = spread_of(rows.y, rows.batch.weight[0])
-    if rows.key is None:
-        return LastLayerSums(*sums_of_batch(rows.batch, structure), spread)
-    out = (rows.key < fraction).nonzero().squeeze(1)
-    kept = (rows.key >= fraction).nonzero().squeeze(1)
-    held_out = HeldOutRows(_rows(rows.batch, out), rows.key[out])
-    sums = sums_of_batch(_rows(rows.batch, kept), structure)
-    return LastLayerSums(*sums, spread, held_out)._trimmed()
+class _Walk:
+    """One walk over the rows: what goes into the sums, and what is seen beside it."""
+
+    def __init__(self, fraction: float) -> None:
+        self.fraction, self.spread = fraction, Spread()
+        self.held_out: HeldOutRows | None = None
+
+    def batches(self, parts: Iterable[ResidualRows]) -> Iterator[FeatureBatch]:
+        """Rows for the sums; few are held out, and those with the smallest keys."""
+        for rows in parts:
+            self.spread += spread_of(rows.y, rows.batch.weight[0])
+            if rows.key is None:
+                yield rows.batch
+                continue
+            wait = rows.key < self.fraction
+            yield _rows(rows.batch, wait.logical_not().nonzero().squeeze(1))
+            out = wait.nonzero().squeeze(1)
+            waiting = HeldOutRows(_rows(rows.batch, out), rows.key[out])
+            self.held_out, rest = _limited(_joined(self.held_out, waiting))
+            if rest is not None:
+                yield rest
+
+
+def _limited(
+    held_out: HeldOutRows | None,
+) -> tuple[HeldOutRows | None, FeatureBatch | None]:
+    """As many rows as may be held out, and the rest, if there is any."""
+    if held_out is None or len(held_out) <= MAX_HELD_OUT_ROWS:
+        return held_out, None
+    order = held_out.key.argsort()
+    kept, rest = order[:MAX_HELD_OUT_ROWS], order[MAX_HELD_OUT_ROWS:]
+    return (
+        HeldOutRows(_rows(held_out.batch, kept), held_out.key[kept]),
+        _rows(held_out.batch, rest),
+    )
 
 
 def _gathered(parts: Iterable[ResidualRows]) -> Iterator[ResidualRows]:

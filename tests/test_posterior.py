@@ -361,6 +361,7 @@ def test_results_do_not_depend_on_the_batches(fitted, data, monkeypatch):
     X = data[2][0]
     before = fitted.predict(X, return_std=True)
     monkeypatch.setattr(_posterior, "BATCH_ELEMENTS", 32 * 16)
+    monkeypatch.setattr(_posterior, "WIDE_ROWS", 1)
     after = fitted.predict(X, return_std=True)
     np.testing.assert_allclose(after, before, rtol=1e-10)
     again = tiny(prior_precision=1.0, last_layer="trained").fit(*data[0])
