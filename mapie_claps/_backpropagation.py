@@ -199,8 +199,8 @@ class _Sines:
 class Backpropagation:
     """Forward and backward pass over batches of one size.
 
-    Fill ``inputs`` and ``target`` and call; the gradient of the sum of the members'
-    losses is then in ``parameters.gradient``.
+    ``take`` rows and call; the gradient of the sum of the members' losses is then in
+    ``parameters.gradient``.
     """
 
     def __init__(
@@ -216,6 +216,7 @@ class Backpropagation:
         sizes = network.layer_sizes
         self.inputs = empty(batch_size, network.encoding.n_outputs)
         self.target = empty(batch_size)
+        self._rows = self.inputs.flatten(0, 1), self.target.flatten()
         self.before = [empty(size, batch_size) for size in sizes]
         self.after = [empty(size, batch_size) for size in sizes]
         self.slopes = [empty(size, batch_size) for size in sizes]
@@ -238,6 +239,12 @@ class Backpropagation:
         ]
         self.floor, self.beta = network.variance_floor, beta
         self.share = torch.full_like(self.target, 0.5 / batch_size)
+
+    def take(self, X: Tensor, y: Tensor, batch: Tensor) -> None:
+        """Fill ``inputs`` and ``target`` with the rows of each member, (K, batch)."""
+        chosen = batch.flatten()
+        for source, rows in zip((X, y), self._rows, strict=True):
+            torch.index_select(source, 0, chosen, out=rows)
 
     def __call__(
         self,

@@ -234,11 +234,9 @@ class _Trainer:
 
     def _step(self, step: int, batch: Tensor) -> Tensor:
         """One step of the optimiser; returns the loss of each member."""
-        chosen, passes = batch.flatten(), self.both_passes
-        torch.index_select(self.X, 0, chosen, out=passes.inputs.flatten(0, 1))
-        torch.index_select(self.y, 0, chosen, out=passes.target.flatten())
+        self.both_passes.take(self.X, self.y, batch)
         weight = None if self.weight is None else self.weight[batch]
-        loss = passes(weight, self._dropout_masks())
+        loss = self.both_passes(weight, self._dropout_masks())
         self._clip_gradients()
         self.optimizer.step(self._learning_rate(step))
         return loss

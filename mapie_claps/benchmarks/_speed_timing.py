@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["faster", "cost"]
@@ -119,8 +120,23 @@ def _run(*arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def peak_mb() -> float:
-    """Largest resident memory of this process so far (VmHWM)."""
-    import resource
+def peak_above(function: Callable[[], Any]) -> tuple[float, Any]:
+    """MB of memory that a call has at its peak above what there was, and its result."""
+    gc.collect()
+    before = _peak_mb(reset=True)
+    result = function()
+    return max(0.0, _peak_mb() - before), result
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def _peak_mb(reset: bool = False) -> float:
+    """Largest resident memory of this process; on Linux since the last reset."""
+    try:
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # elsewhere: since the start of the process
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
