@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ._quantile import conformal_quantile, conformal_rank
     from ._sums import LastLayerSums
     from .conformity_score import ClapsScore
-    from .curvature import HeteroscedasticGGN
+    from .curvature import HeteroscedasticGGN, TensorLoader
     from .explanation import Explanation, explain
     from .module import ClapsModule
     from .persistence import load, save
@@ -45,6 +45,7 @@ __all__ = [
     "LastLayerSums",
     "PredictiveVariance",
     "StreamingConformalRegressor",
+    "TensorLoader",
     "conformal_quantile",
     "conformal_rank",
     "explain",
@@ -62,7 +63,7 @@ _MODULES = {
     "_quantile": ("conformal_quantile", "conformal_rank"),
     "_sums": ("LastLayerSums",),
     "conformity_score": ("ClapsScore",),
-    "curvature": ("HeteroscedasticGGN",),
+    "curvature": ("HeteroscedasticGGN", "TensorLoader"),
     "explanation": ("Explanation", "explain"),
     "module": ("ClapsModule",),
     "persistence": ("load", "save"),

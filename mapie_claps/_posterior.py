@@ -215,7 +215,6 @@ class _Loader:
     def __init__(self, k: int) -> None:
         self.k = k
         self.batches: list[FeatureBatch] = []
-        self.h2: Tensor  # of the batch that was asked for last
 
     @property
     def dataset(self) -> range:
@@ -224,9 +223,9 @@ class _Loader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in self.batches:
-            self.h2 = batch.h2[self.k]
-            targets = torch.stack([batch.y[self.k], batch.weight[self.k]], dim=1)
-            yield batch.phi[self.k], targets
+            columns = (batch.y, batch.weight, batch.h2)
+            targets = torch.stack([column[self.k] for column in columns])
+            yield batch.phi[self.k], targets.T
 
 
 class _Member:
@@ -234,13 +233,8 @@ class _Member:
 
     def __init__(self, weights: Tensor, structure: str, k: int) -> None:
         self._cross = torch.zeros_like(weights)
-        loader = self._loader = _Loader(k)
-        self._la = _laplace(
-            weights,
-            structure,
-            noise_variance=lambda _: loader.h2,
-            cross_moment=self._cross,
-        )
+        self._loader = _Loader(k)
+        self._la = _laplace(weights, structure, cross_moment=self._cross)
 
     def sums(self, batches: list[FeatureBatch]) -> tuple[Tensor, Tensor, Tensor]:
         """HᵀWH, HᵀWy and the loss over some batches."""

@@ -6,18 +6,23 @@ laplace-torch asks for the loss and for the Gauss-Newton matrix of a batch.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from laplace.curvature import GGNInterface
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-__all__ = ["HeteroscedasticGGN"]
+from ._validation import check_integer
+
+__all__ = ["HeteroscedasticGGN", "TensorLoader"]
 
 STRIPS = 4  # of a Gram matrix
 STRIPS_PAY_FROM = 128  # features
+BLOCK_BYTES = 2**20  # of φ, small enough for the cache
+BLOCK_ROWS = 1024  # at least, enough to be worth a matrix product
 
 
 class HeteroscedasticGGN(GGNInterface):
@@ -57,8 +62,10 @@ class HeteroscedasticGGN(GGNInterface):
     -----
     - Features are :math:`[\varphi(x), 1]` when the last layer has a bias, bias last,
       as everywhere in laplace-torch.
-    - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2).
-      A row of weight 2 counts as two rows.
+    - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2). A
+      row of weight 2 counts as two rows. Where h² of every row is known before, it may
+      stand in a third column, shape (n, 3): the network is then not asked.
+    - Batches of any size are taken in blocks of rows that fit into the cache.
     - The loss is :math:`\tfrac12\sum_i s_i[(y_i-\mu_i)^2/h_i^2+\log h_i^2]`. Its last
       term makes ``log_marginal_likelihood`` of laplace-torch right for h²(x): equal
       to the closed form where the weights of the last layer are the posterior mean
@@ -120,8 +127,8 @@ class HeteroscedasticGGN(GGNInterface):
         ----------
         x : Tensor of shape (n, ...)
             Inputs of the network.
-        y : Tensor of shape (n, 1) or (n, 2)
-            Targets, and row weights if there is a second column.
+        y : Tensor of shape (n, 1), (n, 2) or (n, 3)
+            Targets, row weights and h², as far as given.
         **kwargs : dict
             Ignored; laplace-torch passes the number of rows.
 
@@ -130,8 +137,7 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
-        loss, root, column = self._weighted_batch(x, y)
-        return loss, _gram(root, column)
+        return self._in_blocks(x, y, _gram)
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -140,8 +146,8 @@ class HeteroscedasticGGN(GGNInterface):
         ----------
         x : Tensor of shape (n, ...)
             Inputs of the network.
-        y : Tensor of shape (n, 1) or (n, 2)
-            Targets, and row weights if there is a second column.
+        y : Tensor of shape (n, 1), (n, 2) or (n, 3)
+            Targets, row weights and h², as far as given.
         **kwargs : dict
             Ignored; laplace-torch passes the number of rows.
 
@@ -150,8 +156,7 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and the diagonal of HᵀWH of shape (d + 1,).
         """
-        loss, root, column = self._weighted_batch(x, y)
-        return loss, torch.cat([part.square().sum(0) for part in (root, column.T)])
+        return self._in_blocks(x, y, _diagonal)
 
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.
@@ -172,15 +177,27 @@ class HeteroscedasticGGN(GGNInterface):
         )
 
     @torch.no_grad()
-    def _weighted_batch(
-        self, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:  # (), (n, d), (1, n)
-        """Loss, φ√(s/h²), and √(s/h²): the column of the bias, if there is one.
+    def _in_blocks(
+        self, x: Tensor, y: Tensor, curvature: Callable[["_Block"], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and curvature, from blocks of rows whose features fit into the cache."""
+        layer = self.model.last_layer
+        size = layer.in_features * layer.weight.element_size()
+        n_rows = max(BLOCK_ROWS, BLOCK_BYTES // size)
+        if len(y) <= n_rows:
+            block = self._block(x, y)
+            return block.loss, curvature(block)
+        first, *more = zip(x.split(n_rows), y.split(n_rows), strict=True)
+        block = self._block(*first)
+        loss, total = block.loss, curvature(block)
+        for part in more:
+            block = self._block(*part)
+            loss += block.loss
+            total += curvature(block)
+        return loss, total
 
-        The two are kept apart: d + 1 columns would lie askew in memory, and the
-        products would take twice as long. The column lies: with the rows first, its
-        product with φ would take several times as long.
-        """
+    def _block(self, x: Tensor, y: Tensor) -> "_Block":
+        """Loss and weighted features; adds to ``cross_moment``."""
         f, phi = self.model.forward_with_features(x)
         if f.shape != (len(phi), 1):
             raise ValueError(
@@ -189,7 +206,7 @@ class HeteroscedasticGGN(GGNInterface):
                 "the mean from forward and give h²(x) as noise_variance."
             )
         _check_targets(y, len(phi))
-        h2 = self._noise_variance(x, phi)
+        h2 = y[:, 2] if y.shape[1] == 3 else self._noise_variance(x, phi)
         if h2.numel() != len(phi):
             raise ValueError(
                 f"Got noise_variance of shape {tuple(h2.shape)} for {len(phi)} rows, "
@@ -198,19 +215,19 @@ class HeteroscedasticGGN(GGNInterface):
         h2 = h2.reshape(-1)
         _check_noise_variance(h2)
         target, w, log_h2 = y[:, 0], h2.reciprocal(), h2.log()
-        if y.shape[1] == 2:
-            s = y[:, 1]
-            w, log_h2 = w * s, log_h2 * s
+        if y.shape[1] > 1:
+            w, log_h2 = w * y[:, 1], log_h2 * y[:, 1]
         residual = target - f[:, 0]
-        loss = 0.5 * (residual.square_() @ w + log_h2.sum())
+        loss = (residual.square_() @ w).add_(log_h2.sum()).mul_(0.5)
         root_w = w.sqrt_()
-        root, column = phi * root_w[:, None], root_w[None]
-        if self.model.last_layer.bias is None:
-            column = column[:0]
+        root = phi * root_w[:, None]
+        has_bias = self.model.last_layer.bias is not None
         if self.cross_moment is not None:
             weighted = root_w * target
-            self.cross_moment += torch.cat([weighted @ root, column @ weighted])
-        return loss, root, column
+            self.cross_moment[: root.shape[1]] += weighted @ root
+            if has_bias:
+                self.cross_moment[-1] += weighted @ root_w
+        return _Block(loss, root, root_w if has_bias else None)
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""
@@ -228,22 +245,100 @@ class HeteroscedasticGGN(GGNInterface):
         )
 
 
-def _gram(root: Tensor, column: Tensor) -> Tensor:  # (n, d), (1, n) → (d + 1, d + 1)
-    """[root, columnᵀ]ᵀ [root, columnᵀ], in strips up to the diagonal.
+class TensorLoader:
+    """Batches of tensors that are in memory, cut as slices, for ``Laplace.fit``.
+
+    The same batches as ``DataLoader(TensorDataset(X, y), batch_size)``, which picks row
+    by row and collates: at 64 features that takes ten times as long as the forward pass
+    and the Gram matrix together.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, ...)
+        Inputs of the network.
+    y : Tensor of shape (n, 1), (n, 2) or (n, 3)
+        Targets; row weights and h², as far as given.
+    batch_size : int, default=65536
+        Rows at a time; the last batch may have fewer. ``HeteroscedasticGGN`` cuts them
+        further by itself.
+
+    Attributes
+    ----------
+    dataset : torch.utils.data.TensorDataset
+        Both tensors; laplace-torch asks for its length.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mapie_claps import TensorLoader
+    >>> loader = TensorLoader(torch.zeros(10, 3), torch.zeros(10, 1), batch_size=4)
+    >>> [len(x) for x, y in loader], len(loader), len(loader.dataset)
+    ([4, 4, 2], 3, 10)
+    """
+
+    def __init__(self, X: Tensor, y: Tensor, batch_size: int = 2**16) -> None:
+        check_integer("batch_size", batch_size, low=1, hint="Use the default 65536.")
+        for name, value in (("X", X), ("y", y)):
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"Got {name} of type {type(value).__name__}, but expected a "
+                    "tensor. Use torch.as_tensor."
+                )
+        if y.ndim != 2 or len(X) != len(y):
+            raise ValueError(
+                f"Got X of shape {tuple(X.shape)} and y of shape {tuple(y.shape)}, but "
+                "expected y of shape (n, 1), or (n, 2) with row weights, for n rows of "
+                "X. Reshape a vector of targets with y[:, None]."
+            )
+        self.dataset = TensorDataset(X, y)
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.dataset) / self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        X, y = (tensor.split(self.batch_size) for tensor in self.dataset.tensors)
+        return zip(X, y, strict=True)
+
+
+class _Block(NamedTuple):
+    """Loss of some rows, φ√w with w = s/h², and √w, the column of the bias, if any.
+
+    The column is kept apart from the features: d + 1 columns would lie askew in memory,
+    and the products would take twice as long.
+    """
+
+    loss: Tensor  # ()
+    root: Tensor  # (n, d)
+    root_w: Tensor | None  # (n,)
+
+
+def _gram(block: _Block) -> Tensor:  # (d + 1, d + 1)
+    """HᵀWH, in strips up to the diagonal.
 
     torch has no product that knows its result to be symmetric. What lies above the
     strips is copied: down to little more than half the time for wide features.
     """
-    size = root.shape[1]
+    root, root_w, size = block.root, block.root_w, block.root.shape[1]
+    total = size if root_w is None else size + 1
+    gram = root.new_empty(total, total)
     n_strips = STRIPS if size >= STRIPS_PAY_FROM else 1
-    gram = root.new_empty(size + len(column), size + len(column))
     for start, end in pairwise(i * size // n_strips for i in range(n_strips + 1)):
         torch.mm(root[:, start:end].T, root[:, :end], out=gram[start:end, :end])
-        gram[:start, start:end] = gram[start:end, :start].T
-    edge = column @ root
-    gram[size:, :size], gram[:size, size:] = edge, edge.T
-    gram[size:, size:] = column @ column.T
+        if start:
+            gram[:start, start:end] = gram[start:end, :start].T
+    if root_w is not None:
+        gram[size, :size] = gram[:size, size] = root_w @ root
+        gram[size, size] = root_w @ root_w
     return gram
+
+
+def _diagonal(block: _Block) -> Tensor:  # (d + 1,)
+    """Diagonal of HᵀWH."""
+    squares = block.root.square().sum(0)
+    if block.root_w is None:
+        return squares
+    return torch.cat([squares, (block.root_w @ block.root_w)[None]])
 
 
 def _check_noise_variance(h2: Tensor) -> None:
@@ -259,16 +354,17 @@ def _check_noise_variance(h2: Tensor) -> None:
 
 
 def _check_targets(y: Tensor, n: int) -> None:
-    """Targets (n, 1), or (n, 2) with weights that are not negative; all finite."""
-    if y.shape[0] != n or y.shape[1] not in (1, 2):
+    """Targets, weights that are not negative and h², as far as given; all finite."""
+    if y.shape[0] != n or y.shape[1] not in (1, 2, 3):
         raise ValueError(
             f"Got targets of shape {tuple(y.shape)} for {n} rows, but expected (n, 1), "
-            "or (n, 2) with row weights in the second column."
+            "or (n, 2) with row weights in the second column, or (n, 3) with h² in the "
+            "third."
         )
     if n == 0:
         return
     low, high = (bound.tolist() for bound in y.aminmax(dim=0))
-    if not all(map(math.isfinite, low + high)) or min(low[1:], default=0) < 0:
+    if not all(map(math.isfinite, low + high)) or min(low[1:2], default=0) < 0:
         raise ValueError(
             "Got targets or row weights that are NaN, infinite, or (weights) negative. "
             "Remove these rows; a weight of zero leaves a row out."

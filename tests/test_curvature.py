@@ -11,7 +11,7 @@ from reference import gram, log_evidence, ridge, sigma
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from mapie_claps import HeteroscedasticGGN
+from mapie_claps import HeteroscedasticGGN, TensorLoader, curvature
 
 
 class Net(nn.Module):
@@ -250,7 +250,7 @@ def test_only_the_last_layer_of_a_regression(problem):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda y: torch.cat([y, y, y], 1), r"targets of shape \(7, 3\) for 7 rows"),
+        (lambda y: torch.cat([y] * 4, 1), r"targets of shape \(7, 4\) for 7 rows"),
         (lambda y: torch.cat([y, -torch.ones_like(y)], 1), "weights.* negative"),
         (lambda y: y * torch.nan, "targets or row weights that are NaN"),
     ],
@@ -265,3 +265,72 @@ def test_noise_variance_of_the_wrong_shape(problem):
     two = {"noise_variance": lambda x: torch.ones(len(x), 2)}
     with pytest.raises(ValueError, match=r"noise_variance of shape \(7, 2\) for 7"):
         fit(*problem, backend_kwargs=two)
+
+
+@pytest.mark.parametrize("structure", ["full", "diag"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_blocks_of_a_batch_are_its_sum(problem, structure, bias, monkeypatch):
+    _, X, y = problem
+    net = Net(bias).double()
+    moments = [torch.zeros(5 + bias, dtype=torch.float64) for _ in range(2)]
+    whole = fit(net, X, y, structure, 40, backend_kwargs={"cross_moment": moments[0]})
+    monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
+    cut = fit(net, X, y, structure, 40, backend_kwargs={"cross_moment": moments[1]})
+    torch.testing.assert_close(cut.H, whole.H, rtol=1e-12, atol=0)
+    torch.testing.assert_close(cut.loss, whole.loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(moments[1], moments[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_wide_features_in_strips(bias, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(9, 131, generator=generator, dtype=torch.float64)
+    root_w = torch.rand(9, generator=generator, dtype=torch.float64)
+    found = curvature._gram(
+        curvature._Block(root_w.sum(), root, root_w if bias else None)
+    )
+    all_columns = torch.cat([root, root_w[:, None]], 1) if bias else root
+    expected = all_columns.T @ all_columns
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(found, found.T, rtol=0, atol=1e-13)
+
+
+def test_noise_variance_may_stand_beside_the_targets(problem):
+    net, X, y = problem
+    h2 = net.noise_variance(X).detach()
+    weights = torch.linspace(0, 2, 40, dtype=torch.float64)[:, None]
+    asked = fit(net, X, torch.cat([y, weights], 1))
+    given = fit(net, X, torch.cat([y, weights, h2], 1))
+    torch.testing.assert_close(given.H, asked.H, rtol=1e-12, atol=0)
+    torch.testing.assert_close(given.loss, asked.loss, rtol=1e-12, atol=0)
+    with pytest.raises(ValueError, match=r"noise_variance between -.* positive finite"):
+        fit(net, X, torch.cat([y, weights, -h2], 1))
+
+
+def test_tensor_loader_gives_the_batches_of_a_data_loader(problem):
+    net, X, y = problem
+    rows = TensorLoader(X, y, batch_size=7)
+    for (a, b), (c, d) in zip(rows, loader(X, y, 7), strict=True):
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+    assert (len(rows), len(rows.dataset)) == (6, 40)
+    one, other = fit(net, X, y), fit(net, X, y + 1)
+    other.fit(rows)
+    assert torch.equal(one.H, other.H)
+    assert torch.equal(one.loss, other.loss)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"y": torch.zeros(3)}, ValueError, r"y of shape \(3,\), but expected y of"),
+        ({"y": torch.zeros(2, 1)}, ValueError, r"X of shape \(3, 2\) and y of shape"),
+        ({"X": np.zeros((3, 2))}, TypeError, "X of type ndarray.*torch.as_tensor"),
+        ({"batch_size": 0}, ValueError, "batch_size=0"),
+    ],
+)
+def test_tensor_loader_of_bad_input(change, error, message):
+    good = {"X": torch.zeros(3, 2), "y": torch.zeros(3, 1)}
+    with pytest.raises(error, match=message):
+        TensorLoader(**(good | change))

@@ -14,6 +14,7 @@ from mapie_claps.benchmarks._speed_interval import (
 )
 from mapie_claps.benchmarks._speed_posterior import (
     as_member,
+    fit_adapter,
     fit_laplace,
     fit_module,
     fit_ours,
@@ -102,6 +103,8 @@ def test_rivals_of_the_posterior_take_the_same_network_and_rows():
     np.testing.assert_allclose(la.H[:-1, :-1].detach().numpy(), gram, rtol=1e-5)
     scale = fit_ours(as_member(network), X, y)[0]
     weighted = module.sums_.moments.gram[0]
+    adapter = fit_adapter(network, X, y)
+    np.testing.assert_allclose(adapter.H.numpy(), weighted.numpy(), rtol=1e-10)
     precision = weighted.numpy() + np.eye(7)
     np.testing.assert_allclose(
         np.linalg.inv((scale @ scale.mT).numpy()), precision, rtol=1e-8, atol=1e-8
