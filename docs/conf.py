@@ -28,7 +28,12 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "benchmarks/peers_summary.md", "trust/*"]
+exclude_patterns = [
+    "_build",
+    "benchmarks/peers_summary.md",
+    "benchmarks/speed/*",
+    "trust/*",
+]
 templates_path = ["_templates"]
 suppress_warnings = ["config.cache"]
 

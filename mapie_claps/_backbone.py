@@ -91,13 +91,15 @@ class Backbone:
         phi = self._features(calls, len(x))
         mu = _finite("predictions", mean.cpu().double())
         dtypes = phi.dtype, calls[id(self.last_layer)][0][1].dtype, mean.dtype
+        features = phi.cpu().double()
+        # One number tells: neither NaN nor infinity leaves a sum again.
+        _finite("features", features.sum())
+        self._check_mean(features, mu, max(torch.finfo(d).eps for d in dtypes))
         if self.noise is None:
             h2 = torch.full_like(mu, torch.nan)
         else:
             h2 = self._noise(x, phi, second, calls)
-        phi = phi.cpu().double()
-        self._check_mean(phi, mu, max(torch.finfo(d).eps for d in dtypes))
-        return BackboneOutput(phi, mu, h2)
+        return BackboneOutput(features, mu, h2)
 
     def _watched(self) -> list[nn.Module]:
         layers: list[nn.Module] = [self.last_layer]
@@ -119,14 +121,13 @@ class Backbone:
         return seen[0][0]
 
     def _check_mean(self, phi: Tensor, mu: Tensor, eps: float) -> None:
-        """Raise unless φ is finite and φᵀw + b is what forward returns, in every row.
+        """Raise unless φᵀw + b is what forward returns, in every row.
 
         What follows the layer may leave some rows as they are, as a ReLU does. With
         autocast the layer's own type is coarser than those around it: ``eps``.
         """
         w = self.trained_weights()
-        # NaN and infinity survive a product, even with zero.
-        own = _finite("features", phi @ w[:-1]) + w[-1]
+        own = phi @ w[:-1] + w[-1]
         gap = (own - mu).abs_()
         # |φᵀw + b| is at most Σ|φw| + |b|, which is dearer: asked for where needed.
         doubtful = (gap > eps**0.5 * own.abs_()).nonzero().squeeze(1)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ._network import FirstLayer, HeteroscedasticNetwork
@@ -49,12 +49,8 @@ class FlatParameters:
         parameters += last
         self.weights = torch.cat([p.detach().flatten() for p in parameters])
         self.gradient = torch.zeros_like(self.weights)
-        start = 0
-        for p in parameters:
-            part = slice(start, start + p.numel())
-            p.data = self.weights[part].view_as(p)
-            p.grad = self.gradient[part].view_as(p)
-            start = part.stop
+        self._lay_out(parameters)
+        self.gradients = [(_variable(p).gradient, k) for p, k in self.of_members]
         members, size, _ = last[0].shape
         both = [2 * members * size, 2 * members]
         weight, bias = (
@@ -66,6 +62,14 @@ class FlatParameters:
             )
         )
         self.heads = weight, bias  # (K, d, 2), (K, 1, 2)
+
+    def _lay_out(self, parameters: Sequence[nn.Parameter]) -> None:
+        start = 0
+        for p in parameters:
+            part = slice(start, start + p.numel())
+            p.data = self.weights[part].view_as(p)
+            p.grad = self.gradient[part].view_as(p)
+            start = part.stop
 
     def release(self) -> None:
         """Let go of the gradients."""

@@ -52,12 +52,19 @@ class FeatureNetwork:
 
     def _residual_rows(self, batch: Batch, seed: int | None) -> ResidualRows:
         out = self(batch.x)
-        weight, residual = batch.row_weight, batch.target - out.mu
-        features = FeatureBatch(
-            out.phi[None], out.h2[None], residual[None], weight[None]
-        )
+        # Rows wait until there are enough of them for a product, and whoever gives the
+        # batches may fill the same memory with the next: nothing of it is kept.
+        phi, h2 = (_apart_from(batch.x, t)[None] for t in (out.phi, out.h2))
+        weight, target = batch.row_weight.clone(), batch.target.clone()
+        features = FeatureBatch(phi, h2, (target - out.mu)[None], weight[None])
         key = None if seed is None else row_keys(batch.x, seed)
-        return ResidualRows(features, batch.target, key)
+        return ResidualRows(features, target, key)
+
+
+def _apart_from(x: Tensor, values: Tensor) -> Tensor:
+    """Values in memory that is not that of x."""
+    x_memory, memory = x.untyped_storage(), values.untyped_storage()
+    return values.clone() if memory.data_ptr() == x_memory.data_ptr() else values
 
 
 class _NoiseRows:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -99,7 +100,9 @@ class PredictiveMixin(ABC):
         fitted = copy.copy(self)
         for name in [a for a in vars(fitted) if a.endswith("_")]:
             delattr(fitted, name)
-        fitted._fit(X, y, sample_weight)
+        # Tensors made in a caller's inference mode could not be changed in training.
+        with torch.inference_mode(False):
+            fitted._fit(X, y, sample_weight)
         self.__dict__.clear()
         self.__dict__.update(fitted.__dict__)
         return self

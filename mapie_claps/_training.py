@@ -119,8 +119,7 @@ def train(
     """Train in place; every member ends in its best state by held-out likelihood."""
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
     weight = None if weight is None else weight.to(device)
-    # A caller may be in inference mode, whose tensors could not be changed later.
-    with threads_for(work), torch.inference_mode(False), torch.no_grad():
+    with threads_for(work), torch.no_grad():
         return _Trainer(
             network.to(device),
             X.to(device),
@@ -187,7 +186,7 @@ class _Trainer:
         )
         self.result = TrainingResult()
         self.best = torch.full((network.n_members,), math.inf, device=self.device)
-        self.parameters = network.parameters_of_members()
+        self.parameters = self.flat.of_members
         self.best_parameters = [p.detach().clone() for p, _ in self.parameters]
 
     def run(self) -> TrainingResult:
@@ -275,13 +274,12 @@ class _Trainer:
         whole = self.flat.gradient
         if float(whole @ whole) < 0.99 * MAX_GRADIENT_NORM**2:
             return
-        gradients = [(p.grad, m) for p, m in self.parameters if p.grad is not None]
         squares = torch.zeros(self.network.n_members, device=self.device)
-        for g, members in gradients:
+        for g, members in self.flat.gradients:
             squares[members] += g.square().sum((1, 2))
         factor = (MAX_GRADIENT_NORM / squares.sqrt()).clamp_(max=1.0)
         if bool((factor < 1).any()):
-            for g, members in gradients:
+            for g, members in self.flat.gradients:
                 g.mul_(factor[members].view(-1, 1, 1))
 
     def _evaluate(self, step: int, training_loss: float) -> bool:

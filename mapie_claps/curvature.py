@@ -21,7 +21,7 @@ __all__ = ["HeteroscedasticGGN", "TensorLoader"]
 
 STRIPS = 4  # of a Gram matrix
 STRIPS_PAY_FROM = 128  # features
-BLOCK_BYTES = 2**20  # of φ, small enough for the cache
+BLOCK_BYTES = 2**21  # of φ, small enough for the cache
 BLOCK_ROWS = 1024  # at least, enough to be worth a matrix product
 
 
@@ -65,7 +65,8 @@ class HeteroscedasticGGN(GGNInterface):
     - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2). A
       row of weight 2 counts as two rows. Where h² of every row is known before, it may
       stand in a third column, shape (n, 3): the network is then not asked.
-    - Batches of any size are taken in blocks of rows that fit into the cache.
+    - Large batches are taken in blocks of some thousand rows, whose features fit into
+      the cache where they are not too wide. ``noise_variance`` is asked block by block.
     - The loss is :math:`\tfrac12\sum_i s_i[(y_i-\mu_i)^2/h_i^2+\log h_i^2]`. Its last
       term makes ``log_marginal_likelihood`` of laplace-torch right for h²(x): equal
       to the closed form where the weights of the last layer are the posterior mean
@@ -180,11 +181,11 @@ class HeteroscedasticGGN(GGNInterface):
     def _in_blocks(
         self, x: Tensor, y: Tensor, curvature: Callable[["_Block"], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Loss and curvature, from blocks of rows whose features fit into the cache."""
+        """Loss and curvature, from blocks of rows: features stay near the processor."""
         layer = self.model.last_layer
         size = layer.in_features * layer.weight.element_size()
         n_rows = max(BLOCK_ROWS, BLOCK_BYTES // size)
-        if len(y) <= n_rows:
+        if len(y) <= n_rows or not isinstance(x, Tensor):  # laplace-torch knows dicts
             block = self._block(x, y)
             return block.loss, curvature(block)
         first, *more = zip(x.split(n_rows), y.split(n_rows), strict=True)
@@ -212,7 +213,7 @@ class HeteroscedasticGGN(GGNInterface):
                 f"Got noise_variance of shape {tuple(h2.shape)} for {len(phi)} rows, "
                 "but expected one number per row, shape (n,) or (n, 1)."
             )
-        h2 = h2.reshape(-1)
+        h2, y = h2.reshape(-1).to(phi.dtype), y.to(phi.dtype)
         _check_noise_variance(h2)
         target, w, log_h2 = y[:, 0], h2.reciprocal(), h2.log()
         if y.shape[1] > 1:
@@ -284,11 +285,12 @@ class TensorLoader:
                     f"Got {name} of type {type(value).__name__}, but expected a "
                     "tensor. Use torch.as_tensor."
                 )
-        if y.ndim != 2 or len(X) != len(y):
+        if y.ndim != 2 or X.ndim == 0 or len(X) != len(y):
             raise ValueError(
                 f"Got X of shape {tuple(X.shape)} and y of shape {tuple(y.shape)}, but "
-                "expected y of shape (n, 1), or (n, 2) with row weights, for n rows of "
-                "X. Reshape a vector of targets with y[:, None]."
+                "expected y of shape (n, 1), (n, 2) with row weights or (n, 3) with "
+                "weights and h², for n rows of X. Reshape a vector of targets with "
+                "y[:, None]."
             )
         self.dataset = TensorDataset(X, y)
         self.batch_size = batch_size
@@ -297,8 +299,10 @@ class TensorLoader:
         return math.ceil(len(self.dataset) / self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        X, y = (tensor.split(self.batch_size) for tensor in self.dataset.tensors)
-        return zip(X, y, strict=True)
+        X, y = self.dataset.tensors
+        for start in range(0, len(X), self.batch_size):
+            part = slice(start, start + self.batch_size)
+            yield X[part], y[part]
 
 
 class _Block(NamedTuple):
@@ -363,8 +367,8 @@ def _check_targets(y: Tensor, n: int) -> None:
         )
     if n == 0:
         return
-    low, high = (bound.tolist() for bound in y.aminmax(dim=0))
-    if not all(map(math.isfinite, low + high)) or min(low[1:2], default=0) < 0:
+    low, high = (bound.tolist() for bound in y[:, :2].aminmax(dim=0))
+    if not all(map(math.isfinite, low + high)) or min(low[1:], default=0) < 0:
         raise ValueError(
             "Got targets or row weights that are NaN, infinite, or (weights) negative. "
             "Remove these rows; a weight of zero leaves a row out."

@@ -253,6 +253,10 @@ def test_only_the_last_layer_of_a_regression(problem):
         (lambda y: torch.cat([y] * 4, 1), r"targets of shape \(7, 4\) for 7 rows"),
         (lambda y: torch.cat([y, -torch.ones_like(y)], 1), "weights.* negative"),
         (lambda y: y * torch.nan, "targets or row weights that are NaN"),
+        (
+            lambda y: torch.cat([y, torch.ones_like(y), y * torch.nan], 1),
+            "noise_variance between nan and nan",
+        ),
     ],
 )
 def test_bad_targets(problem, change, message):
@@ -283,7 +287,7 @@ def test_blocks_of_a_batch_are_its_sum(problem, structure, bias, monkeypatch):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_wide_features_in_strips(bias, monkeypatch):
+def test_wide_features_in_strips(bias):
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(9, 131, generator=generator, dtype=torch.float64)
     root_w = torch.rand(9, generator=generator, dtype=torch.float64)
@@ -334,3 +338,54 @@ def test_tensor_loader_of_bad_input(change, error, message):
     good = {"X": torch.zeros(3, 2), "y": torch.zeros(3, 1)}
     with pytest.raises(error, match=message):
         TensorLoader(**(good | change))
+
+
+def test_tensor_loader_without_rows():
+    rows = TensorLoader(torch.zeros(0, 2), torch.zeros(0, 1))
+    assert (list(rows), len(rows)) == ([], 0)
+
+
+def test_types_may_differ(problem):
+    _, X, y = problem
+    net, X = Net(), X.float()
+    expected = fit(net, X, y.float())
+    found = fit(net, X, y)  # as NumPy's targets come
+    torch.testing.assert_close(found.H, expected.H)
+    h2 = {"noise_variance": lambda x: net.noise_variance(x).detach().double()}
+    found = fit(net, X, y, backend_kwargs=h2)
+    torch.testing.assert_close(found.H, expected.H)
+    assert found.H.dtype == torch.float32
+
+
+def test_inputs_in_a_dictionary_are_not_cut(problem, monkeypatch):
+    monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
+    net, X, y = problem
+    expected = fit(net, X, y)
+
+    class Named(Net):
+        def forward(self, data):
+            return super().forward(data["x"])
+
+        def noise_variance(self, data):
+            return super().noise_variance(data["x"])
+
+    named = Named().double()
+    named.load_state_dict(net.state_dict())
+    la = Laplace(
+        named,
+        "regression",
+        subset_of_weights="last_layer",
+        hessian_structure="full",
+        last_layer_name="mean_head",
+        backend=HeteroscedasticGGN,
+        dict_key_y="y",
+    )
+    la.fit(
+        DataLoader(
+            [{"x": a, "y": b} for a, b in zip(X, y, strict=True)],
+            20,
+            generator=torch.Generator(),
+        )
+    )
+    torch.testing.assert_close(la.H, expected.H, rtol=1e-12, atol=0)

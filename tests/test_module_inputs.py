@@ -184,3 +184,29 @@ def test_names_of_columns_are_checked_in_batches():
                 call(model)
     with pytest.raises(ValueError, match="feature names should match"):
         ClapsModule(mse_network()).fit([(frame, y), (permuted, y)])
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+@pytest.mark.parametrize("deep", [False, True])
+def test_batches_that_come_in_the_same_memory(rows, deep):
+    """A reader may fill one buffer again and again: nothing of it is kept."""
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.normal(size=(120, 3)), rng.normal(size=120), rng.random(120)
+    layers = [torch.nn.Linear(3, 4), torch.nn.Tanh()] if deep else []
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(4 if deep else 3, 1))
+    model = ClapsModule(
+        network.double(), noise_variance=lambda x: 0.5 + x[:, 0] ** 2
+    ).fit(X, y)
+
+    def same_memory():
+        buffers = np.empty((rows, 3)), np.empty(rows), np.empty(rows)
+        for start in range(0, 120, rows):
+            for buffer, values in zip(buffers, (X, y, weight), strict=True):
+                buffer[:] = values[start : start + rows]
+            yield buffers
+
+    found = model.partial_sums(same_memory())
+    expected = model.partial_sums(X, y, weight)
+    for a, b in ((found.moments, expected.moments), (found.plain, expected.plain)):
+        torch.testing.assert_close(a.gram, b.gram, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(a.cross, b.cross, rtol=1e-10, atol=1e-12)

@@ -153,3 +153,21 @@ def test_nan_in_the_loss_stops_the_fit(held_out, monkeypatch):
     ):
         model.fit(*heteroscedastic(60))
     assert vars(model).keys() == vars(tiny()).keys()
+
+
+def test_nan_on_held_out_rows_stops_the_fit(monkeypatch):
+    original = _training._Trainer._held_out_loss
+    monkeypatch.setattr(
+        _training._Trainer, "_held_out_loss", lambda self: original(self) * torch.nan
+    )
+    model = tiny(validation_fraction=0.2)
+    with pytest.raises(TrainingDivergedError, match=r"\(on held-out rows nan\)"):
+        model.fit(*heteroscedastic(60))
+
+
+def test_fit_in_the_inference_mode_of_a_caller():
+    X, y = heteroscedastic(60)
+    expected = tiny(validation_fraction=0.2).fit(X, y).predict(X)
+    with torch.inference_mode():
+        model = tiny(validation_fraction=0.2).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), expected)
