@@ -6,7 +6,7 @@ laplace-torch asks for the loss and for the Gauss-Newton matrix of a batch.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,7 +21,7 @@ __all__ = ["HeteroscedasticGGN", "TensorLoader"]
 
 STRIPS = 4  # of a Gram matrix
 STRIPS_PAY_FROM = 128  # features
-BLOCK_BYTES = 2**21  # of φ, small enough for the cache
+BLOCK_BYTES = 2**20  # of φ, small enough for the cache
 BLOCK_ROWS = 1024  # at least, enough to be worth a matrix product
 
 
@@ -138,7 +138,7 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
-        return self._in_blocks(x, y, _gram)
+        return self._sums(x, y, n_axes=2)
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -157,7 +157,7 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and the diagonal of HᵀWH of shape (d + 1,).
         """
-        return self._in_blocks(x, y, _diagonal)
+        return self._sums(x, y, n_axes=1)
 
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.
@@ -178,27 +178,49 @@ class HeteroscedasticGGN(GGNInterface):
         )
 
     @torch.no_grad()
-    def _in_blocks(
-        self, x: Tensor, y: Tensor, curvature: Callable[["_Block"], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Loss and curvature, from blocks of rows: features stay near the processor."""
+    def _sums(self, x: Tensor, y: Tensor, n_axes: int) -> tuple[Tensor, Tensor]:
+        """Loss and curvature, a matrix or its diagonal; adds to ``cross_moment``.
+
+        Features are weighted and multiplied block by block, while they are near the
+        processor; what is one number per row is summed once.
+        """
         layer = self.model.last_layer
-        size = layer.in_features * layer.weight.element_size()
-        n_rows = max(BLOCK_ROWS, BLOCK_BYTES // size)
-        if len(y) <= n_rows or not isinstance(x, Tensor):  # laplace-torch knows dicts
-            block = self._block(x, y)
-            return block.loss, curvature(block)
-        first, *more = zip(x.split(n_rows), y.split(n_rows), strict=True)
-        block = self._block(*first)
-        loss, total = block.loss, curvature(block)
-        for part in more:
-            block = self._block(*part)
-            loss += block.loss
-            total += curvature(block)
-        return loss, total
+        like, size = layer.weight, layer.in_features
+        inner = like.new_zeros([size] * n_axes)
+        edge, cross = like.new_zeros(size), like.new_zeros(size)
+        blocks = []
+        for x_part, y_part in _parts(x, y, size * like.element_size()):
+            block = self._block(x_part, y_part)
+            root = block.phi * block.root_w[:, None]
+            _add_product(inner, root)
+            edge += block.root_w @ root
+            if self.cross_moment is not None:
+                cross += (block.root_w * block.target) @ root
+            blocks.append(block._replace(phi=root[:0]))
+        rows = (
+            blocks[0]
+            if len(blocks) == 1
+            else _Block(*map(torch.cat, zip(*blocks, strict=True)))
+        )
+        _check_targets(y)
+        _check_noise_variance(rows.h2)
+        w = rows.root_w.square()
+        residual = rows.target - rows.f
+        log_h2 = rows.h2.log()
+        if y.shape[1] > 1:
+            log_h2 *= y[:, 1]
+        loss = (residual.square_() @ w).add_(log_h2.sum()).mul_(0.5)
+        if self.cross_moment is not None:
+            self.cross_moment[:size] += cross
+            if layer.bias is not None:
+                self.cross_moment[size] += w @ rows.target
+        _mirror(inner)
+        if layer.bias is None:
+            return loss, inner
+        return loss, _bordered(inner, edge, w.sum())
 
     def _block(self, x: Tensor, y: Tensor) -> "_Block":
-        """Loss and weighted features; adds to ``cross_moment``."""
+        """Forward pass over some rows."""
         f, phi = self.model.forward_with_features(x)
         if f.shape != (len(phi), 1):
             raise ValueError(
@@ -206,7 +228,7 @@ class HeteroscedasticGGN(GGNInterface):
                 f"{len(phi)} rows, but expected the mean alone, shape (n, 1). Return "
                 "the mean from forward and give h²(x) as noise_variance."
             )
-        _check_targets(y, len(phi))
+        _check_shape_of_targets(y, len(phi))
         h2 = y[:, 2] if y.shape[1] == 3 else self._noise_variance(x, phi)
         if h2.numel() != len(phi):
             raise ValueError(
@@ -214,21 +236,8 @@ class HeteroscedasticGGN(GGNInterface):
                 "but expected one number per row, shape (n,) or (n, 1)."
             )
         h2, y = h2.reshape(-1).to(phi.dtype), y.to(phi.dtype)
-        _check_noise_variance(h2)
-        target, w, log_h2 = y[:, 0], h2.reciprocal(), h2.log()
-        if y.shape[1] > 1:
-            w, log_h2 = w * y[:, 1], log_h2 * y[:, 1]
-        residual = target - f[:, 0]
-        loss = (residual.square_() @ w).add_(log_h2.sum()).mul_(0.5)
-        root_w = w.sqrt_()
-        root = phi * root_w[:, None]
-        has_bias = self.model.last_layer.bias is not None
-        if self.cross_moment is not None:
-            weighted = root_w * target
-            self.cross_moment[: root.shape[1]] += weighted @ root
-            if has_bias:
-                self.cross_moment[-1] += weighted @ root_w
-        return _Block(loss, root, root_w if has_bias else None)
+        root_w = h2.rsqrt() if y.shape[1] == 1 else (y[:, 1] / h2).sqrt_()
+        return _Block(f[:, 0], phi, h2, y[:, 0], root_w)
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""
@@ -306,43 +315,63 @@ class TensorLoader:
 
 
 class _Block(NamedTuple):
-    """Loss of some rows, φ√w with w = s/h², and √w, the column of the bias, if any.
+    """What the sums need of some rows."""
 
-    The column is kept apart from the features: d + 1 columns would lie askew in memory,
-    and the products would take twice as long.
+    f: Tensor  # (n,)
+    phi: Tensor  # (n, d)
+    h2: Tensor  # (n,)
+    target: Tensor  # (n,)
+    root_w: Tensor  # (n,), √(s/h²)
+
+
+def _parts(x: Tensor, y: Tensor, row_bytes: int) -> Iterable[tuple[Tensor, Tensor]]:
+    """Blocks of rows; all at once where inputs cannot be cut (dictionaries)."""
+    n_rows = max(BLOCK_ROWS, BLOCK_BYTES // row_bytes)
+    if len(y) <= n_rows or not isinstance(x, Tensor):
+        return [(x, y)]
+    return zip(x.split(n_rows), y.split(n_rows), strict=True)
+
+
+def _add_product(total: Tensor, root: Tensor) -> None:
+    """Add rootᵀ root up to the diagonal, in strips, or the diagonal alone.
+
+    torch has no product that knows its result to be symmetric. With strips wide
+    features take little more than half the time.
     """
+    if total.ndim == 1:
+        total += root.square().sum(0)
+        return
+    for start, end in _strips(len(total)):
+        total[start:end, :end].addmm_(root[:, start:end].T, root[:, :end])
 
-    loss: Tensor  # ()
-    root: Tensor  # (n, d)
-    root_w: Tensor | None  # (n,)
+
+def _mirror(total: Tensor) -> None:
+    """Fill in what ``_add_product`` leaves out of a matrix."""
+    if total.ndim == 1:
+        return
+    for start, end in _strips(len(total)):
+        total[:start, start:end] = total[start:end, :start].T
 
 
-def _gram(block: _Block) -> Tensor:  # (d + 1, d + 1)
-    """HᵀWH, in strips up to the diagonal.
-
-    torch has no product that knows its result to be symmetric. What lies above the
-    strips is copied: down to little more than half the time for wide features.
-    """
-    root, root_w, size = block.root, block.root_w, block.root.shape[1]
-    total = size if root_w is None else size + 1
-    gram = root.new_empty(total, total)
+def _strips(size: int) -> Iterable[tuple[int, int]]:
     n_strips = STRIPS if size >= STRIPS_PAY_FROM else 1
-    for start, end in pairwise(i * size // n_strips for i in range(n_strips + 1)):
-        torch.mm(root[:, start:end].T, root[:, :end], out=gram[start:end, :end])
-        if start:
-            gram[:start, start:end] = gram[start:end, :start].T
-    if root_w is not None:
-        gram[size, :size] = gram[:size, size] = root_w @ root
-        gram[size, size] = root_w @ root_w
-    return gram
+    return pairwise(i * size // n_strips for i in range(n_strips + 1))
 
 
-def _diagonal(block: _Block) -> Tensor:  # (d + 1,)
-    """Diagonal of HᵀWH."""
-    squares = block.root.square().sum(0)
-    if block.root_w is None:
-        return squares
-    return torch.cat([squares, (block.root_w @ block.root_w)[None]])
+def _bordered(inner: Tensor, edge: Tensor, corner: Tensor) -> Tensor:
+    """Append the row and column of the bias, or its entry on the diagonal.
+
+    It is kept apart until here: d + 1 columns would lie askew in memory, and products
+    would take twice as long.
+    """
+    if inner.ndim == 1:
+        return torch.cat([inner, corner[None]])
+    size = len(inner)
+    whole = inner.new_empty(size + 1, size + 1)
+    whole[:size, :size] = inner
+    whole[size, :size] = whole[:size, size] = edge
+    whole[size, size] = corner
+    return whole
 
 
 def _check_noise_variance(h2: Tensor) -> None:
@@ -357,15 +386,19 @@ def _check_noise_variance(h2: Tensor) -> None:
         )
 
 
-def _check_targets(y: Tensor, n: int) -> None:
-    """Targets, weights that are not negative and h², as far as given; all finite."""
+def _check_shape_of_targets(y: Tensor, n: int) -> None:
+    """One to three columns."""
     if y.shape[0] != n or y.shape[1] not in (1, 2, 3):
         raise ValueError(
             f"Got targets of shape {tuple(y.shape)} for {n} rows, but expected (n, 1), "
             "or (n, 2) with row weights in the second column, or (n, 3) with h² in the "
             "third."
         )
-    if n == 0:
+
+
+def _check_targets(y: Tensor) -> None:
+    """Finite targets, and weights, if given, that are not negative."""
+    if len(y) == 0:
         return
     low, high = (bound.tolist() for bound in y[:, :2].aminmax(dim=0))
     if not all(map(math.isfinite, low + high)) or min(low[1:], default=0) < 0:

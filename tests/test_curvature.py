@@ -286,18 +286,19 @@ def test_blocks_of_a_batch_are_its_sum(problem, structure, bias, monkeypatch):
     torch.testing.assert_close(moments[1], moments[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_wide_features_in_strips(bias):
+@pytest.mark.parametrize("size", [7, 131])
+def test_symmetric_product_in_strips(size):
     generator = torch.Generator().manual_seed(0)
-    root = torch.randn(9, 131, generator=generator, dtype=torch.float64)
-    root_w = torch.rand(9, generator=generator, dtype=torch.float64)
-    found = curvature._gram(
-        curvature._Block(root_w.sum(), root, root_w if bias else None)
-    )
-    all_columns = torch.cat([root, root_w[:, None]], 1) if bias else root
-    expected = all_columns.T @ all_columns
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(found, found.T, rtol=0, atol=1e-13)
+    root = torch.randn(9, size, generator=generator, dtype=torch.float64)
+    total = torch.zeros(size, size, dtype=torch.float64)
+    for part in root.split(4):
+        curvature._add_product(total, part)
+    curvature._mirror(total)
+    torch.testing.assert_close(total, root.T @ root, rtol=1e-12, atol=1e-13)
+    edge, corner = root.sum(0), torch.tensor(9.0, dtype=torch.float64)
+    ones = torch.cat([root, torch.ones_like(root[:, :1])], 1)
+    bordered = curvature._bordered(total, edge, corner)
+    torch.testing.assert_close(bordered, ones.T @ ones, rtol=1e-12, atol=1e-13)
 
 
 def test_noise_variance_may_stand_beside_the_targets(problem):
