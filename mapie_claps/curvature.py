@@ -186,22 +186,14 @@ class HeteroscedasticGGN(GGNInterface):
         """
         layer = self.model.last_layer
         like, size = layer.weight, layer.in_features
-        inner = like.new_zeros([size] * n_axes)
-        edge, cross = like.new_zeros(size), like.new_zeros(size)
-        blocks = []
-        for x_part, y_part in _parts(x, y, size * like.element_size()):
-            block = self._block(x_part, y_part)
-            root = block.phi * block.root_w[:, None]
-            _add_product(inner, root)
-            edge += block.root_w @ root
-            if self.cross_moment is not None:
-                cross += (block.root_w * block.target) @ root
-            blocks.append(block._replace(phi=root[:0]))
-        rows = (
-            blocks[0]
-            if len(blocks) == 1
-            else _Block(*map(torch.cat, zip(*blocks, strict=True)))
+        totals = _Totals(
+            like.new_zeros([size] * n_axes), like.new_zeros(size), like.new_zeros(size)
         )
+        parts = _parts(x, y, size * like.element_size())
+        blocks = [self._block(*part, totals) for part in parts]
+        rows = blocks[0]
+        if len(blocks) > 1:
+            rows = _Rows(*map(torch.cat, zip(*blocks, strict=True)))
         _check_targets(y)
         _check_noise_variance(rows.h2)
         w = rows.root_w.square()
@@ -211,16 +203,20 @@ class HeteroscedasticGGN(GGNInterface):
             log_h2 *= y[:, 1]
         loss = (residual.square_() @ w).add_(log_h2.sum()).mul_(0.5)
         if self.cross_moment is not None:
-            self.cross_moment[:size] += cross
+            self.cross_moment[:size] += totals.cross
             if layer.bias is not None:
                 self.cross_moment[size] += w @ rows.target
-        _mirror(inner)
+        _mirror(totals.inner)
         if layer.bias is None:
-            return loss, inner
-        return loss, _bordered(inner, edge, w.sum())
+            return loss, totals.inner
+        return loss, _bordered(totals.inner, totals.edge, w.sum())
 
-    def _block(self, x: Tensor, y: Tensor) -> "_Block":
-        """Forward pass over some rows."""
+    def _block(self, x: Tensor, y: Tensor, totals: "_Totals") -> "_Rows":
+        """Forward pass over some rows, whose products are added to the totals.
+
+        Features are gone on return: kept until the next block is there, they would make
+        the allocator give memory back and fetch it again, which costs a fifth.
+        """
         f, phi = self.model.forward_with_features(x)
         if f.shape != (len(phi), 1):
             raise ValueError(
@@ -236,8 +232,14 @@ class HeteroscedasticGGN(GGNInterface):
                 "but expected one number per row, shape (n,) or (n, 1)."
             )
         h2, y = h2.reshape(-1).to(phi.dtype), y.to(phi.dtype)
+        target = y[:, 0]
         root_w = h2.rsqrt() if y.shape[1] == 1 else (y[:, 1] / h2).sqrt_()
-        return _Block(f[:, 0], phi, h2, y[:, 0], root_w)
+        root = phi * root_w[:, None]
+        _add_product(totals.inner, root)
+        totals.edge.add_(root_w @ root)
+        if self.cross_moment is not None:
+            totals.cross.add_((root_w * target) @ root)
+        return _Rows(f[:, 0], h2, target, root_w)
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""
@@ -314,14 +316,21 @@ class TensorLoader:
             yield X[part], y[part]
 
 
-class _Block(NamedTuple):
-    """What the sums need of some rows."""
+class _Totals(NamedTuple):
+    """Sums over rows, with W = diag(s/h²)."""
 
-    f: Tensor  # (n,)
-    phi: Tensor  # (n, d)
-    h2: Tensor  # (n,)
-    target: Tensor  # (n,)
-    root_w: Tensor  # (n,), √(s/h²)
+    inner: Tensor  # φᵀWφ up to the diagonal, (d, d), or its diagonal, (d,)
+    edge: Tensor  # φᵀW1, (d,)
+    cross: Tensor  # φᵀWy, (d,)
+
+
+class _Rows(NamedTuple):
+    """One number per row, (n,) each."""
+
+    f: Tensor
+    h2: Tensor
+    target: Tensor
+    root_w: Tensor  # √(s/h²)
 
 
 def _parts(x: Tensor, y: Tensor, row_bytes: int) -> Iterable[tuple[Tensor, Tensor]]:
