@@ -24,7 +24,8 @@ from .exceptions import NotPositiveDefiniteError, NumericalWarning
 # few rows would fill it, as many rows as are worth a matrix product.
 BATCH_ELEMENTS, BATCH_ROWS = 2**19, 2**12
 WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
-FIT_ELEMENTS = 2**22  # for one call of Laplace.fit, which has a price of its own
+# Elements for one call of Laplace.fit, which has a price of its own; also times d².
+FIT_ELEMENTS, FIT_SQUARES = 2**20, 8
 KEPT_ELEMENTS = 2**24
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 
@@ -262,7 +263,9 @@ def _groups(batches: Iterable[FeatureBatch]) -> Iterator[list[FeatureBatch]]:
     group: list[FeatureBatch] = []
     for batch in batches:
         group.append(batch)
-        if sum(b.phi.numel() + 3 * b.y.numel() for b in group) >= FIT_ELEMENTS:
+        worth = min(WIDE_ELEMENTS, FIT_SQUARES * batch.phi.shape[2] ** 2)
+        elements = sum(b.phi.numel() + 3 * b.y.numel() for b in group)
+        if elements >= max(FIT_ELEMENTS, worth):
             yield group
             group = []
     if group:

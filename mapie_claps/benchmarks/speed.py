@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=1, metavar="N", help="threads of torch (1)")
     add("--repeats", type=int, default=3, metavar="N", help="best of N (3)")
     add("--clock", choices=tuple(CLOCKS), default="wall", help="which time (wall)")
-    add("--out", type=Path, metavar="FOLDER", help="write speed.md and speed.csv")
+    add("--out", type=Path, metavar="FOLDER", help="write tables, section by section")
     add("--smoke", action="store_true", help="short version: tiny sizes, no bounds")
 
 
@@ -139,11 +139,34 @@ def report(results: list[Result]) -> str:
 
 
 def write(results: list[Result], folder: Path) -> None:
-    """Write speed.md and speed.csv."""
+    """Write speed.md and speed.csv; sections measured before and not now stay."""
     folder.mkdir(parents=True, exist_ok=True)
+    measured = {result.section for result in results}
+    before = read(folder / "speed.csv") if (folder / "speed.csv").exists() else []
+    results = results + [r for r in before if r.section not in measured]
+    results.sort(key=lambda r: list(SECTIONS).index(r.section))
     (folder / "speed.md").write_text(report(results), encoding="utf-8")
     with (folder / "speed.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*Result.__dataclass_fields__, "ratio", "met"])
         for r in results:
             writer.writerow([*vars(r).values(), r.ratio, r.met])
+
+
+def read(file: Path) -> list[Result]:
+    """Results that an earlier run wrote."""
+    with file.open(newline="", encoding="utf-8") as rows:
+        return [
+            Result(
+                row["section"],
+                row["case"],
+                row["against"],
+                float(row["ours"]),
+                float(row["other"]),
+                row["unit"],
+                "faster" if row["kind"] == "faster" else "cost",
+                float(row["bound"]) if row["bound"] else None,
+                row["note"],
+            )
+            for row in csv.DictReader(rows)
+        ]

@@ -23,7 +23,7 @@ from mapie_claps.benchmarks._speed_posterior import (
 )
 from mapie_claps.benchmarks._speed_posterior import make_rows as posterior_rows
 from mapie_claps.benchmarks._speed_timing import Result, Settings, best_of, run_code
-from mapie_claps.benchmarks.speed import SECTIONS, line
+from mapie_claps.benchmarks.speed import SECTIONS, line, read, report, write
 
 
 def test_short_version(tmp_path, capsys):
@@ -37,6 +37,21 @@ def test_short_version(tmp_path, capsys):
         assert float(row["ratio"]) >= 0
         assert f"| {row['case']} |" in (tmp_path / "speed.md").read_text()
         assert f"| {row['case']} |" in printed
+
+
+def test_sections_measured_before_stay(tmp_path):
+    def result(section, ours, note=""):
+        return Result(section, "fit", "laplace", ours, 5.0, "s", "faster", None, note)
+
+    write([result("posterior", 1.0, "x, y"), result("training", 2.0)], tmp_path)
+    write([result("intervals", 3.0), result("training", 4.0)], tmp_path)
+    expected = [
+        result("posterior", 1.0, "x, y"),
+        result("intervals", 3.0),
+        result("training", 4.0),
+    ]
+    assert read(tmp_path / "speed.csv") == expected
+    assert (tmp_path / "speed.md").read_text() == report(expected)
 
 
 def test_unknown_section(capsys):
