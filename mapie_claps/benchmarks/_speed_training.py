@@ -1,10 +1,10 @@
 """Speed of training: against skorch, scikit-learn's MLP and gradient boosting."""
 
 import cProfile
-import pstats
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -250,14 +250,18 @@ def profile(function: Callable[[], Any], clock: str) -> str:
     """Shares of one call's time, by cProfile."""
     profiler = cProfile.Profile(CLOCKS[clock])
     profiler.runcall(function)
-    stats: dict[Any, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
-    total = sum(entry[2] for entry in stats.values())
+    # Not pstats: it keeps one entry of a name, and many of torch's functions share one.
+    stats = profiler.getstats()
+    total = sum(entry.inlinetime for entry in stats)
     spent = dict.fromkeys([*OPERATIONS, *PHASES], 0.0)
-    for (path, _, name), (_, _, own, with_calls, _) in stats.items():
-        for operation, names in OPERATIONS.items():
-            if any(name == f"<built-in method {n}>" for n in names):
-                spent[operation] += own
-        for phase, (file, function_name) in PHASES.items():
-            if path.endswith(file) and name == function_name:
-                spent[phase] += with_calls
+    for entry in stats:
+        if isinstance(entry.code, str):
+            for operation, names in OPERATIONS.items():
+                if entry.code in [f"<built-in method {name}>" for name in names]:
+                    spent[operation] += entry.inlinetime
+            continue
+        for phase, (file, name) in PHASES.items():
+            path = Path(entry.code.co_filename)
+            if path.name == file and entry.code.co_name == name:
+                spent[phase] += entry.totaltime
     return ", ".join(f"{what} {100 * t / total:.0f} %" for what, t in spent.items())
