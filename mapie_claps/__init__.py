@@ -2,7 +2,8 @@
 
 The data flow through the modules in this order::
 
-    X → φ, μ, h²   _network, _training      heteroscedastic networks
+    X → φ, μ, h²   _network, _training,     heteroscedastic networks
+                   _backpropagation         and their gradient
       → HᵀWH       curvature                likelihood adapter for laplace-torch
       → Σ → v      _posterior               last-layer posterior, predictive variance
                    regressor                ClapsRegressor: arrays in, arrays out
