@@ -215,7 +215,7 @@ class HeteroscedasticGGN(GGNInterface):
         """Forward pass over some rows, whose products are added to the totals.
 
         Features are gone on return: kept until the next block is there, they would make
-        the allocator give memory back and fetch it again, which costs a fifth.
+        the allocator give memory back and fetch it again.
         """
         f, phi = self.model.forward_with_features(x)
         if f.shape != (len(phi), 1):
@@ -231,7 +231,9 @@ class HeteroscedasticGGN(GGNInterface):
                 f"Got noise_variance of shape {tuple(h2.shape)} for {len(phi)} rows, "
                 "but expected one number per row, shape (n,) or (n, 1)."
             )
-        h2, y = h2.reshape(-1).to(phi.dtype), y.to(phi.dtype)
+        # With autocast features are coarser than weights; targets may be finer.
+        dtype = totals.inner.dtype
+        f, phi, h2, y = (t.to(dtype) for t in (f[:, 0], phi, h2.reshape(-1), y))
         target = y[:, 0]
         root_w = h2.rsqrt() if y.shape[1] == 1 else (y[:, 1] / h2).sqrt_()
         root = phi * root_w[:, None]
@@ -239,7 +241,7 @@ class HeteroscedasticGGN(GGNInterface):
         totals.edge.add_(root_w @ root)
         if self.cross_moment is not None:
             totals.cross.add_((root_w * target) @ root)
-        return _Rows(f[:, 0], h2, target, root_w)
+        return _Rows(f, h2, target, root_w)
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""

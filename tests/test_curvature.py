@@ -358,6 +358,16 @@ def test_types_may_differ(problem):
     assert found.H.dtype == torch.float32
 
 
+def test_features_that_autocast_made_coarser(problem):
+    _, X, y = problem
+    net = Net()
+    expected = fit(net, X.float(), y.float())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = fit(net, X.float(), y.float())
+    assert found.H.dtype == torch.float32
+    torch.testing.assert_close(found.H, expected.H, rtol=0.1, atol=1.0)
+
+
 def test_inputs_in_a_dictionary_are_not_cut(problem, monkeypatch):
     monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
     monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
