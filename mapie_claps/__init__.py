@@ -1,38 +1,35 @@
 """CLAPS for MAPIE: intervals that say why they are wide.
 
-The data flow through the modules in this order::
+The folders are the arrows; each imports only those above it::
 
-    X → φ, μ, h²   _network, _training,     heteroscedastic networks
-                   _backpropagation         and their gradient
-      → HᵀWH       curvature                likelihood adapter for laplace-torch
-      → Σ → v      _posterior               last-layer posterior, predictive variance
-                   regressor                ClapsRegressor: arrays in, arrays out
-      → score      conformity_score         ClapsScore for MAPIE
-                   scale_estimator          ClapsScaleEstimator for MAPIE's own score
-      → interval   made by MAPIE
-      → why        explanation              explain
-      → evaluation metrics
+    X → φ, μ, h²   network      encoding, views, members, training; your own network
+      → HᵀWH → Σ   posterior    likelihood adapter for laplace-torch, sums, Gaussian
+      → v                       the four scales
+                   estimators   ClapsRegressor, ClapsModule: arrays in, arrays out
+      → score      conformal    ClapsScore and all that knows MAPIE
+      → interval                made by MAPIE, or from batches, or on a cluster
+      → why        reasons      explain, diagnose
+      → evaluation metrics, plots
 
-    the same for a network of the user's own: module; with more rows: updating; from
-    batches: streaming; on a cluster: distributed; to a file and back: persistence
+    to a file and back: files
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._quantile import conformal_quantile, conformal_rank
-    from ._sums import LastLayerSums
-    from .conformity_score import ClapsScore
-    from .curvature import HeteroscedasticGGN, TensorLoader
-    from .explanation import Explanation, explain
-    from .module import ClapsModule
-    from .persistence import load, save
-    from .regressor import ClapsRegressor, PredictiveVariance
-    from .scale_estimator import ClapsScaleEstimator
-    from .streaming import StreamingConformalRegressor
-    from .training import train_on_batches
-    from .updating import partial_sums, sums_of, update_posterior, with_sums
+    from .conformal.quantile import conformal_quantile, conformal_rank
+    from .conformal.scale_estimator import ClapsScaleEstimator
+    from .conformal.score import ClapsScore
+    from .conformal.streaming import StreamingConformalRegressor
+    from .estimators.module import ClapsModule
+    from .estimators.regressor import ClapsRegressor, PredictiveVariance
+    from .estimators.updating import partial_sums, sums_of, update_posterior, with_sums
+    from .files.persistence import load, save
+    from .network.batch_training import train_on_batches
+    from .posterior.curvature import HeteroscedasticGGN, TensorLoader
+    from .posterior.sums import LastLayerSums
+    from .reasons.explanation import Explanation, explain
 
     __version__: str
 
@@ -61,18 +58,18 @@ __all__ = [
 
 # Loaded when first asked for: who needs one name does not wait for all modules.
 _MODULES = {
-    "_quantile": ("conformal_quantile", "conformal_rank"),
-    "_sums": ("LastLayerSums",),
-    "conformity_score": ("ClapsScore",),
-    "curvature": ("HeteroscedasticGGN", "TensorLoader"),
-    "explanation": ("Explanation", "explain"),
-    "module": ("ClapsModule",),
-    "persistence": ("load", "save"),
-    "regressor": ("ClapsRegressor", "PredictiveVariance"),
-    "scale_estimator": ("ClapsScaleEstimator",),
-    "streaming": ("StreamingConformalRegressor",),
-    "training": ("train_on_batches",),
-    "updating": ("partial_sums", "sums_of", "update_posterior", "with_sums"),
+    "conformal.quantile": ("conformal_quantile", "conformal_rank"),
+    "posterior.sums": ("LastLayerSums",),
+    "conformal.score": ("ClapsScore",),
+    "posterior.curvature": ("HeteroscedasticGGN", "TensorLoader"),
+    "reasons.explanation": ("Explanation", "explain"),
+    "estimators.module": ("ClapsModule",),
+    "files.persistence": ("load", "save"),
+    "estimators.regressor": ("ClapsRegressor", "PredictiveVariance"),
+    "conformal.scale_estimator": ("ClapsScaleEstimator",),
+    "conformal.streaming": ("StreamingConformalRegressor",),
+    "network.batch_training": ("train_on_batches",),
+    "estimators.updating": ("partial_sums", "sums_of", "update_posterior", "with_sums"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -84,8 +81,6 @@ def __getattr__(name: str) -> Any:
         value: Any = version("mapie-claps")
     elif name in _MODULE_OF:
         value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    elif name in _MODULES:
-        value = import_module(f".{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -93,4 +88,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES, "__version__"})
+    return sorted({*globals(), *__all__, "__version__"})

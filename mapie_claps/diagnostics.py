@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _mapie
-from ._coverage import coverage_interval, group_columns
-from ._outside import rows_outside
 from ._validation import check_choice, check_integer
-from .explanation import Explanation, explain
+from .conformal import mapie as _mapie
+from .reasons.calibration_range import rows_outside
+from .reasons.coverage import coverage_interval, group_columns
+from .reasons.explanation import Explanation, explain
 
 __all__ = ["coverage_interval", "diagnose", "rank_rows", "summarise"]
 

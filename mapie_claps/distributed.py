@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ._quantile import ends
-from ._sums import LastLayerSums
-from .module import ClapsModule
-from .regressor import ClapsRegressor
-from .streaming import StreamingConformalRegressor
-from .updating import partial_sums, with_sums
+from .conformal.quantile import ends
+from .conformal.streaming import StreamingConformalRegressor
+from .estimators.module import ClapsModule
+from .estimators.regressor import ClapsRegressor
+from .estimators.updating import partial_sums, with_sums
+from .posterior.sums import LastLayerSums
 
 __all__ = ["conformalize", "conformity_scores", "fit_posterior", "predict_interval"]
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from mapie_claps._backpropagation import Backpropagation, FlatParameters
-from mapie_claps._network import (
+from mapie_claps.network.ensemble import (
     VIEWS,
     HeteroscedasticNetwork,
     PiecewiseLinearEncoding,
 )
-from mapie_claps._training import Rows, TrainingConfig, gaussian_nll, train
+from mapie_claps.network.gradient import Backpropagation, FlatParameters
+from mapie_claps.network.trainer import Rows, TrainingConfig, gaussian_nll, train
 
 EDGES = [
     torch.tensor([-1.0, 0.0, 2.0]),

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mapie_claps import ClapsScore, conformity_score
+from mapie_claps import ClapsScore
+from mapie_claps.conformal import score as conformity_score
 
 
 class Columns:

@@ -11,7 +11,8 @@ from reference import gram, log_evidence, ridge, sigma
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from mapie_claps import HeteroscedasticGGN, TensorLoader, curvature
+from mapie_claps import HeteroscedasticGGN, TensorLoader
+from mapie_claps.posterior import curvature as curvature
 
 
 class Net(nn.Module):

@@ -10,7 +10,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import ClapsScore, explain
-from mapie_claps._outside import chance_of_extremes
 from mapie_claps.diagnostics import (
     _table,
     coverage_interval,
@@ -19,6 +18,7 @@ from mapie_claps.diagnostics import (
     summarise,
 )
 from mapie_claps.exceptions import OutsideCalibrationWarning
+from mapie_claps.reasons.calibration_range import chance_of_extremes
 
 LEVELS = [0.8, 0.9]
 

@@ -10,7 +10,10 @@ import torch
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
 
-from mapie_claps import _inputs, _predictive, _training, regressor
+from mapie_claps.estimators import regressor as regressor
+from mapie_claps.network import inputs as _inputs
+from mapie_claps.network import trainer as _training
+from mapie_claps.posterior import scales as _predictive
 
 STAGES = {
     "scaling": (_inputs, "StandardScaler"),

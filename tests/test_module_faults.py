@@ -8,7 +8,9 @@ from own_networks import Convolution, Pair, TwoColumns, batches, mse_network, se
 from own_networks import table as rows_of
 from sklearn.exceptions import NotFittedError
 
-from mapie_claps import ClapsModule, _feature_network, module
+from mapie_claps import ClapsModule
+from mapie_claps.estimators import module as module
+from mapie_claps.posterior import feature_network as _feature_network
 
 pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = rows_of(120)

@@ -17,7 +17,7 @@ from sklearn.linear_model import GammaRegressor
 from torch import nn
 
 from mapie_claps import ClapsModule
-from mapie_claps._noise_head import NoiseRows, fit_noise_head
+from mapie_claps.network.noise_head import NoiseRows, fit_noise_head
 
 pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = table(120)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from conftest import heteroscedastic, tiny
 
-from mapie_claps import _posterior, _training
 from mapie_claps.exceptions import NumericalWarning, TrainingDivergedError
+from mapie_claps.network import trainer as _training
+from mapie_claps.posterior import gaussian as _posterior
 
 
 def features(kind, n=50, d=6):

@@ -257,7 +257,7 @@ def test_a_header_that_declares_a_giant_tensor(path):
 
 def rewrite(path, change=lambda config, tensors, metadata: None):
     """Change a file the way a hostile hand would: hashes are made right again."""
-    from mapie_claps._file_format import hash_tensors
+    from mapie_claps.files.container import hash_tensors
 
     with safe_open(path, framework="pt") as file:
         metadata = dict(file.metadata())

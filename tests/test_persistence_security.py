@@ -17,8 +17,10 @@ from conftest import heteroscedastic, tiny
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mapie_claps import _codec, _file_format, load, save
+from mapie_claps import load, save
 from mapie_claps.exceptions import FileFormatError
+from mapie_claps.files import codec as _codec
+from mapie_claps.files import container as _file_format
 
 X, Y = heteroscedastic(60)
 

@@ -9,13 +9,14 @@ import torch
 from conftest import heteroscedastic, network_output, tiny
 from reference import gram, log_evidence, ridge, sigma, variance
 
-from mapie_claps import _posterior, _predictive
-from mapie_claps._network import (
+from mapie_claps.exceptions import NotPositiveDefiniteError, NumericalWarning
+from mapie_claps.network.ensemble import (
     VIEWS,
     HeteroscedasticNetwork,
     PiecewiseLinearEncoding,
 )
-from mapie_claps.exceptions import NotPositiveDefiniteError, NumericalWarning
+from mapie_claps.posterior import gaussian as _posterior
+from mapie_claps.posterior import scales as _predictive
 
 
 def units(model):
@@ -269,8 +270,8 @@ def test_grid_minimises_the_held_out_likelihood(data):
     chosen = model.prior_precision_
     # The hold-out is drawn first of all from the seed.
     seed = np.random.RandomState(0).randint(2**31 - 1)
-    from mapie_claps import _recipe
-    from mapie_claps._training import split_rows
+    from mapie_claps.network import defaults as _recipe
+    from mapie_claps.network.trainer import split_rows
 
     n = _recipe.n_held_out(150, model.validation_fraction)
     rows = split_rows(150, n, 1, torch.Generator().manual_seed(int(seed)))

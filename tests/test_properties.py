@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from mapie_api import prefit_intervals
 
-from mapie_claps import ClapsScore, _posterior
-from mapie_claps._predictive import fit_predictive_model
+from mapie_claps import ClapsScore
+from mapie_claps.posterior import gaussian as _posterior
+from mapie_claps.posterior.scales import fit_predictive_model
 
 for name, max_examples in (("quick", 15), ("thorough", 500)):
     settings.register_profile(

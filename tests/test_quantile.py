@@ -11,8 +11,8 @@ from scipy.stats import beta, kstest, norm
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from mapie_claps import ClapsScore, conformal_quantile, conformal_rank
-from mapie_claps._quantile import ends
-from mapie_claps.conformity_score import _minmax, _plus
+from mapie_claps.conformal.quantile import ends
+from mapie_claps.conformal.score import _minmax, _plus
 
 
 class Known(RegressorMixin, BaseEstimator):

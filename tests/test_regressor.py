@@ -17,8 +17,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from mapie_claps import ClapsRegressor, _training
+from mapie_claps import ClapsRegressor
 from mapie_claps.exceptions import TrainingDivergedError
+from mapie_claps.network import trainer as _training
 
 
 def predictions(model, X):

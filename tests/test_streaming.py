@@ -85,7 +85,7 @@ def test_module_partial_fit_keeps_the_variance_head():
 
 
 def test_held_out_rows_beyond_the_limit_return_to_the_sums(monkeypatch):
-    monkeypatch.setattr("mapie_claps._sums.MAX_HELD_OUT_ROWS", 20)
+    monkeypatch.setattr("mapie_claps.posterior.sums.MAX_HELD_OUT_ROWS", 20)
     net = seeded(Pair)
     limited = ClapsModule(net, prior_precision="grid").fit(batches(X, y, 100))
     assert len(limited.sums_.held_out) == 20

@@ -6,7 +6,7 @@ from conftest import heteroscedastic, tiny
 from mapie_api import prefit_intervals
 
 from mapie_claps import ClapsScore
-from mapie_claps._support import move_inwards
+from mapie_claps.conformal.support import move_inwards
 
 
 def test_end_points_by_hand():

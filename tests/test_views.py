@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import heteroscedastic, tiny
 
-from mapie_claps._network import (
+from mapie_claps.network.ensemble import (
     VIEWS,
     HeteroscedasticNetwork,
     PiecewiseLinearEncoding,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from ..conformity_score import ClapsScore
+from ..conformal.score import ClapsScore
 from ._tuning import Array, Band, Bounds
 
 Predict = Callable[[Array], Bounds]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._quantile import conformal_rank
-from ..conformity_score import ClapsScore
-from ..regressor import ClapsRegressor
+from ..conformal.quantile import conformal_rank
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator

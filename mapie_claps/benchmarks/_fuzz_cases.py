@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..conformity_score import ClapsScore
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
-from ..regressor import ClapsRegressor
 
 # What the documentation names; NotFittedError is a ValueError.
 DOCUMENTED = (

@@ -17,7 +17,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ..regressor import ClapsRegressor
+from ..estimators.regressor import ClapsRegressor
 from . import _calibration
 from ._tuning import Array, Band, Bounds, Method, Params
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import betabinom
 
-from .._quantile import conformal_rank
+from ..conformal.quantile import conformal_rank
 
 Array = NDArray[np.float64]
 

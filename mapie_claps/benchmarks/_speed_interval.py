@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from torch import Tensor
 
-from ..conformity_score import ClapsScore
-from ..regressor import ClapsRegressor
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 from ._speed_timing import Result, Settings, best_of, peak_above, run_child
 
 Array = NDArray[np.float64]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
-from .._network import HeteroscedasticNetwork, PiecewiseLinearEncoding
-from .._posterior import FeatureBatches, make_posterior, sum_moments
-from ..curvature import HeteroscedasticGGN, TensorLoader
-from ..module import ClapsModule
+from ..estimators.module import ClapsModule
+from ..network.ensemble import HeteroscedasticNetwork, PiecewiseLinearEncoding
+from ..posterior.curvature import HeteroscedasticGGN, TensorLoader
+from ..posterior.gaussian import FeatureBatches, make_posterior, sum_moments
 from ._speed_timing import Kind, Result, Settings, best_of, peak_above, run_child
 
 P = 32  # columns of X

@@ -9,8 +9,8 @@ import numpy as np
 from joblib import parallel_config
 from sklearn.model_selection import GridSearchCV
 
-from ..conformity_score import ClapsScore
-from ..regressor import ClapsRegressor
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 from ._speed_timing import Result, Settings, best_of, run_code
 from ._speed_training import make_rows
 

@@ -16,8 +16,8 @@ from sklearn.neural_network import MLPRegressor
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from .. import _recipe
-from ..regressor import ClapsRegressor
+from ..estimators.regressor import ClapsRegressor
+from ..network import defaults as _recipe
 from ._data import PAPER_DATASETS, Dataset, load_named, split_rows
 from ._speed_timing import CLOCKS, Result, Settings, best_of
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold
 
-from .._quantile import conformal_quantile
+from ..conformal.quantile import conformal_quantile
 from ._scoring import interval_score
 
 Array = NDArray[np.float64]

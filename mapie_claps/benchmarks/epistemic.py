@@ -18,8 +18,8 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from .._quantile import conformal_quantile
-from ..regressor import ClapsRegressor
+from ..conformal.quantile import conformal_quantile
+from ..estimators.regressor import ClapsRegressor
 from ._data import PAPER_DATASETS, Dataset, Split, load_diabetes_rows, load_named
 from ._data import split_rows as split_dataset
 from ._runs import Row, append_row, key_of, read_rows

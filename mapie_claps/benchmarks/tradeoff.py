@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conformity_score import ClapsScore
-from ..regressor import ClapsRegressor
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 from ._data import PAPER_DATASETS, Dataset, Split, load_diabetes_rows, load_named
 from ._data import split_rows as split_dataset
 from ._generated import GENERATED, generate

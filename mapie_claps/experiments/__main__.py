@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import _mapie
+from ..conformal import mapie as _mapie
 from ..datasets import DATA_VARIABLE
 from .benchmark import BENCHMARK
 from .figures import write_figures

@@ -9,8 +9,8 @@ import numpy as np
 from mapie import regression
 from numpy.typing import NDArray
 
-from ..conformity_score import ClapsScore
-from ..regressor import ClapsRegressor
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 from .distributional import DistributionalScore
 from .networks import Protocol, QuantileNetworkRegressor, SquaredErrorRegressor
 

@@ -19,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .._compat import validate_data
-from .._network import BIAS_BOUND, HEAD_GAIN
-from ..regressor import ClapsRegressor
+from ..estimators.regressor import ClapsRegressor
+from ..network.ensemble import BIAS_BOUND, HEAD_GAIN
 
 Array = NDArray[np.float64]
 # As in ClapsRegressor, whose training also clips.

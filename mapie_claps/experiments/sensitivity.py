@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from .. import metrics
-from ..conformity_score import ClapsScore
-from ..regressor import ClapsRegressor
+from ..conformal.score import ClapsScore
+from ..estimators.regressor import ClapsRegressor
 from .benchmark import load_rows, split_rows, training
 from .methods import CONFIDENCE_LEVEL, Split, split_interval
 from .runs import Experiment, Options, Row

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import metrics
-from .._coverage import coverage_limits
+from ..reasons.coverage import coverage_limits
 from ._display import Display, draw_coverage
 from ._style import METHODS, Array
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from .._mapie import split_pipeline
+from ..conformal.mapie import split_pipeline
 from ._display import Display
 from ._style import ALEATORIC, EPISTEMIC, Array
 

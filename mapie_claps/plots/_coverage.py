@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import metrics
-from .._coverage import coverage_limits, group_columns
-from ..explanation import Explanation, explain
+from ..reasons.coverage import coverage_limits, group_columns
+from ..reasons.explanation import Explanation, explain
 from ._display import Display, check_level, column_of, draw_coverage
 from ._style import ALEATORIC, EPISTEMIC, NOMINAL, Array
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..explanation import Explanation, explain
+from ..reasons.explanation import Explanation, explain
 from ._display import Display, check_level, column_of
 from ._style import ALEATORIC, EPISTEMIC, ROWS, Array, percent
 

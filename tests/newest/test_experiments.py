@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from mapie_claps.estimators.regressor import ClapsRegressor
 from mapie_claps.experiments import evidence, report, runs, tables
 from mapie_claps.experiments.__main__ import EXPERIMENTS, main
 from mapie_claps.experiments.benchmark import benchmark_rows, split_rows
@@ -18,7 +19,6 @@ from mapie_claps.experiments.networks import (
     QuantileNetworkRegressor,
     SquaredErrorRegressor,
 )
-from mapie_claps.regressor import ClapsRegressor
 
 PROTOCOL = Protocol((16, 16), 150, 1e-2)
 SMOKE = runs.Options(smoke=True)

@@ -19,7 +19,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mapie_claps import ClapsScore, conformal_rank, conformity_score, explain
+from mapie_claps import ClapsScore, conformal_rank, explain
+from mapie_claps.conformal import score as conformity_score
 
 
 def split(estimator, data, level=0.9, score=None):

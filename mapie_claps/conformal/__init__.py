@@ -1,0 +1,1 @@
+"""v → score → interval: all that knows MAPIE."""

@@ -1,0 +1,443 @@
+"""The border: ``ClapsRegressor``, where arrays become tensors and come back."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from .._compat import validate_data
+from ..files.methods import SaveMixin
+from ..network import defaults as _recipe
+from ..network.ensemble import VIEWS, HeteroscedasticNetwork, PiecewiseLinearEncoding
+from ..network.inputs import check_training_data, draw_seed, fit_scalers
+from ..network.trainer import Rows, TrainingResult, split_rows, train
+from ..posterior.gaussian import rows_per_batch
+from ..posterior.scales import PredictiveModel, fit_predictive_model
+from .base import PredictiveMixin, PredictiveVariance
+from .parameters import (
+    check_parameters,
+    check_prior_precision,
+    check_scale,
+    choose_device,
+    layer_sizes,
+)
+
+__all__ = ["ClapsRegressor", "PredictiveVariance"]
+
+Array = NDArray[np.float64]
+CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
+
+
+class ClapsRegressor(  # type: ignore[misc]
+    PredictiveMixin, SaveMixin, RegressorMixin, BaseEstimator
+):
+    r"""Heteroscedastic networks with a last-layer Laplace posterior.
+
+    :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
+    :math:`\Sigma = (\lambda I + H^\top W H)^{-1}`, :math:`W = \mathrm{diag}(1/h^2)`.
+
+    Networks with features φ(x), mean μ(x) = φ(x)ᵀw and noise variance h²(x) are
+    trained by maximum likelihood; laplace-torch then gives the posterior of w with φ
+    and h² held fixed. √v is the local scale of the conformal score
+    :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
+    that they cover is the doing of the calibration, on rows not seen in ``fit``.
+
+    X and y are standardised inside (X is clipped at ±6 standard deviations: beyond, v
+    does not grow further); ``variance_floor`` and ``prior_precision`` live in these
+    units. φ carries a constant 1 as its last entry (the bias of the last layer is part
+    of the posterior).
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=(64, 64)
+        Widths of the hidden layers before the representation.
+    representation_size : int, default=64
+        Size d of φ(x), the layer that both heads share.
+    n_members : int, default=6
+        Networks trained side by side as one batched network, dealt out to ``views``.
+        μ is their mean, aleatoric variance the geometric mean of their h², epistemic
+        variance their mean φᵀΣφ plus the variance of μ over them; all are weighted by
+        the likelihood of the views on held-out rows.
+    views : tuple of {"bins", "periodic", "raw"}, default=("bins", "periodic", "raw")
+        What members see beside the standardised features: their piecewise-linear
+        encoding, sines with learned frequencies, or nothing. With fewer members than
+        views, the first views are taken.
+    scaling_rate : float, default=3.0
+        Each network gives each of its inputs a factor, which starts at one and learns
+        this many times as fast as the weights. 0 for no factors.
+    n_bins : int, default=16
+        Most quantile bins of the piecewise-linear encoding of each feature, for the
+        view "bins"; fewer where there are many columns, 0 for none. Columns
+        of few distinct values are encoded value by value.
+    max_steps : int or "auto", default="auto"
+        Steps of the optimiser (AdamW). "auto" grows with the number of rows.
+    batch_size : int or "auto", default="auto"
+        Rows in one step of one member; more than there are means all.
+    learning_rate : float, default=1e-2
+        Peak learning rate.
+    schedule : {"cosine", "constant"}, default="cosine"
+        Cosine decay to zero after a short warm-up, or a constant learning rate.
+    weight_decay : float, default=1e-3
+        Decoupled weight decay.
+    dropout : float, default=0.0
+        Share of hidden units dropped in training.
+    beta : float, default=0.5
+        Exponent of the β-NLL loss, which weighs each row by h²ᵝ; 0 is the Gaussian
+        likelihood.
+    validation_fraction : float, default=0.12
+        Share of the training rows that each member holds out (each its own) to keep
+        its best state, to weigh the views and to choose ``prior_precision="grid"``. 0
+        holds out none, and all members weigh the same.
+    patience : int or None, default=None
+        Evaluations (there are about 20 in a full run) without a better member after
+        which training stops; where nothing is held out, by the training loss. None
+        trains to the end.
+    tol : float or None, default=0.05
+        A ``ConvergenceWarning`` is given where more than this share of the whole gain
+        in the loss fell into the last tenth of training. None never warns.
+    variance_floor : float, default=1e-6
+        Added to h², in standardised units.
+    prior_precision : float, "grid" or "marglik", default="grid"
+        λ. "grid" minimises the predictive negative log-likelihood on the held-out
+        part of the training rows (under 20 rows nothing is held out, and λ is 1),
+        "marglik" maximises the marginal likelihood. One value for all members.
+    last_layer : {"ridge", "trained"}, default="ridge"
+        ŵ: the posterior mean under λ, in closed form, or the weights as trained.
+    hessian_structure : {"full", "diag"}, default="full"
+        Structure of HᵀWH; "diag" for representations of many thousands, with
+        ``last_layer="trained"``.
+    scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
+        What v is: h² + φᵀΣφ; h² (LACP); σ² + φᵀΣφ with W = I/σ²; or σ², where σ² is
+        the mean squared training residual. May be changed on a fitted estimator with
+        ``set_params``; an object that was calibrated with another scale must then be
+        calibrated again.
+    device : str, default="auto"
+        Where to train: "auto" takes CUDA if torch finds it (not tested by the
+        project, which has none). Everything after training runs on the CPU.
+    random_state : int, RandomState or None, default=None
+        Seed of initial weights, hold-outs and batches.
+    verbose : int, default=0
+        1 prints the losses at each evaluation.
+
+    Attributes
+    ----------
+    model_ : PredictiveModel
+        The members' network (float64), their posteriors with the sums HᵀWH and HᵀWy,
+        σ², and the weight of each member.
+    prior_precision_ : float
+        λ in use.
+    posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
+        Σ of every member, in standardised units.
+    residual_variance_ : float
+        σ², mean squared training residual, in standardised units.
+    loss_curve_, validation_curve_ : list of float
+        Training and held-out loss at each evaluation, mean over the members.
+    n_iter_ : int
+        Steps taken.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where X has names that are all strings.
+
+    References
+    ----------
+    Kim, Choi, Rasool, Oh: CLAPS: Aleatoric-Epistemic Scaling via Last-Layer Laplace
+    for Conformal Regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, (200, 1))
+    >>> y = np.sin(2 * X[:, 0]) + rng.normal(0, 0.1, 200)
+    >>> model = ClapsRegressor(n_members=2, random_state=0).fit(X, y)
+    >>> mu, std = model.predict([[0.5]], return_std=True)
+    >>> bool(abs(mu[0] - np.sin(1.0)) < 0.3), bool(std[0] > 0)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        representation_size: int = 64,
+        n_members: int = 6,
+        views: tuple[str, ...] = VIEWS,
+        scaling_rate: float = 3.0,
+        n_bins: int = 16,
+        max_steps: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 1e-2,
+        schedule: str = "cosine",
+        weight_decay: float = 1e-3,
+        dropout: float = 0.0,
+        beta: float = 0.5,
+        validation_fraction: float = 0.12,
+        patience: int | None = None,
+        tol: float | None = 0.05,
+        variance_floor: float = 1e-6,
+        prior_precision: float | str = "grid",
+        last_layer: str = "ridge",
+        hessian_structure: str = "full",
+        scale: str = "claps",
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.representation_size = representation_size
+        self.n_members = n_members
+        self.views = views
+        self.scaling_rate = scaling_rate
+        self.n_bins = n_bins
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.beta = beta
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.tol = tol
+        self.variance_floor = variance_floor
+        self.prior_precision = prior_precision
+        self.last_layer = last_layer
+        self.hessian_structure = hessian_structure
+        self.scale = scale
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def paper(cls, **params: Any) -> Self:
+        """Return the small network of the CLAPS paper.
+
+        One member, hidden layer and representation of 64, floor 1e-3, λ = 1, trained
+        weights. The paper is silent on the optimiser; here 140 full-batch steps at a
+        constant 3e-3, which land near its tables, and no warning that this is brief.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters that override those of the paper.
+
+        Returns
+        -------
+        ClapsRegressor
+            An unfitted regressor.
+
+        Examples
+        --------
+        >>> from mapie_claps import ClapsRegressor
+        >>> ClapsRegressor.paper(random_state=0).prior_precision
+        1.0
+        """
+        paper: dict[str, Any] = {
+            "hidden_layer_sizes": (64,),
+            "representation_size": 64,
+            "n_members": 1,
+            "views": ("raw",),
+            "scaling_rate": 0.0,
+            "max_steps": 140,
+            "batch_size": 2**31,
+            "learning_rate": 3e-3,
+            "schedule": "constant",
+            "weight_decay": 0.0,
+            "beta": 0.0,
+            "validation_fraction": 0.0,
+            "tol": None,
+            "variance_floor": 1e-3,
+            "prior_precision": 1.0,
+            "last_layer": "trained",
+        }
+        return cls(**(paper | params))
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Train the networks and compute the posterior of their last layers.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Training inputs: numbers, finite.
+        y : array-like of shape (n,)
+            Training targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows in the loss and in W. A weight of zero leaves the row
+            out.
+
+        Returns
+        -------
+        ClapsRegressor
+            The estimator. If anything fails it is left as it was.
+        """
+        return self._fit_on_a_copy(X, y, sample_weight)
+
+    def with_prior_precision(self, prior_precision: float) -> Self:
+        """Return a copy with another λ and the same networks, without retraining.
+
+        Parameters
+        ----------
+        prior_precision : float
+            λ > 0, in standardised units.
+
+        Returns
+        -------
+        ClapsRegressor
+            A fitted copy. With ``last_layer="trained"`` its μ is bit-identical. With
+            "ridge" μ changes, but σ² of the scales "posterior" and "constant" stays
+            the training residual of the original λ: the training rows are not kept.
+        """
+        check_is_fitted(self)
+        value = check_prior_precision(prior_precision)
+        other = copy.copy(self)
+        other.prior_precision = value
+        other._set_model(self.model_.with_prior_precision(value))
+        return other
+
+    @property
+    def posterior_covariance_(self) -> Array:
+        """Σ of every member, in standardised units."""
+        check_is_fitted(self, "model_")
+        covariance: Array = self.model_.posterior.covariance().numpy()
+        return covariance
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = False
+        return tags
+
+    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
+        """Fit this object, which is a copy that nobody else sees."""
+        check_parameters(self.get_params(deep=False))
+        X_, y_, weight = check_training_data(self, X, y, sample_weight)
+        self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight)
+        generator = torch.Generator().manual_seed(draw_seed(self.random_state))
+        Xs, ys = self._scaled(X_), self._scaled_target(y_)
+        ws = torch.from_numpy(weight)
+
+        held_out = _recipe.n_held_out(len(Xs), self.validation_fraction)
+        rows = split_rows(len(Xs), held_out, self.n_members, generator)
+        network = self._new_network(Xs, generator)
+        result = self._train(network, Xs, ys, ws, rows, generator)
+        self.loss_curve_ = result.loss_curve
+        self.validation_curve_ = result.validation_curve
+        self.n_iter_ = result.n_iter
+        self._set_model(
+            fit_predictive_model(
+                network.cpu().double().eval().requires_grad_(False),
+                Xs,
+                ys,
+                ws,
+                rows.held_out,
+                self.prior_precision,
+                self.last_layer,
+                self.hessian_structure,
+            )
+        )
+        if not result.settled:
+            warnings.warn(
+                f"The loss still fell in the last tenth of {result.n_iter} steps, by "
+                f"more than a share tol={self.tol!r} of its whole fall. "
+                f"Raise max_steps (now {self.max_steps!r}) or learning_rate (now "
+                f"{self.learning_rate!r}), or set tol=None to accept it.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _scaled(self, X: Array) -> Tensor:
+        """Standardised, clipped inputs in float64."""
+        scaler = self.scaler_X_
+        scaled = np.array(X, dtype=np.float64, order="C")
+        scaled -= scaler.mean_
+        scaled /= scaler.scale_
+        return torch.from_numpy(np.clip(scaled, -CLIP, CLIP, out=scaled))
+
+    def _scaled_target(self, y: Array) -> Tensor:
+        """Standardised targets in float64."""
+        return torch.from_numpy((y - self.scaler_y_.mean_) / self.scaler_y_.scale_)
+
+    def _new_network(
+        self, X: Tensor, generator: torch.Generator
+    ) -> HeteroscedasticNetwork:
+        """Untrained members in float32."""
+        edges = _recipe.bin_edges(X, self.n_bins if "bins" in self.views else 0)
+        return HeteroscedasticNetwork(
+            PiecewiseLinearEncoding(edges),
+            layer_sizes(self.get_params(deep=False)),
+            self.n_members,
+            float(self.variance_floor),
+            generator,
+            self.views,
+            float(self.scaling_rate),
+        )
+
+    def _train(
+        self,
+        network: HeteroscedasticNetwork,
+        X: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        rows: Rows,
+        generator: torch.Generator,
+    ) -> TrainingResult:
+        """Train in float32 on the device."""
+        uniform = bool((weight == 1).all())
+        return train(
+            network,
+            network.encoding(X.float()),
+            y.float(),
+            None if uniform else weight.float(),
+            rows,
+            _recipe.training_config(self.get_params(deep=False), len(X)),
+            generator,
+            choose_device(self.device),
+        )
+
+    def _set_model(self, model: PredictiveModel) -> None:
+        """Take over networks and posteriors."""
+        self.model_ = model
+        self.prior_precision_ = model.posterior.prior_precision
+        self.residual_variance_ = model.residual_variance
+
+    def _mu(self, X: ArrayLike) -> Array:
+        """μ alone, in units of y."""
+        unit, mean = self._unit_and_mean()
+        mu: Array = self._walk(X, 1, lambda x: self.model_.mu(x)[None])[0]
+        return mu * unit + mean
+
+    def _predictive(self, X: ArrayLike) -> tuple[Array, Array, Array]:
+        """μ, aleatoric and epistemic variance, in units of y and y²."""
+        unit, mean = self._unit_and_mean()
+        scale = check_scale(self.scale)
+        mu, *variances = self._walk(
+            X, 3, lambda x: torch.stack(self.model_.parts(x, scale))
+        )
+        return mu * unit + mean, variances[0] * unit**2, variances[1] * unit**2
+
+    def _unit_and_mean(self) -> tuple[float, float]:
+        """Standard deviation and mean of the training targets."""
+        check_is_fitted(self, "model_")
+        return float(self.scaler_y_.scale_[0]), float(self.scaler_y_.mean_[0])
+
+    def _walk(
+        self, X: ArrayLike, n_results: int, function: Callable[[Tensor], Tensor]
+    ) -> Array:  # (n_results, n)
+        """Apply a function to the rows, as many at a time as fit into the cache."""
+        X_ = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        out = np.empty((n_results, len(X_)))
+        size = rows_per_batch(self.model_.network)
+        for start in range(0, len(X_), size):
+            part = slice(start, start + size)
+            out[:, part] = function(self._scaled(X_[part])).numpy()
+        return out

@@ -1,0 +1,1 @@
+"""Fitted estimators to a file and back, without pickle."""

@@ -1,0 +1,1 @@
+"""X → φ, μ, h²: encodings, networks and their training."""

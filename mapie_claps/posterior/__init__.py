@@ -1,0 +1,1 @@
+"""φ, h² → HᵀWH → Σ → v: the last layer's Gaussian posterior."""

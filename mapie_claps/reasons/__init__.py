@@ -1,0 +1,1 @@
+"""interval → why. NumPy only."""

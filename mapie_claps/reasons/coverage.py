@@ -1,0 +1,135 @@
+"""Coverage of test rows with its exact binomial limits, over all rows and by group."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import metrics
+from .._validation import check_integer, check_number, raise_for
+from .explanation import Explanation
+
+Array = NDArray[np.float64]
+
+
+def coverage_interval(
+    n_covered: int, n: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Compute the exact binomial (Clopper–Pearson) interval of a coverage.
+
+    Parameters
+    ----------
+    n_covered : int
+        Rows inside their interval.
+    n : int
+        Rows.
+    confidence : float, default=0.95
+        Level of the interval.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper limit of the probability to cover.
+
+    Examples
+    --------
+    >>> from mapie_claps.diagnostics import coverage_interval
+    >>> [round(limit, 3) for limit in coverage_interval(90, 100)]
+    [0.824, 0.951]
+    """
+    from scipy.stats import beta
+
+    n = check_integer("n", n, low=1, hint="Count the rows.")
+    k = check_integer("n_covered", n_covered, low=0, hint="Count the covered rows.")
+    if k > n:
+        raise_for("n_covered", k, f"at most n={n}", "Count the covered rows.")
+    level = check_number(
+        "confidence",
+        confidence,
+        low=0,
+        high=1,
+        low_open=True,
+        high_open=True,
+        hint="Use 0.95.",
+    )
+    tail = (1 - level) / 2
+    low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
+    high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
+    return low, high
+
+
+def coverage_limits(found: Array, n: int, confidence: float = 0.95) -> Array:
+    """Binomial interval of each coverage of n rows, shape (len(found), 2)."""
+    return np.array([coverage_interval(round(c * n), n, confidence) for c in found])
+
+
+def group_columns(
+    why: Explanation, y: Array, groups: ArrayLike | None, confidence: float
+) -> dict[str, Any]:
+    """Columns of ``summarise``."""
+    bounds = np.stack([why.lower, why.upper], axis=1)
+    if y.shape != (len(bounds),):
+        raise ValueError(
+            f"Got y of shape {y.shape} for {len(bounds)} rows of X, but expected one "
+            "number per row. Pass the targets of these rows, as one column."
+        )
+    rows = []
+    for name, mask in _group_masks(groups, len(bounds)):
+        inside, levels = bounds[mask], np.asarray(why.confidence_level)
+        found = metrics.coverage(y[mask], inside)
+        widths = metrics.mean_width(inside)
+        scores = metrics.interval_score(y[mask], inside, levels)
+        n = int(mask.sum())
+        parts = {
+            part: float(getattr(why, part)[mask].mean())
+            for part in ("aleatoric", "epistemic", "epistemic_fraction")
+        }
+        limits = coverage_limits(found, n, confidence)
+        for j, level in enumerate(levels):
+            rows.append(
+                {
+                    "group": name,
+                    "confidence_level": float(level),
+                    "n": n,
+                    "coverage": float(found[j]),
+                    "coverage_low": limits[j, 0],
+                    "coverage_high": limits[j, 1],
+                    "width": float(widths[j]),
+                    "score": float(scores[j]),
+                    **parts,
+                }
+            )
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    # Labels keep their type: an array of "all" and numbers would make them strings.
+    columns["group"] = np.array([row["group"] for row in rows], dtype=object)
+    return columns
+
+
+def _group_masks(
+    groups: ArrayLike | None, n: int
+) -> list[tuple[Any, NDArray[np.bool_]]]:
+    """Rows of all groups together and of each."""
+    masks: list[tuple[Any, NDArray[np.bool_]]] = [("all", np.ones(n, dtype=bool))]
+    if groups is None:
+        return masks
+    labels = np.asarray(groups)
+    if labels.shape != (n,):
+        raise ValueError(
+            f"Got groups of shape {labels.shape} for {n} rows, but expected one label "
+            "per row. Pass for example a column of X."
+        )
+    missing = sum(label is None or label != label for label in labels.tolist())
+    if missing:
+        raise ValueError(
+            f"Got groups with {missing} missing labels (None or NaN), but expected one "
+            "label per row. Give these rows a label of their own."
+        )
+    return masks + [(label, labels == label) for label in _distinct(labels)]
+
+
+def _distinct(labels: NDArray[Any]) -> list[Any]:
+    """Labels in order; in that of their names where they have no common one."""
+    try:
+        return list(np.unique(labels).tolist())
+    except TypeError:
+        return sorted(set(labels.tolist()), key=str)
