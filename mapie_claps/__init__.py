@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from .conformal.score import ClapsScore
     from .conformal.streaming import StreamingConformalRegressor
     from .estimators.module import ClapsModule
-    from .estimators.regressor import ClapsRegressor, PredictiveVariance
+    from .estimators.regressor import ClapsRegressor
     from .estimators.updating import partial_sums, sums_of, update_posterior, with_sums
-    from .files.persistence import load, save
+    from .estimators.variance import PredictiveVariance
     from .network.batch_training import train_on_batches
-    from .posterior.curvature import HeteroscedasticGGN, TensorLoader
+    from .persistence import load, save
+    from .posterior.curvature import HeteroscedasticGGN
+    from .posterior.loaders import TensorLoader
     from .posterior.sums import LastLayerSums
     from .reasons.explanation import Explanation, explain
 
@@ -61,11 +63,13 @@ _MODULES = {
     "conformal.quantile": ("conformal_quantile", "conformal_rank"),
     "posterior.sums": ("LastLayerSums",),
     "conformal.score": ("ClapsScore",),
-    "posterior.curvature": ("HeteroscedasticGGN", "TensorLoader"),
+    "posterior.curvature": ("HeteroscedasticGGN",),
+    "posterior.loaders": ("TensorLoader",),
     "reasons.explanation": ("Explanation", "explain"),
     "estimators.module": ("ClapsModule",),
-    "files.persistence": ("load", "save"),
-    "estimators.regressor": ("ClapsRegressor", "PredictiveVariance"),
+    "persistence": ("load", "save"),
+    "estimators.regressor": ("ClapsRegressor",),
+    "estimators.variance": ("PredictiveVariance",),
     "conformal.scale_estimator": ("ClapsScaleEstimator",),
     "conformal.streaming": ("StreamingConformalRegressor",),
     "network.batch_training": ("train_on_batches",),

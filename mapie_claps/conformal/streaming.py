@@ -13,8 +13,9 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from .._validation import check_number
-from ..estimators.base import PredictiveVariance
 from ..estimators.module import ClapsModule
+from ..estimators.variance import PredictiveVariance
+from ..files.codec import Context, register
 from ..files.methods import SaveMixin
 from ..network.batches import check_has_target, column, is_batches, items_of
 from ..reasons.explanation import Explanation
@@ -326,3 +327,28 @@ def _checked_levels(confidence_level: Any) -> list[float]:
         check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
         for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))
     ]
+
+
+def _to_fields(streaming: StreamingConformalRegressor) -> dict[str, Any]:
+    """Estimator, levels and scores, for a file."""
+    streaming.quantiles(allow_infinite_bounds=True)  # raises if not calibrated
+    return {
+        "estimator": streaming.estimator,
+        "confidence_level": streaming.confidence_level,
+        "scores": streaming.conformity_scores_,
+    }
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> Any:
+    return StreamingConformalRegressor.from_scores(
+        values["estimator"], values["scores"], values["confidence_level"]
+    )
+
+
+register(
+    StreamingConformalRegressor,
+    "streaming",
+    _to_fields,
+    _from_fields,
+    ("estimator", "confidence_level", "scores"),
+)

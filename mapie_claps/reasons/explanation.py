@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..conformal import mapie as _mapie
-from ..estimators.base import PredictiveVariance
+from ..estimators.variance import PredictiveVariance
 
 __all__ = ["Explanation", "explain"]
 
