@@ -13,13 +13,14 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from .._validation import check_number
-from ..estimators.base import PredictiveVariance
-from ..estimators.module import ClapsModule
+from ..estimators.variance import Parts
 from ..files.methods import SaveMixin
 from ..network.batches import check_has_target, column, is_batches, items_of
-from ..reasons.explanation import Explanation
-from .quantile import conformal_quantile, ends
-from .score import ClapsScore
+from .bounds import predict_with_std
+from .explanation import Explanation
+from .parts import parts_of
+from .quantile import conformal_quantile
+from .scaled_residual import checked_std, interval_bounds, scaled_residual
 
 __all__ = ["StreamingConformalRegressor"]
 
@@ -163,8 +164,9 @@ class StreamingConformalRegressor(SaveMixin):
         """
         found = [np.empty(0)]
         for X_, target in self._parts(X, y, need_y=True):
-            mu, std = self.estimator.predict(X_, return_std=True)
-            found.append(_scores(target, mu, std))
+            mu, std = predict_with_std(self.estimator, X_)
+            y_ = column("y", target, len(mu)).numpy()
+            found.append(np.abs(scaled_residual(y_, mu, std)))
         return np.concatenate(found)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
@@ -251,31 +253,32 @@ class StreamingConformalRegressor(SaveMixin):
         """
         q = self.quantiles(allow_infinite_bounds)
         for X_, _ in self._parts(X):
-            mu, std = self.estimator.predict(X_, return_std=True)
-            yield mu, np.stack(ends(mu, std, q), axis=1)
+            mu, std = predict_with_std(self.estimator, X_)
+            yield mu, np.stack(interval_bounds(mu, std, q), axis=1)
 
-    def explain(self, X: Any) -> Explanation:
+    def explain(self, X: Any, allow_infinite_bounds: bool = False) -> Explanation:
         """Explain predictions: μ, the intervals, and the two parts of v.
 
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
             Inputs.
+        allow_infinite_bounds : bool, default=False
+            Whether bounds may be infinite where there are too few scores.
 
         Returns
         -------
         Explanation
             Arrays by row.
         """
-        q = self.quantiles()
-        found = []
-        for X_, _ in self._parts(X):
-            v = self.estimator.predict_variance(X_)
-            found.append((self.estimator.predict(X_), v.aleatoric, v.epistemic))
-        mu, aleatoric, epistemic = (np.concatenate(c) for c in zip(*found, strict=True))
-        lower, upper = ends(mu, np.sqrt(aleatoric + epistemic), q)
-        parts = PredictiveVariance(aleatoric, epistemic)
-        return Explanation(mu, lower, upper, tuple(self.levels), parts)
+        q = self.quantiles(allow_infinite_bounds)
+        found = [parts_of(self.estimator, X_) for X_, _ in self._parts(X)]
+        none = Parts(np.empty(0), np.empty(0), np.empty(0))
+        parts = Parts(*map(np.concatenate, zip(none, *found, strict=True)))
+        std = checked_std(parts.std, len(parts.prediction))
+        lower, upper = interval_bounds(parts.prediction, std, q)
+        levels = tuple(self.levels)
+        return Explanation(parts.prediction, lower, upper, levels, parts.variance)
 
     def __repr__(self) -> str:
         levels = self.confidence_level
@@ -305,17 +308,10 @@ class StreamingConformalRegressor(SaveMixin):
                 )
             if need_y:
                 check_has_target(target)
-            tensor = isinstance(x, Tensor) and not isinstance(
-                self.estimator, ClapsModule
-            )
-            yield x.detach().cpu().numpy() if tensor else x, target
-
-
-def _scores(y: Any, mu: Array, std: Array) -> Array:
-    """Absolute scores as ClapsScore computes them for MAPIE."""
-    target = column("y", y, len(mu)).numpy()
-    signed = ClapsScore().get_signed_conformity_scores(target, mu, y_std=std)
-    return np.abs(signed)
+            takes_tensors = getattr(self.estimator, "accepts_tensors", False)
+            if isinstance(x, Tensor) and not takes_tensors:
+                x = x.detach().cpu().numpy()
+            yield x, target
 
 
 def _checked_levels(confidence_level: Any) -> list[float]:

@@ -2,54 +2,15 @@
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .variance import PredictiveVariance as PredictiveVariance
+
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class PredictiveVariance:
-    """Parts of the predictive variance v(x), in squared units of y.
-
-    Parameters
-    ----------
-    aleatoric : ndarray of shape (n,)
-        Noise variance h²(x): what more data would not remove.
-    epistemic : ndarray of shape (n,)
-        Posterior variance φᵀΣφ (and the spread of the members, if there are several):
-        what more data near x would remove.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps import PredictiveVariance
-    >>> part = PredictiveVariance(np.array([3.0]), np.array([1.0]))
-    >>> part.total, part.epistemic_fraction
-    (array([4.]), array([0.25]))
-    """
-
-    aleatoric: Array
-    epistemic: Array
-
-    @property
-    def total(self) -> Array:
-        """v(x) = h²(x) + φᵀΣφ."""
-        return self.aleatoric + self.epistemic
-
-    @property
-    def epistemic_fraction(self) -> Array:
-        """Share of the epistemic part, φᵀΣφ / v."""
-        return self.epistemic / self.total
-
-    @property
-    def scale_ratio(self) -> Array:
-        """√v / h: by how much the epistemic part widens the scale."""
-        return np.sqrt(self.total / self.aleatoric)
 
 
 class PredictiveMixin(ABC):

@@ -137,6 +137,8 @@ class ClapsModule(  # type: ignore[misc]
     (50, 2, 1)
     """
 
+    accepts_tensors = True  # rows need not become NumPy arrays on their way here
+
     def __init__(
         self,
         module: nn.Module,

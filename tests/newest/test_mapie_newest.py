@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import ClapsScore, conformal_rank, explain
-from mapie_claps.conformal import score as conformity_score
+from mapie_claps.conformal import bounds as bounds_module
 
 
 def split(estimator, data, level=0.9, score=None):
@@ -167,7 +167,7 @@ def test_cross_conformal_against_its_definition(method, aggregate, monkeypatch):
         cv=3,
         random_state=0,
     ).fit_conformalize(X, y)
-    monkeypatch.setattr(conformity_score, "BLOCK_ELEMENTS", 4 * 60)
+    monkeypatch.setattr(bounds_module, "BLOCK_ELEMENTS", 4 * 60)
     points, got = mapie.predict_interval(X_test, aggregate_point_predictions=aggregate)
     for j, alpha in enumerate((0.1, 0.3)):
         expected = cross_oracle(mapie, (X, y), X_test, alpha, method)
