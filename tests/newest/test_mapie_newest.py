@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mapie_claps import ClapsScore, conformal_rank, explain
+from mapie_claps import ClapsRegressor, ClapsScore, conformal_rank, explain
 from mapie_claps.conformal import bounds as bounds_module
 
 
@@ -267,6 +267,31 @@ def test_explain_cross_conformal_by_the_models_of_the_folds():
     expected = np.mean([m.predict_variance(X).epistemic for m in models], axis=0)
     np.testing.assert_allclose(why.epistemic, expected, rtol=1e-12)
     np.testing.assert_array_equal(why.upper, mapie.predict_interval(X)[1][:, 1])
+
+
+@pytest.mark.parametrize("method", ["plus", "minmax", "base"])
+def test_explain_asks_every_model_that_makes_bounds_once(method, monkeypatch):
+    X, y = heteroscedastic(60)
+    mapie = CrossConformalRegressor(
+        tiny(), conformity_score=ClapsScore(), method=method, cv=3, random_state=0
+    ).fit_conformalize(X, y)
+    _, expected = mapie.predict_interval(X)
+    asked = []
+
+    def predict_parts(model, rows, original=ClapsRegressor.predict_parts):
+        asked.append(id(model))
+        return original(model, rows)
+
+    def refuse(model, rows, **params):
+        raise AssertionError("a second pass")
+
+    monkeypatch.setattr(ClapsRegressor, "predict_parts", predict_parts)
+    monkeypatch.setattr(ClapsRegressor, "predict_variance", refuse)
+    monkeypatch.setattr(ClapsRegressor, "predict", refuse)
+    why = explain(mapie, X)
+    assert len(asked) == len(set(asked)) == (1 if method == "base" else 3)
+    np.testing.assert_array_equal(why.lower, expected[:, 0])
+    np.testing.assert_array_equal(why.upper, expected[:, 1])
 
 
 def test_explain_infinite_bounds(data):
