@@ -114,9 +114,7 @@ def test_batches():
 def test_nothing_is_recorded_outside_an_explanation():
     model = OnePass().fit(X, Y)
     mapie, options = calibrated_prefit(model, ClapsScore(model), (X, Y), 0.8)
-    with pytest.raises(
-        ValueError, match="Found array|Got|could not convert|IndexError"
-    ):
+    with pytest.raises(TypeError, match="ufunc 'sin' not supported"):
         explain(mapie, [["a"]], **options)
     assert bounds._record.get() is None
 

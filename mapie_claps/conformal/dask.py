@@ -41,7 +41,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
         Training inputs.
     y : dask.array.Array of shape (n,) or dask.dataframe.Series
-        Training targets, partitioned as X is.
+        Training targets, partitioned as X is; indexes of both are compared.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def conformity_scores(estimator: Any, X: Any, y: Any) -> Array:
     X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
         Calibration inputs.
     y : dask.array.Array of shape (n,) or dask.dataframe.Series
-        Calibration targets, partitioned as X is.
+        Calibration targets, partitioned as X is; indexes of both are compared.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def conformalize(
     X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
         Calibration inputs, not seen by the estimator.
     y : dask.array.Array of shape (n,) or dask.dataframe.Series
-        Calibration targets, partitioned as X is.
+        Calibration targets, partitioned as X is; indexes of both are compared.
     confidence_level : float or sequence of float, default=0.9
         Levels of the intervals.
 
@@ -183,17 +183,24 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
         return X.map_partitions(partial(_frame, estimator, q, columns), meta=meta)
     X = _whole_rows(X)
-    n_columns = 1 + 2 * len(levels)
+    rows, n_columns = X.chunks[0], 1 + 2 * len(levels)
     joined = X.map_blocks(
         partial(_points_and_bounds, estimator, q),
         dtype=np.float64,
-        chunks=(X.chunks[0], (n_columns,)),
+        chunks=(rows, (n_columns,)),
         drop_axis=list(range(1, X.ndim)),
         new_axis=[1],
         meta=np.empty((0, n_columns)),
     )
-    lower, upper = joined[:, 1 : 1 + len(levels)], joined[:, 1 + len(levels) :]
-    return joined[:, 0], _import_dask().array.stack([lower, upper], axis=1)
+    # Block by block: chunks may be of unknown size, which stack refuses.
+    intervals = joined.map_blocks(
+        _intervals,
+        dtype=np.float64,
+        chunks=(rows, (2,), (len(levels),)),
+        new_axis=[2],
+        meta=np.empty((0, 2, len(levels))),
+    )
+    return joined[:, 0], intervals
 
 
 def _sums_of_partition(estimator: Any, X: Any, y: Any) -> LastLayerSums | None:
@@ -229,6 +236,11 @@ def _points_and_bounds(estimator: Any, q: Array, X: Any) -> Array:
     return np.concatenate([mu[:, None], *interval_bounds(mu, std, q)], axis=1)
 
 
+def _intervals(joined: Array) -> Array:
+    """From columns to the shape of MAPIE, (n, 2, n_levels)."""
+    return joined[:, 1:].reshape(len(joined), 2, -1)
+
+
 def _frame(estimator: Any, q: Array, columns: list[str], X: Any) -> Any:
     import pandas as pd
 
@@ -246,6 +258,17 @@ def _check_partition(X: Any, y: Any) -> None:
             f"Got a partition with {len(X)} rows of X and {len(y)} of y. Partition y "
             "as X is."
         )
+    if not (hasattr(X, "index") and hasattr(y, "index")) or X.index.equals(y.index):
+        return
+    first, second = X.index.tolist(), y.index.tolist()
+    row = next((i for i, at in enumerate(first) if at != second[i]), None)
+    if row is None:  # equal labels of another type
+        return
+    raise ValueError(
+        f"Got a partition whose row {row} is {first[row]!r} in X and {second[row]!r} "
+        "in y. Partition y as X is, with the same index in the same order: take "
+        "both from one DataFrame, for example."
+    )
 
 
 def _partitions(X: Any, y: Any) -> list[tuple[Any, Any]]:

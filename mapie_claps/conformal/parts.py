@@ -7,7 +7,14 @@ from sklearn.pipeline import Pipeline
 
 from ..estimators.variance import Parts
 
-__all__ = ["check_splits_variance", "fingerprint_of", "parts_of", "split_pipeline"]
+__all__ = [
+    "check_splits_variance",
+    "check_unchanged",
+    "fingerprint_of",
+    "last_step",
+    "parts_of",
+    "split_pipeline",
+]
 
 
 def split_pipeline(model: Any, X: Any) -> tuple[Any, Any]:
@@ -26,6 +33,21 @@ def fingerprint_of(model: Any) -> str | None:
     """Fingerprint of a fitted model; None if it offers none."""
     fingerprint: str | None = getattr(last_step(model), "fingerprint_", None)
     return fingerprint
+
+
+def check_unchanged(model: Any, calibrated_with: str | None) -> None:
+    """Raise if the model is another one than the scores were computed with.
+
+    Models without ``fingerprint_`` pass.
+    """
+    if calibrated_with is None or fingerprint_of(model) in (None, calibrated_with):
+        return
+    raise ValueError(
+        f"Got a {type(last_step(model)).__name__} that has changed since calibration "
+        "(fitted again, updated, or with another scale or prior_precision), so its "
+        "intervals would not be calibrated. Calibrate again with the estimator as it "
+        "is now, or use a copy.deepcopy of it for changes."
+    )
 
 
 def check_splits_variance(model: Any) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..estimators.variance import with_fingerprint
 from . import mapie as _mapie
 from .bounds import cross_bounds, split_bounds
+from .parts import check_unchanged, fingerprint_of
 from .scaled_residual import checked_predictions, checked_std, scaled_residual
 from .support import check_support, snap_to_support
 
@@ -111,6 +113,31 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         _mapie.check_out_of_sample(mu)
         return scaled_residual(target, mu, y_std)
+
+    def get_conformity_scores(
+        self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
+    ) -> Array:
+        """Compute |y − μ| / √v, with the fingerprint of the estimator if it has one.
+
+        Parameters
+        ----------
+        y : array-like of shape (n,)
+            Targets.
+        y_pred : array-like of shape (n,)
+            Predictions of MAPIE's estimator.
+        **kwargs : dict
+            X and y_std, see ``get_signed_conformity_scores``.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Scores.
+        """
+        scores = np.abs(self.get_signed_conformity_scores(y, y_pred, **kwargs))
+        if self.estimator is not None:
+            return with_fingerprint(scores, fingerprint_of(self.estimator))
+        given_with = getattr(kwargs.get("y_std"), "fingerprint", None)
+        return with_fingerprint(scores, given_with)
 
     def get_estimation_distribution(
         self,
@@ -229,6 +256,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         else:
             model = _mapie.point_model(estimator)
+            check_unchanged(model, getattr(conformity_scores, "fingerprint", None))
             mu, lower, upper = split_bounds(
                 model, X, alpha_np, scores, allow_infinite_bounds, params
             )

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
 from .._validation import check_number
@@ -18,7 +19,7 @@ from ..files.methods import SaveMixin
 from ..network.batches import check_has_target, column, is_batches, items_of
 from .bounds import predict_with_std
 from .explanation import Explanation
-from .parts import parts_of
+from .parts import check_unchanged, fingerprint_of, parts_of
 from .quantile import conformal_quantile
 from .scaled_residual import checked_std, interval_bounds, scaled_residual
 
@@ -144,6 +145,7 @@ class StreamingConformalRegressor(SaveMixin):
         StreamingConformalRegressor
             The calibrated object.
         """
+        self._check_estimator()
         earlier = getattr(self, "conformity_scores_", np.empty(0))
         return self._set_scores(np.concatenate([earlier, self.score_rows(X, y)]))
 
@@ -162,11 +164,14 @@ class StreamingConformalRegressor(SaveMixin):
         ndarray of shape (n,)
             Scores.
         """
-        found = [np.empty(0)]
+        found, n_rows = [np.empty(0)], 0
         for X_, target in self._parts(X, y, need_y=True):
-            mu, std = predict_with_std(self.estimator, X_)
+            if not _num_samples(X_):
+                continue
+            mu, std = predict_with_std(self.estimator, X_, first_row=n_rows)
             y_ = column("y", target, len(mu)).numpy()
             found.append(np.abs(scaled_residual(y_, mu, std)))
+            n_rows += len(mu)
         return np.concatenate(found)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
@@ -187,6 +192,7 @@ class StreamingConformalRegressor(SaveMixin):
                 "Got a StreamingConformalRegressor that is not calibrated. Call "
                 "conformalize, or make it with from_scores."
             )
+        self._check_estimator()
         key = (*self.levels, allow_infinite_bounds)
         if key not in self._quantiles:
             self._quantiles[key] = conformal_quantile(
@@ -194,7 +200,7 @@ class StreamingConformalRegressor(SaveMixin):
                 [1 - level for level in self.levels],
                 allow_infinite_bounds,
             )
-        return self._quantiles[key]
+        return self._quantiles[key].copy()
 
     def predict(self, X: Any) -> Array:
         """Predict μ(x).
@@ -209,7 +215,8 @@ class StreamingConformalRegressor(SaveMixin):
         ndarray of shape (n,)
             Point predictions.
         """
-        found = [self.estimator.predict(part) for part, _ in self._parts(X)]
+        parts = (part for part, _ in self._parts(X) if _num_samples(part))
+        found = [self.estimator.predict(part) for part in parts]
         return np.concatenate([np.empty(0), *found])
 
     def predict_interval(
@@ -220,7 +227,8 @@ class StreamingConformalRegressor(SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y).
+            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
+            two or more dimensions is a list of batches.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
 
@@ -242,7 +250,8 @@ class StreamingConformalRegressor(SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y).
+            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
+            two or more dimensions is a list of batches.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
 
@@ -252,9 +261,14 @@ class StreamingConformalRegressor(SaveMixin):
             Points (n,), intervals (n, 2, n_levels) of one batch.
         """
         q = self.quantiles(allow_infinite_bounds)
+        n_rows = 0
         for X_, _ in self._parts(X):
-            mu, std = predict_with_std(self.estimator, X_)
+            if not _num_samples(X_):
+                yield np.empty(0), np.empty((0, 2, len(q)))
+                continue
+            mu, std = predict_with_std(self.estimator, X_, first_row=n_rows)
             yield mu, np.stack(interval_bounds(mu, std, q), axis=1)
+            n_rows += len(mu)
 
     def explain(self, X: Any, allow_infinite_bounds: bool = False) -> Explanation:
         """Explain predictions: μ, the intervals, and the two parts of v.
@@ -272,7 +286,8 @@ class StreamingConformalRegressor(SaveMixin):
             Arrays by row.
         """
         q = self.quantiles(allow_infinite_bounds)
-        found = [parts_of(self.estimator, X_) for X_, _ in self._parts(X)]
+        rows = (part for part, _ in self._parts(X) if _num_samples(part))
+        found = [parts_of(self.estimator, part) for part in rows]
         none = Parts(np.empty(0), np.empty(0), np.empty(0))
         parts = Parts(*map(np.concatenate, zip(none, *found, strict=True)))
         std = checked_std(parts.std, len(parts.prediction))
@@ -289,9 +304,14 @@ class StreamingConformalRegressor(SaveMixin):
         """Confidence levels as a list."""
         return _checked_levels(self.confidence_level)
 
+    def _check_estimator(self) -> None:
+        """Raise if the estimator has changed since it was calibrated."""
+        check_unchanged(self.estimator, getattr(self, "_fingerprint", None))
+
     def _set_scores(self, scores: Array) -> Self:
         """Take over scores; quantiles of many of them are found once."""
         self.conformity_scores_ = scores
+        self._fingerprint = fingerprint_of(self.estimator)
         self._quantiles: dict[tuple[float, ...], Array] = {}
         return self
 
@@ -299,7 +319,8 @@ class StreamingConformalRegressor(SaveMixin):
         self, X: Any, y: Any = None, need_y: bool = False
     ) -> Iterator[tuple[Any, Any]]:
         """Parts of X as the user gave them, each with its y."""
-        items = items_of(X, y, need_y) if is_batches(X) else [(X, y)]
+        batched = is_batches(X) or (y is None and _is_list_of_tables(X))
+        items = items_of(X, y, need_y) if batched else [(X, y)]
         for x, target, *weight in items:
             if need_y and any(w is not None for w in weight):
                 raise ValueError(
@@ -312,6 +333,15 @@ class StreamingConformalRegressor(SaveMixin):
             if isinstance(x, Tensor) and not takes_tensors:
                 x = x.detach().cpu().numpy()
             yield x, target
+
+
+def _is_list_of_tables(X: Any) -> bool:
+    """Whether X is a list of batches without targets, not one array as a list."""
+    return (
+        isinstance(X, list | tuple)
+        and bool(X)
+        and all(len(getattr(part, "shape", ())) > 1 for part in X)
+    )
 
 
 def _checked_levels(confidence_level: Any) -> list[float]:

@@ -18,6 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from test_fingerprint import Fingerprinted
 
 from mapie_claps import ClapsRegressor, ClapsScore, conformal_rank, explain
 from mapie_claps.conformal import bounds as bounds_module
@@ -227,6 +228,17 @@ def test_a_held_estimator_is_refused_where_mapie_fits_another(data):
     mapie = CrossConformalRegressor(tiny(), conformity_score=ClapsScore(model), cv=2)
     with pytest.raises(ValueError, match="not those of the estimator that MAPIE predi"):
         mapie.fit_conformalize(*data[1])
+
+
+def test_one_score_for_two_models(data):
+    """Fingerprints go with the scores, not with the object that computes them."""
+    score, ways = ClapsScore(), []
+    for rows in (slice(75), slice(75, 150)):
+        model = Fingerprinted().fit(data[0][0][rows], data[0][1][rows])
+        mapie = SplitConformalRegressor(model, conformity_score=score, prefit=True)
+        ways.append(mapie.conformalize(*data[1]))
+    for mapie in ways:
+        assert mapie.predict_interval(data[2][0])[1].shape == (120, 2, 1)
 
 
 def test_explain_what_mapie_hides(data):
