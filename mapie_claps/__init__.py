@@ -2,22 +2,24 @@
 
 The folders are the arrows; each imports only those above it::
 
+    to a file and back: files
+
     X → φ, μ, h²   network      encoding, views, members, training; your own network
       → HᵀWH → Σ   posterior    likelihood adapter for laplace-torch, sums, Gaussian
       → v                       the four scales
                    estimators   ClapsRegressor, ClapsModule: arrays in, arrays out
       → score      conformal    ClapsScore and all that knows MAPIE
       → interval                made by MAPIE, or from batches, or on a cluster
+      → evaluation metrics      coverage, width, score
       → why        reasons      explain, diagnose
-      → evaluation metrics, plots
-
-    to a file and back: files
+      → pictures   plots
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .conformal.explanation import Explanation
     from .conformal.quantile import conformal_quantile, conformal_rank
     from .conformal.scale_estimator import ClapsScaleEstimator
     from .conformal.score import ClapsScore
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from .posterior.curvature import HeteroscedasticGGN
     from .posterior.loaders import TensorLoader
     from .posterior.sums import LastLayerSums
-    from .reasons.explanation import Explanation, explain
+    from .reasons.explain import explain
 
     __version__: str
 
@@ -58,14 +60,15 @@ __all__ = [
     "with_sums",
 ]
 
-# Loaded when first asked for: who needs one name does not wait for all modules.
+# Lazy imports: torch is loaded with the first name that needs it.
 _MODULES = {
     "conformal.quantile": ("conformal_quantile", "conformal_rank"),
     "posterior.sums": ("LastLayerSums",),
     "conformal.score": ("ClapsScore",),
     "posterior.curvature": ("HeteroscedasticGGN",),
     "posterior.loaders": ("TensorLoader",),
-    "reasons.explanation": ("Explanation", "explain"),
+    "conformal.explanation": ("Explanation",),
+    "reasons.explain": ("explain",),
     "estimators.module": ("ClapsModule",),
     "persistence": ("load", "save"),
     "estimators.regressor": ("ClapsRegressor",),

@@ -152,6 +152,7 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
     (50, 2, 1)
     """
 
+    accepts_tensors = True  # rows need not become NumPy arrays on their way here
     network_: OwnNetwork
 
     def __init__(

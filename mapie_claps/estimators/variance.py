@@ -1,7 +1,7 @@
 """What an estimator says of some rows: μ and the two parts of v. NumPy only."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class Parts(NamedTuple):
 class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
     """An array that remembers which fitted model it was computed with.
 
-    Views, copies, pickles and results of arithmetic remember it too.
+    Views, copies and pickles remember it too; arithmetic gives ordinary arrays.
 
     Attributes
     ----------
@@ -101,20 +101,26 @@ class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
     def __array_finalize__(self, source: Any) -> None:
         self.fingerprint = getattr(source, "fingerprint", None)
 
+    def __array_wrap__(
+        self, array: Any, context: Any = None, return_scalar: bool = False
+    ) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
     def __reduce__(self) -> Any:
-        rebuild, arguments, state = super().__reduce__()
-        return rebuild, arguments, (self.fingerprint, state)
+        rebuild, arguments, values = cast("tuple[Any, ...]", super().__reduce__())
+        return rebuild, arguments, (self.fingerprint, values)
 
     def __setstate__(self, state: Any) -> None:
-        self.fingerprint, inner = state
-        super().__setstate__(inner)
+        self.fingerprint, values = state
+        super().__setstate__(values)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
 
 
 def with_fingerprint(array: Array, fingerprint: str | None) -> Array:
-    """The array, with the fingerprint of the model it was computed with, if any.
+    """The array, with the fingerprint of its model if there is one.
 
     Parameters
     ----------
@@ -133,8 +139,8 @@ def with_fingerprint(array: Array, fingerprint: str | None) -> Array:
     >>> import numpy as np
     >>> from mapie_claps.estimators.variance import with_fingerprint
     >>> std = with_fingerprint(np.ones(2), "a model")
-    >>> (2 * std).fingerprint
-    'a model'
+    >>> std, std.copy().fingerprint
+    (array([1., 1.]), 'a model')
     """
     if fingerprint is None:
         return array
