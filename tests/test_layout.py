@@ -23,7 +23,7 @@ ORDER = [
     ("reasons",),
     ("diagnostics",),
     ("plots",),
-    ("studies",),
+    ("studies", "persistence"),
     ("benchmarks", "experiments", "demo"),
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

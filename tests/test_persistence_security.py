@@ -55,8 +55,7 @@ def rewrite(path, change):
 
 
 def network_of(config):
-    model = config["state"]["fitted"]["model_"]["PredictiveModel"]
-    return model["network"]["HeteroscedasticNetwork"]
+    return config["regressor"]["fitted"]["dict"]["network_"]["ensemble"]
 
 
 def climbing_names(config, tensors, metadata):
@@ -66,7 +65,7 @@ def climbing_names(config, tensors, metadata):
 
 
 def climbing_class(config, tensors, metadata):
-    config["class"] = "../../outside/ClapsRegressor"
+    config["../../outside/regressor"] = config.pop("regressor")
 
 
 def terabytes(config, tensors, metadata):
@@ -91,7 +90,7 @@ def wide_layer_without_bytes(config, tensors, metadata):
 
 def no_members(config, tensors, metadata):
     for name, tensor in tensors.items():
-        if ".network.state." in name and not name.rpartition(".encoding.")[0]:
+        if ".network_.state." in name and not name.rpartition(".encoding.")[0]:
             tensors[name] = tensor[:0].clone()
 
 
@@ -116,7 +115,7 @@ def a_list(config, tensors, metadata):
 
 
 def no_state(config, tensors, metadata):
-    del config["state"]
+    del config["regressor"]["params"]
 
 
 @pytest.mark.parametrize(
