@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from mapie_claps import load, save
 from mapie_claps.exceptions import FileFormatError
-from mapie_claps.files import codec as _codec
 from mapie_claps.files import container as _file_format
+from mapie_claps.network import stored
 
 X, Y = heteroscedastic(60)
 
@@ -161,8 +161,8 @@ def test_sizes_are_refused_before_anything_is_made(path, change, monkeypatch):
 
     rewrite(path, change)
     with monkeypatch.context() as patch:
-        patch.setattr(_codec, "PiecewiseLinearEncoding", make)
-        patch.setattr(_codec.torch, "bincount", make)
+        patch.setattr(stored, "HeteroscedasticNetwork", make)
+        patch.setattr(torch, "bincount", make)
         with pytest.raises(FileFormatError, match="Got (a network of|bins for)"):
             load(path)
 
