@@ -40,7 +40,7 @@ def diagnose(
         Inputs.
     X_calibration : array-like of shape (n_calibration, p), optional
         Inputs of the calibration rows, which MAPIE does not keep. With them the table
-        says where each row stands among them, and an
+        says where each row is among them, and an
         :class:`~mapie_claps.exceptions.OutsideCalibrationWarning` is given if more
         rows lie beyond them than exchangeable rows would (exact test, level 0.01 over
         all columns together).
