@@ -7,34 +7,19 @@ from typing import Any
 
 import numpy as np
 from mapie import regression
-from numpy.typing import NDArray
 
-from ..conformal.score import ClapsScore
-from ..estimators.regressor import ClapsRegressor
+from .. import ClapsRegressor, ClapsScore
+from ..studies.data import Array, Split
 from .distributional import DistributionalScore
 from .networks import Protocol, QuantileNetworkRegressor, SquaredErrorRegressor
-
-Array = NDArray[np.float64]
 
 CONFIDENCE_LEVEL = 0.9
 METHODS = ("Split CP", "CV+", "LACP", "CQR", "DCP", "CLAPS")
 N_FOLDS = 5
 
 
-@dataclass(frozen=True)
-class Split:
-    """Rows to train on, to calibrate with and to test on."""
-
-    X_train: Array
-    y_train: Array
-    X_calibration: Array
-    y_calibration: Array
-    X_test: Array
-    y_test: Array
-
-
 @dataclass
-class Contest:
+class PaperMethods:
     """The methods on one split and seed; networks are trained when first needed.
 
     LACP, DCP and CLAPS share one heteroscedastic network: their scales alone differ.
@@ -75,10 +60,9 @@ class Contest:
         return bounds
 
     def _split_cp(self) -> Array:
-        split = self.split
         model = SquaredErrorRegressor(self.protocol, self.seed)
-        model.fit(split.X_train, split.y_train)
-        return split_interval(model, split, "absolute")
+        model.fit(self.split.X_train, self.split.y_train)
+        return split_interval(model, self.split, "absolute")
 
     def _cv_plus(self) -> Array:
         """Training and calibration rows together, five folds."""
@@ -92,8 +76,8 @@ class Contest:
             random_state=self.seed,
         )
         mapie.fit_conformalize(
-            np.concatenate([split.X_train, split.X_calibration]),
-            np.concatenate([split.y_train, split.y_calibration]),
+            np.concatenate([split.X_train, split.X_cal]),
+            np.concatenate([split.y_train, split.y_cal]),
         )
         return np.asarray(mapie.predict_interval(split.X_test)[1])
 
@@ -106,7 +90,7 @@ class Contest:
         mapie = regression.ConformalizedQuantileRegressor(
             network.heads(), confidence_level=CONFIDENCE_LEVEL, prefit=True
         )
-        mapie.conformalize(split.X_calibration, split.y_calibration)
+        mapie.conformalize(split.X_cal, split.y_cal)
         _, bounds = mapie.predict_interval(split.X_test, symmetric_correction=True)
         return np.asarray(bounds)
 
@@ -123,5 +107,5 @@ def split_interval(model: Any, split: Split, score: Any) -> Array:
         conformity_score=score,
         prefit=True,
     )
-    mapie.conformalize(split.X_calibration, split.y_calibration)
+    mapie.conformalize(split.X_cal, split.y_cal)
     return np.asarray(mapie.predict_interval(split.X_test)[1])

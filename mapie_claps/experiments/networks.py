@@ -1,5 +1,8 @@
 """Squared-error and quantile networks: the backbone and the protocol of CLAPS.
 
+The one place of the studies that trains networks by itself: nothing but the classes
+below is used elsewhere.
+
 Layers, standardisation, optimiser, steps and learning rate are read from
 ``ClapsRegressor.paper``; only the heads and the loss differ.
 """
@@ -11,18 +14,18 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from .. import ClapsRegressor
 from .._compat import validate_data
-from ..estimators.regressor import ClapsRegressor
 from ..network.ensemble import BIAS_BOUND, HEAD_GAIN
+from ..studies.data import Array
 
-Array = NDArray[np.float64]
 # As in ClapsRegressor, whose training also clips.
 MAX_GRADIENT_NORM = 5.0
 CLIP = 6.0
