@@ -5,11 +5,12 @@ the run found), ``seconds`` and ``cpu_seconds``. A run is found again only if it
 key is the same: another file, target column, split, parameter or version of the code is
 another run, so one folder may hold all of them.
 
-The stored runs in ``docs/benchmarks`` and ``docs/trust`` are older than these keys.
-They were given theirs once: the CSV files they had been made with (target last; for
-Naval the decay of the compressor) were read again, each old row was written by
-:meth:`Store.add` under the key that its study plans today, and some runs of each study
-were repeated to see that they still give the same figures.
+The stored runs in ``docs/benchmarks`` are older than these keys and were given theirs
+once: the CSV files they had been made with (target last; for Naval the decay of the
+compressor) were read again, and each old row was added under the key that its study
+plans today. Runs of peers that were repeated gave the same figures, so that they are
+found again and only CLAPS is computed when its recipe changes. Runs of CLAPS itself had
+been made by earlier code: they are kept with version 0 and never found.
 """
 
 import json
