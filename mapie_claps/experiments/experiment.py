@@ -118,7 +118,7 @@ def _rows(
 
 @cache
 def _method_key(training: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """Parameters of all networks: those of CLAPS, whose layers and training they share."""
+    """Parameters of all networks, which share layers and training with CLAPS."""
     from .. import ClapsRegressor
     from .methods import CONFIDENCE_LEVEL, METHODS, N_FOLDS
 
