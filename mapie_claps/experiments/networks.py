@@ -1,13 +1,11 @@
 """Squared-error and quantile networks: the backbone and the protocol of CLAPS.
 
-The one place of the studies that trains networks by itself: nothing but the classes
-below is used elsewhere.
-
 Layers, standardisation, optimiser, steps and learning rate are read from
-``ClapsRegressor.paper``; only the heads and the loss differ.
+``ClapsRegressor.paper``; only the heads and the loss differ. This is the one place of
+the studies that trains networks by itself, and only the classes below leave it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -22,6 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .. import ClapsRegressor
+
+# Private: what ClapsRegressor starts from.
 from .._compat import validate_data
 from ..network.ensemble import BIAS_BOUND, HEAD_GAIN
 from ..studies.data import Array
@@ -29,6 +29,7 @@ from ..studies.data import Array
 # As in ClapsRegressor, whose training also clips.
 MAX_GRADIENT_NORM = 5.0
 CLIP = 6.0
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,8 @@ class Protocol:
     @classmethod
     def of(cls, model: ClapsRegressor) -> Self:
         """Protocol of a regressor that trains on the full batch at a constant rate."""
-        return cls(
-            (*model.hidden_layer_sizes, model.representation_size),
-            int(model.max_steps),
-            float(model.learning_rate),
-        )
+        sizes = (*model.hidden_layer_sizes, model.representation_size)
+        return cls(sizes, int(model.max_steps), float(model.learning_rate))
 
 
 def squared_error(y: Tensor, out: Tensor) -> Tensor:
@@ -54,9 +52,9 @@ def squared_error(y: Tensor, out: Tensor) -> Tensor:
     return (y - out).square().mean()
 
 
-def pinball(levels: Sequence[float]) -> Callable[[Tensor, Tensor], Tensor]:
+def pinball(levels: tuple[float, ...]) -> Loss:
     """Mean quantile loss, summed over one output per level."""
-    tau = torch.tensor(list(levels))
+    tau = torch.tensor(levels)
 
     def loss(y: Tensor, out: Tensor) -> Tensor:
         error = y - out
@@ -65,16 +63,31 @@ def pinball(levels: Sequence[float]) -> Callable[[Tensor, Tensor], Tensor]:
     return loss
 
 
-def train_network(
-    X: Array,
-    y: Array,
-    n_outputs: int,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    protocol: Protocol,
-    generator: torch.Generator,
+def _new_network(
+    n_inputs: int, n_outputs: int, protocol: Protocol, generator: torch.Generator
+) -> nn.Sequential:
+    """SiLU layers with the initial weights of ``ClapsRegressor``."""
+
+    def linear(n_in: int, n_out: int, gain: float = 1.0) -> nn.Linear:
+        """A layer drawn from our own generator, not from the global one."""
+        layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
+        bound = gain * n_in**-0.5
+        with torch.no_grad():
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)
+        return layer
+
+    layers: list[nn.Module] = []
+    for a, b in pairwise([n_inputs, *protocol.layer_sizes]):
+        layers += [linear(a, b), nn.SiLU()]
+    head = linear(protocol.layer_sizes[-1], n_outputs, HEAD_GAIN)
+    return nn.Sequential(*layers, head)
+
+
+def _train(
+    network: nn.Sequential, X: Array, y: Array, loss: Loss, protocol: Protocol
 ) -> nn.Sequential:
     """Train on standardised (n, p) and (n,) arrays, on one thread."""
-    network = _new_network(X.shape[1], n_outputs, protocol, generator)
     x, target = torch.from_numpy(X).float(), torch.from_numpy(y).float()[:, None]
     parameters = list(network.parameters())
     optimizer = torch.optim.Adam(parameters, lr=protocol.learning_rate, fused=True)
@@ -91,55 +104,28 @@ def train_network(
     return network.double().requires_grad_(False)
 
 
-def _new_network(
-    n_inputs: int, n_outputs: int, protocol: Protocol, generator: torch.Generator
-) -> nn.Sequential:
-    """SiLU layers with the initial weights of ``ClapsRegressor``."""
-    layers: list[nn.Module] = []
-    for a, b in pairwise([n_inputs, *protocol.layer_sizes]):
-        layers += [_linear(a, b, generator), nn.SiLU()]
-    last = protocol.layer_sizes[-1]
-    head = _linear(last, n_outputs, generator, gain=HEAD_GAIN)
-    return nn.Sequential(*layers, head)
-
-
-def _linear(
-    n_inputs: int, n_outputs: int, generator: torch.Generator, gain: float = 1.0
-) -> nn.Linear:
-    """A layer drawn from our own generator, not from the global one."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_inputs, n_outputs)
-    bound = gain * n_inputs**-0.5
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)
-    return layer
-
-
 class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Standardisation around a trained network."""
 
     protocol: Protocol
     random_state: int | None
 
-    def _train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        n_outputs: int,
-        loss: Callable[[Tensor, Tensor], Tensor],
-    ) -> None:
+    def _head(self) -> tuple[int, Loss]:
+        """Number of outputs, and the loss."""
+        raise NotImplementedError
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Train the network."""
         X_, y_ = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         self.scaler_X_ = StandardScaler().fit(X_)
         self.scaler_y_ = StandardScaler().fit(y_[:, None])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.network_ = train_network(
-            self._scaled(X_),
-            self.scaler_y_.transform(y_[:, None])[:, 0],
-            n_outputs,
-            loss,
-            self.protocol,
-            torch.Generator().manual_seed(seed),
-        )
+        n_outputs, loss = self._head()
+        generator = torch.Generator().manual_seed(seed)
+        network = _new_network(X_.shape[1], n_outputs, self.protocol, generator)
+        target = self.scaler_y_.transform(y_[:, None])[:, 0]
+        self.network_ = _train(network, self._scaled(X_), target, loss, self.protocol)
+        return self
 
     def _scaled(self, X: Array) -> Array:
         return np.asarray(np.clip(self.scaler_X_.transform(X), -CLIP, CLIP))
@@ -152,24 +138,14 @@ class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class SquaredErrorRegressor(_Network):
-    """Mean regression with the backbone of CLAPS.
-
-    Parameters
-    ----------
-    protocol : Protocol
-        Backbone and training.
-    random_state : int or None, default=None
-        Seed of the initial weights.
-    """
+    """Mean regression with the backbone of CLAPS."""
 
     def __init__(self, protocol: Protocol, random_state: int | None = None) -> None:
         self.protocol = protocol
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network."""
-        self._train(X, y, 1, squared_error)
-        return self
+    def _head(self) -> tuple[int, Loss]:
+        return 1, squared_error
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the mean, shape (n,)."""
@@ -177,17 +153,7 @@ class SquaredErrorRegressor(_Network):
 
 
 class QuantileNetworkRegressor(_Network):
-    """Conditional quantiles: one head per level on shared features.
-
-    Parameters
-    ----------
-    levels : tuple of float
-        Levels of the quantiles.
-    protocol : Protocol
-        Backbone and training.
-    random_state : int or None, default=None
-        Seed of the initial weights.
-    """
+    """Conditional quantiles: one head per level on shared features."""
 
     def __init__(
         self,
@@ -199,10 +165,8 @@ class QuantileNetworkRegressor(_Network):
         self.protocol = protocol
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network."""
-        self._train(X, y, len(self.levels), pinball(self.levels))
-        return self
+    def _head(self) -> tuple[int, Loss]:
+        return len(self.levels), pinball(self.levels)
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict all quantiles, in increasing order, shape (n, n_levels).
@@ -217,22 +181,14 @@ class QuantileNetworkRegressor(_Network):
 
 
 class OneQuantile(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """One quantile of a fitted network.
-
-    Parameters
-    ----------
-    network : QuantileNetworkRegressor
-        Fitted network.
-    level : float
-        One of its levels.
-    """
+    """One quantile of a fitted network."""
 
     def __init__(self, network: QuantileNetworkRegressor, level: float) -> None:
         self.network = network
         self.level = level
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network anew."""
+        """Train the network again."""
         self.network.fit(X, y)
         return self
 
