@@ -8,7 +8,7 @@ Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stop
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,15 +70,6 @@ def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run
 def measure(
     data: Dataset, seed: int, max_rows: int, params: dict[str, Any]
 ) -> list[Row]:
-    """Rows of one split, in both modes."""
-    row = {"dataset": data.name, "seed": seed}
-    return [
-        row | found
-        for found in _measure(split_rows(data, seed, max_rows), seed, params)
-    ]
-
-
-def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
     """Scores of all scales with a sparse and with an ordinary training region."""
     from sklearn.decomposition import PCA
     from sklearn.pipeline import make_pipeline
@@ -86,6 +77,7 @@ def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
 
     from .. import ClapsRegressor
 
+    split, rows = split_rows(data, seed, max_rows), []
     axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full"))
     position = axis.fit_transform(split.X_train)[:, 0]
     cut = np.quantile(position, REGION["quantile"])
@@ -102,7 +94,9 @@ def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
         for method, scale in SCALES.items():
             scores = [_scores(c, t, split, in_region) for c, t in scale(cal, test)]
             means = {k: float(np.mean([s[k] for s in scores])) for k in scores[0]}
-            yield {"method": f"{mode}, {method}", **means}
+            row = {"dataset": data.name, "seed": seed, "method": f"{mode}, {method}"}
+            rows.append(row | means)
+    return rows
 
 
 def member_parts(model: Any, X: Array) -> Parts:
