@@ -1,6 +1,9 @@
-"""scikit-learn before 1.6, which MAPIE 0.9 needs: validation and tags."""
+"""scikit-learn before 1.6, which MAPIE 0.9 needs: names and arguments that changed."""
 
+import inspect
 from typing import Any
+
+from sklearn.utils import check_array
 
 try:
     from sklearn.utils.validation import validate_data
@@ -11,4 +14,10 @@ except ImportError:  # scikit-learn < 1.6 has it as a method
         return _estimator._validate_data(*args, **kwargs)
 
 
-__all__ = ["validate_data"]
+_FINITE = ("ensure_all_finite", "force_all_finite")
+# Argument of check_array that leaves NaN and infinity to the caller.
+ANY_NUMBER = {
+    k: False for k in _FINITE if k in inspect.signature(check_array).parameters
+}
+
+__all__ = ["ANY_NUMBER", "validate_data"]
