@@ -115,6 +115,14 @@ class Categories:
     def __len__(self) -> int:
         return len(self.values)
 
+    def show(self, value: str | float | None) -> str:
+        """A category as text."""
+        if value is None:
+            return "missing"
+        if self.kind == "boolean":
+            return str(bool(value))
+        return value if isinstance(value, str) else f"{value:.15g}"
+
     def read(self, column: Column) -> NDArray[np.int64]:
         """Numbers of the categories; their count stands for a value not seen."""
         kinds = {self.kind, "text" if column.kind == "date" else column.kind}
@@ -148,10 +156,9 @@ class FewValues:
         values = self.categories.values
         shown = values[1:] if len(values) == 2 else values
         name = names[self.positions[0]]
-        labels = ["missing" if v is None else v for v in shown]
         return [
-            Output(0, self.positions, f"{name}_{label}", len(values))
-            for label in labels
+            Output(0, self.positions, f"{name}_{self.categories.show(v)}", len(values))
+            for v in shown
         ]
 
     def read(self, column: Column) -> NDArray[np.int64]:

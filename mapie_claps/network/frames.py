@@ -222,6 +222,8 @@ def _from_objects(values: Values, label: str) -> Column:
     types = set(map(type, values))
     if types <= {str, type(None)} and str in types:
         return Column(label, "text", values)
+    if types <= {int, float}:
+        return Column(label, "number", values.astype(np.float64))
     present = np.fromiter((not _is_gap(v) for v in values), bool, len(values))
     if not present.any():
         return Column(label, "empty", np.full(len(values), np.nan))
