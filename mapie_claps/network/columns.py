@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..files.codec import saved_as
 from .frames import Column
 
 Array = NDArray[np.float64]
@@ -31,15 +32,19 @@ class Encoded(NamedTuple):
     unseen: Mask  # (n, k)
 
 
+NUMBER, INDICATOR = 0, 1  # inputs that are numbers come first, 0 or 1 behind
+
+
 class Output(NamedTuple):
     """One input of the networks."""
 
-    rank: int  # columns in the order of X, then flags, then differences
+    rank: int  # NUMBER or INDICATOR
     positions: list[int]  # columns that it comes from
     name: str
     n_values: int = ANY_NUMBER  # known in training
 
 
+@saved_as("numbers")
 @dataclass(frozen=True)
 class Numbers:
     """All columns of numbers: the number or the median; a flag where there were gaps.
@@ -74,8 +79,8 @@ class Numbers:
         """The columns themselves, then the flags."""
         flagged = [self.positions[k] for k in self.flagged]
         return [
-            *(Output(0, [j], names[j]) for j in self.positions),
-            *(Output(1, [j], f"{names[j]}_missing") for j in flagged),
+            *(Output(NUMBER, [j], names[j]) for j in self.positions),
+            *(Output(INDICATOR, [j], f"{names[j]}_missing") for j in flagged),
         ]
 
     @staticmethod
@@ -97,6 +102,7 @@ class Numbers:
         return Encoded(values, np.hstack([unseen, np.zeros_like(flags)]))
 
 
+@saved_as("categories")
 @dataclass(frozen=True)
 class Categories:
     """The categories that occurred in training; None stands for a gap."""
@@ -134,6 +140,7 @@ class Categories:
         return np.fromiter(codes, np.int64, len(column.values))
 
 
+@saved_as("few values")
 @dataclass(frozen=True)
 class FewValues:
     """One 0/1 input per category; a single one for two categories."""
@@ -156,10 +163,8 @@ class FewValues:
         values = self.categories.values
         shown = values[1:] if len(values) == 2 else values
         name = names[self.positions[0]]
-        return [
-            Output(0, self.positions, f"{name}_{self.categories.show(v)}", len(values))
-            for v in shown
-        ]
+        texts = [f"{name}_{self.categories.show(value)}" for value in shown]
+        return [Output(INDICATOR, self.positions, t, len(values)) for t in texts]
 
     def read(self, column: Column) -> NDArray[np.int64]:
         """Numbers of the categories."""
@@ -168,10 +173,10 @@ class FewValues:
     def encode(self, codes: Codes) -> Encoded:
         """Which category it is."""
         n = len(self.categories)
-        values = _one_hot(codes, n)
-        return Encoded(values, np.repeat((codes == n)[:, None], values.shape[1], 1))
+        return _marked(_one_hot(codes, n), codes == n, self.donors)
 
 
+@saved_as("many values")
 @dataclass(frozen=True)
 class ManyValues:
     """Two inputs: the shrunk mean of y in the category, and how many rows it has.
@@ -217,7 +222,7 @@ class ManyValues:
         """Mean and count."""
         name, n = names[self.positions[0]], len(self.categories)
         return [
-            Output(0, self.positions, f"{name}_{suffix}", n)
+            Output(NUMBER, self.positions, f"{name}_{suffix}", n)
             for suffix in ("mean", "count")
         ]
 
@@ -230,7 +235,7 @@ class ManyValues:
         n = len(self.categories)
         known = np.minimum(codes, n - 1)
         values = np.column_stack([self.mean[known], self.log_count[known]])
-        return Encoded(values, np.repeat((codes == n)[:, None], 2, axis=1))
+        return _marked(values, codes == n, self.donors)
 
 
 def even_quantiles(values: Array) -> Array:
@@ -238,6 +243,12 @@ def even_quantiles(values: Array) -> Array:
     levels = (np.arange(N_DONORS) + 0.5) / N_DONORS
     picked: Array = np.quantile(values, levels, method="inverted_cdf")
     return picked
+
+
+def _marked(values: Array, unseen: Mask, donors: Array) -> Encoded:
+    """Inputs of categories; those of unseen ones are the mean of the donors."""
+    values[unseen] = donors.mean(axis=0)
+    return Encoded(values, np.repeat(unseen[:, None], values.shape[1], axis=1))
 
 
 def _one_hot(codes: Codes, n: int) -> Array:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Array, Encoded, Output, even_quantiles
+from ..files.codec import saved_as
+from .columns import INDICATOR, NUMBER, Array, Encoded, Output, even_quantiles
 from .frames import Column, local_time
 
 ISO_DATE = re.compile(
@@ -22,6 +23,7 @@ DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
 
 
+@saved_as("dates")
 @dataclass(frozen=True)
 class Dates:
     """The parts of a date that varied in training, and a flag where there were gaps."""
@@ -60,9 +62,9 @@ class Dates:
     def outputs(self, names: list[str]) -> list[Output]:
         """The parts, then the flag."""
         name = names[self.positions[0]]
-        outputs = [Output(0, self.positions, f"{name}_{p}") for p in self.parts]
+        outputs = [Output(NUMBER, self.positions, f"{name}_{p}") for p in self.parts]
         if self.flagged:
-            outputs.append(Output(1, self.positions, f"{name}_missing"))
+            outputs.append(Output(INDICATOR, self.positions, f"{name}_missing"))
         return outputs
 
     def read(self, column: Column) -> Array:
@@ -88,6 +90,7 @@ class Dates:
         return Encoded(np.column_stack(inputs), np.repeat(unseen, len(inputs), axis=1))
 
 
+@saved_as("difference of dates")
 @dataclass(frozen=True)
 class Difference:
     """Days from one date to another."""
@@ -112,7 +115,7 @@ class Difference:
     def outputs(self, names: list[str]) -> list[Output]:
         """One."""
         first, second = (names[j] for j in self.positions)
-        return [Output(2, self.positions, f"{first}_to_{second}")]
+        return [Output(NUMBER, self.positions, f"{first}_to_{second}")]
 
     def encode(self, first: Array, second: Array) -> Encoded:
         """The difference, or the median where a date is missing."""

@@ -236,11 +236,14 @@ def _from_objects(values: Values, label: str) -> Column:
     return _CONVERTERS[kind](label, values, present)
 
 
+_WITH_GAPS = float | np.floating | Decimal | np.datetime64 | np.timedelta64
+
+
 def _is_gap(value: Any) -> bool:
     """Whether a value stands for none: None, NaN, NA, NaT."""
     if value is None:
         return True
-    if isinstance(value, float | np.floating | Decimal | np.datetime64):
+    if isinstance(value, _WITH_GAPS):
         return bool(value != value)
     return type(value).__name__ in ("NAType", "NaTType")
 
