@@ -27,7 +27,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def api_page() -> str:
-    """Text of api.rst; a name that stands in two modules is shown in the first."""
+    """Text of api.rst; a name that is in two modules is shown in the first."""
     parts = ["API reference", "=============", ""]
     done: set[int] = set()
     for module in public_modules():

@@ -54,7 +54,7 @@ def peers_summary() -> str:
     if file.exists():
         return file.read_text()
     return (
-        "*The tables stand here once `python -m mapie_claps.benchmarks peers` has been "
+        "*The tables will be here once `python -m mapie_claps.benchmarks peers` has been "
         "run and its summary saved as `docs/benchmarks/peers_summary.md`.*"
     )
 

@@ -97,7 +97,7 @@ def test_sample_weight(weight, message):
         ("last_layer", "linear", "one of 'ridge', 'trained'"),
         ("hessian_structure", "kron", "one of 'full', 'diag'"),
         ("scale", "total", "one of 'claps', 'aleatoric', 'posterior', 'constant'"),
-        ("device", "toaster", "a device that torch knows"),
+        ("device", "toaster", "a device that torch has"),
     ],
 )
 def test_parameters(name, value, expected):

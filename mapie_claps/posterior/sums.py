@@ -281,8 +281,11 @@ class LastLayerSums:
 
     def _with_rows(self, rows: FeatureRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
-        more, plain = sum_rows([rows], self.moments.structure)
-        return replace(self, moments=self.moments + more, plain=self.plain + plain)
+        more = sum_rows([rows], self.moments.structure)
+        if more is None:
+            return self
+        moments, plain = self.moments + more[0], self.plain + more[1]
+        return replace(self, moments=moments, plain=plain)
 
 
 def _joined(
@@ -319,9 +322,9 @@ def last_layer_sums(
     moments = sum_rows(splitter.batches(_gathered(parts)), structure)
     if moments is None:
         return None
-    return LastLayerSums(
-        *moments, splitter.targets, splitter.residuals, network, splitter.held_out
-    )
+    weighted, plain = moments
+    spreads = splitter.targets, splitter.residuals
+    return LastLayerSums(weighted, plain, *spreads, network, splitter.held_out)
 
 
 class _HoldOutSplitter:
