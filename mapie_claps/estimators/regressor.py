@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..exceptions import FileFormatError
@@ -323,6 +324,28 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         """
         return self._fit_on_a_copy(X, y, sample_weight)
 
+    def input_columns(self, X: Any) -> dict[str, Array]:
+        """Inputs of the networks, by name, before they are standardised.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            A table, as in ``predict``.
+
+        Returns
+        -------
+        dict of ndarray of shape (n,)
+            Numbers as they are; categories, gaps and dates as the networks see them.
+            The names are those of the columns, or positions if they have none, with
+            a suffix for what was made of a column.
+        """
+        check_is_fitted(self, "model_")
+        values = self._read(X).encode().values
+        names = [out.name for out in self.table_.outputs()]
+        if not hasattr(self, "feature_names_in_"):
+            names = [name.removeprefix("x") for name in names]
+        return dict(zip(names, values.T, strict=True))
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = False
@@ -338,6 +361,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         self.table_, X_ = fit_table(
             table, y_, weight, self.categorical_features, seed, kept
         )
+        for text in self.table_.left_out:
+            warnings.warn(text, UserWarning, stacklevel=4)
         names = [out.name for out in self.table_.outputs()]
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
         generator = torch.Generator().manual_seed(seed)

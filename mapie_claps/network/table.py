@@ -53,6 +53,7 @@ class TableEncoder:
 
     names: list[str]  # of the columns of X, x0 … where they have none
     blocks: list[Block]  # each column that is used is in one of them
+    left_out: list[str]  # which columns are not used, and why
 
     @property
     def is_identity(self) -> bool:
@@ -106,8 +107,9 @@ class TableEncoder:
 
     def check_sizes(self, n_columns: int, n_inputs: int) -> None:
         """Raise unless a stored encoding fits its table and its network."""
+        codes = np.empty(0, dtype=np.int64)
         empty = TableRows(
-            self, np.empty((0, n_columns)), dict.fromkeys(range(n_columns), np.empty(0))
+            self, np.empty((0, n_columns)), dict.fromkeys(range(n_columns), codes)
         )
         donors, values = self.donors(), empty.encode().values
         used = {j for block in self.blocks for j in block.positions}

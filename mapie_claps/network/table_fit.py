@@ -1,6 +1,5 @@
 """Training rows → how each column of their table is encoded."""
 
-import warnings
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any, NoReturn
@@ -55,7 +54,7 @@ def fit_table(
         plain = np.array(X[kept], dtype=np.float64, order="C")
         if not np.isnan(plain).any():
             numbers = Numbers.fit(list(range(len(names))), list(plain.T), rng)
-            return TableEncoder(names, [numbers]), plain
+            return TableEncoder(names, [numbers], []), plain
     fit = _Fit(y, weight, rng)
     for position, column in enumerate(read_columns(X)):
         part = replace(column, values=column.values[kept])
@@ -70,7 +69,7 @@ def plain_encoder(names: list[str], mean: Array, scale: Array) -> TableEncoder:
     rng, both = np.random.default_rng(0), zip(mean, scale, strict=True)
     donors = np.array([m + s * rng.permutation(draws) for m, s in both]).T
     positions = list(range(len(names)))
-    return TableEncoder(names, [Numbers(positions, mean.copy(), [], donors)])
+    return TableEncoder(names, [Numbers(positions, mean.copy(), [], donors)], [])
 
 
 class _Fit:
@@ -82,11 +81,12 @@ class _Fit:
         self.dates: dict[int, Array] = {}
         self.blocks: list[Block] = []
         self.parts: list[Encoded] = []
+        self.left_out: list[str] = []
 
     def add(self, position: int, column: Column, named: bool) -> None:
         """Learn one column by its kind."""
         if column.kind == "empty" or column.gap.all():
-            _warn_left_out(column.label, "it has no values in the training rows")
+            self._leave_out(column, "it has no values in the training rows")
         elif named or column.categorical or column.kind == "boolean":
             self._categorical(position, column)
         elif column.kind == "number":
@@ -108,14 +108,18 @@ class _Fit:
             return
         n, distinct = len(texts), len(set(texts))
         if n > ENOUGH_FOR_AN_ID and distinct > NEARLY_UNIQUE * n:
-            _warn_left_out(
-                column.label,
+            self._leave_out(
+                column,
                 f"{distinct} of its {n} texts differ (for example {texts[0]!r}), so "
                 "that it tells rows apart and says nothing about new ones. Convert it "
                 "if these are numbers, or name it in categorical_features to use it",
             )
             return
         self._categorical(position, column)
+
+    def _leave_out(self, column: Column, reason: str) -> None:
+        remedy = "Drop it from X to silence this warning."
+        self.left_out.append(f"Left {column.label} out: {reason}. {remedy}")
 
     def _date(self, position: int, form: str, seconds: Array) -> None:
         block = Dates.fit([position], form, seconds, self.rng)
@@ -157,16 +161,8 @@ class _Fit:
                 f"Got X with the columns {names}, none of which can be used: each is "
                 "empty or an ID. Add a column, or name one in categorical_features."
             )
-        encoder = TableEncoder(names, self.blocks)
+        encoder = TableEncoder(names, self.blocks, self.left_out)
         return encoder, joined(self.parts, encoder.order()).values
-
-
-def _warn_left_out(label: str, reason: str) -> None:
-    warnings.warn(
-        f"Left {label} out: {reason}. Drop it from X to silence this warning.",
-        UserWarning,
-        stacklevel=7,
-    )
 
 
 def categorical_positions(X: Any, categorical_features: Any) -> set[int]:
