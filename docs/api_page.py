@@ -8,7 +8,7 @@ from types import ModuleType
 import mapie_claps
 
 # Commands, described where they are used.
-NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments"}
+NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments", "studies"}
 
 
 def public_modules() -> list[ModuleType]:

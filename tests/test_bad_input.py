@@ -184,7 +184,7 @@ def test_score_checks_the_scale(std, message):
 def test_score_checks_the_centre():
     with pytest.raises(ValueError, match=r"predictions of shape \(40, 1\) for targets"):
         ClapsScore().get_signed_conformity_scores(Y, Y[:, None], y_std=np.ones(40))
-    with pytest.raises(ValueError, match=r"Got 1 rows without .*resampling="):
+    with pytest.raises(ValueError, match=r"Got 1 of 40 rows without .*resampling"):
         ClapsScore().get_signed_conformity_scores(
             Y, with_value(np.nan, Y), y_std=np.ones(40)
         )
