@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ..exceptions import FileFormatError
 from ..files.codec import Context, WrongPartError
@@ -19,7 +20,7 @@ from ..files.methods import SaveMixin
 from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
 from ..posterior.gaussian import LastLayerPosterior
-from ..posterior.scales import LastLayerModel, Units
+from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
 from .variance import Parts, PredictiveVariance
@@ -57,7 +58,7 @@ class LastLayerEstimator(SaveMixin, ABC):
             return parts.prediction, parts.std
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
-        found = [self.model_.mu(out).numpy() for out in self._features(X)]
+        found = [self._mu(out).numpy() for out in self._features(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
     def predict_parts(self, X: Any) -> Parts:
@@ -78,7 +79,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         centre, unit = self._target_units()
         found = [np.empty((3, 0))]
         for out in self._features(X):
-            found.append(torch.stack(self.model_.parts(out, scale)).numpy())
+            found.append(torch.stack(self._parts(out, scale)).numpy())
         mu, aleatoric, epistemic = np.concatenate(found, axis=1)
         return Parts(mu * unit + centre, aleatoric * unit**2, epistemic * unit**2)
 
@@ -146,6 +147,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         check_is_fitted(self, "model_")
         posterior = self.model_.posterior
         tensors = {"mean": posterior.mean, "scale": posterior.scale}
+        tensors |= self._further_tensors()
         text = f"{self.sums_.network} {self._target_units()} {self.scale}"
         return hash_tensors(tensors, text)
 
@@ -166,6 +168,10 @@ class LastLayerEstimator(SaveMixin, ABC):
         self.__dict__ = fitted.__dict__
         return self
 
+    def _further_tensors(self) -> dict[str, Tensor]:
+        """What predictions depend on beside the network and its last layer."""
+        return {}
+
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
@@ -173,6 +179,14 @@ class LastLayerEstimator(SaveMixin, ABC):
     @abstractmethod
     def _features(self, X: Any) -> Iterator[Features]:
         """φ, μ and h², some rows at a time, in the units that the network speaks."""
+
+    def _mu(self, out: Features) -> Tensor:  # (n,)
+        """μ of some rows, in the units that the network speaks."""
+        return self.model_.mu(out)
+
+    def _parts(self, out: Features, scale: str) -> PredictiveParts:
+        """μ and both parts of v of some rows, likewise."""
+        return self.model_.parts(out, scale)
 
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:
