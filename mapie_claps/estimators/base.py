@@ -147,6 +147,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         check_is_fitted(self, "model_")
         posterior = self.model_.posterior
         tensors = {"mean": posterior.mean, "scale": posterior.scale}
+        tensors |= self._further_tensors()
         text = f"{self.sums_.network} {self._target_units()} {self.scale}"
         return hash_tensors(tensors, text)
 
@@ -167,21 +168,33 @@ class LastLayerEstimator(SaveMixin, ABC):
         self.__dict__ = fitted.__dict__
         return self
 
+    def _further_tensors(self) -> dict[str, Tensor]:
+        """What predictions depend on beside the network and its last layer."""
+        return {}
+
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
 
     def _mu(self, X: Any) -> Iterator[Tensor]:
         """μ, some rows at a time, in the units that the network speaks."""
-        return (self.model_.mu(out) for out in self._features(X))
+        return map(self._mu_of, self._features(X))
 
     def _parts(self, X: Any, scale: str) -> Iterator[PredictiveParts]:
         """μ and both parts of v, some rows at a time, in the network's units."""
-        return (self.model_.parts(out, scale) for out in self._features(X))
+        return (self._parts_of(out, scale) for out in self._features(X))
 
     @abstractmethod
     def _features(self, X: Any) -> Iterator[Features]:
         """φ, μ and h², some rows at a time, in the units that the network speaks."""
+
+    def _mu_of(self, out: Features) -> Tensor:  # (n,)
+        """μ of some rows, in the units that the network speaks."""
+        return self.model_.mu(out)
+
+    def _parts_of(self, out: Features, scale: str) -> PredictiveParts:
+        """μ and both parts of v of some rows, likewise."""
+        return self.model_.parts(out, scale)
 
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:
