@@ -23,7 +23,7 @@ from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
-from .variance import Parts, PredictiveVariance
+from .variance import MeanAndStd, Parts, PredictiveVariance
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         if return_std:
             parts = self.predict_parts(X)
-            return parts.prediction, parts.std
+            return MeanAndStd((parts.prediction, parts.std))
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
         found = [mu.numpy() for mu in self._mu(X)]
