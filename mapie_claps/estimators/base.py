@@ -23,7 +23,7 @@ from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
-from .variance import Parts, PredictiveVariance
+from .variance import Parts, PredictiveVariance, with_fingerprint
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         if return_std:
             parts = self.predict_parts(X)
-            return parts.prediction, parts.std
+            return parts.prediction, with_fingerprint(parts.std, self.fingerprint_)
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
         found = [mu.numpy() for mu in self._mu(X)]
@@ -145,11 +145,16 @@ class LastLayerEstimator(SaveMixin, ABC):
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
-        posterior = self.model_.posterior
-        tensors = {"mean": posterior.mean, "scale": posterior.scale}
-        tensors |= self._further_tensors()
-        text = f"{self.sums_.network} {self._target_units()} {self.scale}"
-        return hash_tensors(tensors, text)
+        # Hashed once per model: a copy with another λ or sums holds another one.
+        model, digest = self.__dict__.get("_digest", (None, ""))
+        if model is not self.model_:
+            posterior = self.model_.posterior
+            tensors = {"mean": posterior.mean, "scale": posterior.scale}
+            tensors |= self._further_tensors()
+            text = f"{self.sums_.network} {self._target_units()}"
+            digest = hash_tensors(tensors, text)
+            self.__dict__["_digest"] = self.model_, digest
+        return f"{digest} {self.scale}"
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
@@ -159,6 +164,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fitted.__dict__.pop("_digest", None)
         # torch's default device would take our new tensors away from the CPU.
         elsewhere = torch.get_default_device().type != "cpu"
         device = torch.device("cpu") if elsewhere else nullcontext()
