@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from .._compat import validate_data
+from .._validation import check_real
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 
@@ -21,6 +22,7 @@ def check_training_data(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[Array, Array, Array]:
     """Rows of positive weight, in float64; weights have mean one."""
+    check_real("y", y)
     X_, y_ = validate_data(
         estimator,
         X,
