@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from .._devices import new_tensors_on
 from ..exceptions import FileFormatError
@@ -20,7 +21,7 @@ from ..files.methods import SaveMixin
 from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
 from ..posterior.gaussian import LastLayerPosterior
-from ..posterior.scales import LastLayerModel, Units
+from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
 from .variance import Parts, PredictiveVariance
@@ -81,7 +82,7 @@ class LastLayerEstimator(SaveMixin, ABC):
             return parts.prediction, parts.std
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
-        found = [self.model_.mu(out).numpy() for out in self._features(X)]
+        found = [mu.numpy() for mu in self._mu(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
     @of_one_fit
@@ -102,8 +103,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         scale = check_scale(self.scale)
         centre, unit = self._target_units()
         found = [np.empty((3, 0))]
-        for out in self._features(X):
-            found.append(torch.stack(self.model_.parts(out, scale)).numpy())
+        for parts in self._parts(X, scale):
+            found.append(torch.stack(parts).numpy())
         mu, aleatoric, epistemic = np.concatenate(found, axis=1)
         return Parts(mu * unit + centre, aleatoric * unit**2, epistemic * unit**2)
 
@@ -194,6 +195,14 @@ class LastLayerEstimator(SaveMixin, ABC):
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
+
+    def _mu(self, X: Any) -> Iterator[Tensor]:
+        """μ, some rows at a time, in the units that the network speaks."""
+        return (self.model_.mu(out) for out in self._features(X))
+
+    def _parts(self, X: Any, scale: str) -> Iterator[PredictiveParts]:
+        """μ and both parts of v, some rows at a time, in the network's units."""
+        return (self.model_.parts(out, scale) for out in self._features(X))
 
     @abstractmethod
     def _features(self, X: Any) -> Iterator[Features]:
