@@ -78,6 +78,7 @@ class StreamingConformalRegressor(SaveMixin):
 
     conformity_scores_: Array
     _quantiles: dict[tuple[float, ...], Array]
+    _quantiles_of: Array
 
     def __init__(
         self, estimator: Any, confidence_level: float | Sequence[float] = 0.9

@@ -1,7 +1,7 @@
 """What an experiment is, and its runs; imports neither torch nor scikit-learn."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
