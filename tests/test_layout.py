@@ -14,7 +14,7 @@ ROOT = Path(mapie_claps.__file__).parent
 NAME = "mapie_claps"
 # Rooms of one line may not import one another; `__init__` is the door to all of them.
 ORDER = [
-    ("exceptions", "_validation", "_compat"),
+    ("exceptions", "_validation", "_compat", "_devices"),
     ("files", "datasets"),
     ("network",),
     ("posterior",),
@@ -24,12 +24,12 @@ ORDER = [
     ("reasons",),
     ("diagnostics",),
     ("plots",),
-    ("studies", "persistence"),
+    ("studies",),
     ("experiments", "demo"),
     ("benchmarks",),
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-COMMANDS = ORDER[-2] + ORDER[-1]
+COMMANDS = (*ORDER[-3], *ORDER[-2], *ORDER[-1])
 
 
 def module_name(path):

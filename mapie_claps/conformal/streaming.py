@@ -76,6 +76,10 @@ class StreamingConformalRegressor(SaveMixin):
     (50, 2, 2)
     """
 
+    conformity_scores_: Array
+    _quantiles: dict[tuple[float, ...], Array]
+    _quantiles_of: Array
+
     def __init__(
         self, estimator: Any, confidence_level: float | Sequence[float] = 0.9
     ) -> None:
@@ -266,6 +270,8 @@ class StreamingConformalRegressor(SaveMixin):
         q = self.quantiles(allow_infinite_bounds)
         n_rows = 0
         for X_, _ in self._parts(X):
+            if n_rows:  # it may have been fitted again since the last batch
+                self._check_estimator()
             if not _num_samples(X_):
                 yield np.empty(0), np.empty((0, 2, len(q)))
                 continue
@@ -313,10 +319,13 @@ class StreamingConformalRegressor(SaveMixin):
 
     def _set_scores(self, scores: Array) -> Self:
         """Take over scores; quantiles of many of them are found once."""
-        self.conformity_scores_ = scores
-        self._fingerprint = fingerprint_of(self.estimator)
-        self._quantiles: dict[tuple[float, ...], Array] = {}
-        self._quantiles_of = scores
+        new: dict[str, Any] = {
+            "conformity_scores_": scores,
+            "_fingerprint": fingerprint_of(self.estimator),
+            "_quantiles": {},
+            "_quantiles_of": scores,
+        }
+        self.__dict__ = vars(self) | new  # at once: an interrupt may come any time
         return self
 
     def _parts(

@@ -2,10 +2,10 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._devices import new_tensors_on
 from ..exceptions import FileFormatError
 from ..files.codec import Context, WrongPartError
 from ..files.container import hash_tensors
@@ -23,9 +24,31 @@ from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
-from .variance import MeanAndStd, Parts, PredictiveVariance
+from .variance import MeanAndStd, Parts, PredictiveVariance, with_fingerprint
 
 Array = NDArray[np.float64]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def of_one_fit(
+    method: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], R]:
+    """Let a method see one fit from start to end, and make its tensors on the CPU.
+
+    A fit in another thread replaces the dictionary of attributes, never its content.
+    """
+
+    @wraps(method)
+    def wrapped(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        now = object.__new__(type(self))
+        now.__dict__ = self.__dict__
+        with new_tensors_on("cpu"):
+            return method(now, *args, **kwargs)
+
+    return wrapped
 
 
 class LastLayerEstimator(SaveMixin, ABC):
@@ -37,6 +60,7 @@ class LastLayerEstimator(SaveMixin, ABC):
     scale: str
     prior_precision: float | str
 
+    @of_one_fit
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Predict μ(x), and √v(x) if asked.
 
@@ -55,12 +79,14 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         if return_std:
             parts = self.predict_parts(X)
-            return MeanAndStd((parts.prediction, parts.std))
+            std = with_fingerprint(parts.std, self.fingerprint_)
+            return MeanAndStd((parts.prediction, std))
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
         found = [mu.numpy() for mu in self._mu(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
+    @of_one_fit
     def predict_parts(self, X: Any) -> Parts:
         """Predict μ(x) and both parts of v(x) in one pass through the network.
 
@@ -98,6 +124,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         return self.predict_parts(X).variance
 
+    @of_one_fit
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.
 
@@ -121,6 +148,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         return other
 
     @property
+    @of_one_fit
     def posterior_covariance_(self) -> Array:
         """Σ of every member, in units of y."""
         check_is_fitted(self, "model_")
@@ -142,14 +170,20 @@ class LastLayerEstimator(SaveMixin, ABC):
         return self.model_.residual_variance * unit**2
 
     @property
+    @of_one_fit
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
-        posterior = self.model_.posterior
-        tensors = {"mean": posterior.mean, "scale": posterior.scale}
-        tensors |= self._further_tensors()
-        text = f"{self.sums_.network} {self._target_units()} {self.scale}"
-        return hash_tensors(tensors, text)
+        # Hashed once per model: a copy with another λ or sums holds another one.
+        model, digest = self.__dict__.get("_digest", (None, ""))
+        if model is not self.model_:
+            posterior = self.model_.posterior
+            tensors = {"mean": posterior.mean, "scale": posterior.scale}
+            tensors |= self._further_tensors()
+            text = f"{self.sums_.network} {self._target_units()}"
+            digest = hash_tensors(tensors, text)
+            self.__dict__["_digest"] = self.model_, digest
+        return f"{digest} {self.scale}"
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
@@ -159,11 +193,9 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        # torch's default device would take our new tensors away from the CPU.
-        elsewhere = torch.get_default_device().type != "cpu"
-        device = torch.device("cpu") if elsewhere else nullcontext()
+        fitted.__dict__.pop("_digest", None)
         # Tensors made in a caller's inference mode could not be changed in training.
-        with torch.inference_mode(False), device:
+        with torch.inference_mode(False), new_tensors_on("cpu"):
             fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         return self

@@ -10,6 +10,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from .._compat import validate_data
+from .._validation import check_real
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from .table import as_table
@@ -32,6 +33,7 @@ def check_training_data(
     estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None
 ) -> TrainingData:
     """Rows of positive weight."""
+    check_real("y", y)
     y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
     table = as_table(X, min_rows=2)
     check_columns(estimator, X, table, reset=True)
