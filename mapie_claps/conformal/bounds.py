@@ -12,7 +12,7 @@ from sklearn.utils.validation import _num_samples
 
 from ..estimators.variance import Parts
 from . import mapie as _mapie
-from .parts import last_step, parts_of, split_pipeline
+from .parts import check_gives_std, last_step, parts_of, split_pipeline
 from .quantile import check_rank, conformal_quantile, conformal_rank
 from .scaled_residual import ROUND_OUT, checked_std, interval_bounds
 
@@ -59,6 +59,7 @@ def predict_with_std(
         mu, std = parts.prediction, parts.std
         record.append(Recorded(model, parts))
     else:
+        check_gives_std(model)
         mu, std = model.predict(X, return_std=True, **params)
         if record is not None:
             last, seen = split_pipeline(model, X)

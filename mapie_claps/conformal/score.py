@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..estimators.variance import with_fingerprint
 from . import mapie as _mapie
 from .bounds import cross_bounds, split_bounds
-from .parts import check_unchanged, fingerprint_of
+from .parts import check_gives_std, check_unchanged, fingerprint_of
 from .scaled_residual import checked_predictions, checked_std, scaled_residual
 from .support import check_support, snap_to_support
 
@@ -70,6 +70,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self, estimator: Any = None, *, support: str | ArrayLike | None = None
     ) -> None:
         super().__init__(**_mapie.SCORE_OPTIONS)
+        if estimator is not None:
+            check_gives_std(estimator)
         self.estimator = estimator
         self.support = check_support(support)
 

@@ -24,7 +24,7 @@ from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
-from .variance import Parts, PredictiveVariance, with_fingerprint
+from .variance import MeanAndStd, Parts, PredictiveVariance, with_fingerprint
 
 Array = NDArray[np.float64]
 
@@ -79,7 +79,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         if return_std:
             parts = self.predict_parts(X)
-            return parts.prediction, with_fingerprint(parts.std, self.fingerprint_)
+            std = with_fingerprint(parts.std, self.fingerprint_)
+            return MeanAndStd((parts.prediction, std))
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
         found = [mu.numpy() for mu in self._mu(X)]
