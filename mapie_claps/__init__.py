@@ -2,34 +2,38 @@
 
 The folders are the arrows; each imports only those above it::
 
+    to a file and back: files
+
     X → φ, μ, h²   network      encoding, views, members, training; your own network
       → HᵀWH → Σ   posterior    likelihood adapter for laplace-torch, sums, Gaussian
       → v                       the four scales
                    estimators   ClapsRegressor, ClapsModule: arrays in, arrays out
       → score      conformal    ClapsScore and all that knows MAPIE
       → interval                made by MAPIE, or from batches, or on a cluster
+      → evaluation metrics      coverage, width, score
       → why        reasons      explain, diagnose
-      → evaluation metrics, plots
-
-    to a file and back: files
+      → pictures   plots
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .conformal.explanation import Explanation
     from .conformal.quantile import conformal_quantile, conformal_rank
     from .conformal.scale_estimator import ClapsScaleEstimator
     from .conformal.score import ClapsScore
     from .conformal.streaming import StreamingConformalRegressor
     from .estimators.module import ClapsModule
-    from .estimators.regressor import ClapsRegressor, PredictiveVariance
+    from .estimators.regressor import ClapsRegressor
     from .estimators.updating import partial_sums, sums_of, update_posterior, with_sums
-    from .files.persistence import load, save
+    from .estimators.variance import PredictiveVariance
     from .network.batch_training import train_on_batches
-    from .posterior.curvature import HeteroscedasticGGN, TensorLoader
+    from .persistence import load, save
+    from .posterior.curvature import HeteroscedasticGGN
+    from .posterior.loaders import TensorLoader
     from .posterior.sums import LastLayerSums
-    from .reasons.explanation import Explanation, explain
+    from .reasons.explain import explain
 
     __version__: str
 
@@ -56,16 +60,19 @@ __all__ = [
     "with_sums",
 ]
 
-# Loaded when first asked for: who needs one name does not wait for all modules.
+# Lazy imports: torch is loaded with the first name that needs it.
 _MODULES = {
     "conformal.quantile": ("conformal_quantile", "conformal_rank"),
     "posterior.sums": ("LastLayerSums",),
     "conformal.score": ("ClapsScore",),
-    "posterior.curvature": ("HeteroscedasticGGN", "TensorLoader"),
-    "reasons.explanation": ("Explanation", "explain"),
+    "posterior.curvature": ("HeteroscedasticGGN",),
+    "posterior.loaders": ("TensorLoader",),
+    "conformal.explanation": ("Explanation",),
+    "reasons.explain": ("explain",),
     "estimators.module": ("ClapsModule",),
-    "files.persistence": ("load", "save"),
-    "estimators.regressor": ("ClapsRegressor", "PredictiveVariance"),
+    "persistence": ("load", "save"),
+    "estimators.regressor": ("ClapsRegressor",),
+    "estimators.variance": ("PredictiveVariance",),
     "conformal.scale_estimator": ("ClapsScaleEstimator",),
     "conformal.streaming": ("StreamingConformalRegressor",),
     "network.batch_training": ("train_on_batches",),

@@ -1,4 +1,4 @@
-"""scikit-learn before 1.6, which MAPIE 0.9 needs: validation and tags."""
+"""``validate_data`` also for scikit-learn before 1.6, which MAPIE 0.9 needs."""
 
 from typing import Any
 

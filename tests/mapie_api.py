@@ -3,17 +3,23 @@
 import numpy as np
 
 
-def prefit_intervals(estimator, score, cal, X_test, level, **options):
-    """Predictions and intervals (n, 2, n_levels) of MAPIE around a fitted estimator."""
+def calibrated_prefit(estimator, score, cal, level):
+    """Calibrated MAPIE object, and what it wants to hear when it predicts."""
     try:
         from mapie.regression import SplitConformalRegressor
     except ImportError:
         from mapie.regression import MapieRegressor
 
         old = MapieRegressor(estimator, conformity_score=score, cv="prefit")
-        alpha = [1 - v for v in np.atleast_1d(level)]
-        return old.fit(*cal).predict(X_test, alpha=alpha, **options)
+        return old.fit(*cal), {"alpha": [1 - v for v in np.atleast_1d(level)]}
     new = SplitConformalRegressor(
         estimator, confidence_level=level, conformity_score=score, prefit=True
     )
-    return new.conformalize(*cal).predict_interval(X_test, **options)
+    return new.conformalize(*cal), {}
+
+
+def prefit_intervals(estimator, score, cal, X_test, level, **options):
+    """Predictions and intervals (n, 2, n_levels) of MAPIE around a fitted estimator."""
+    mapie, levels = calibrated_prefit(estimator, score, cal, level)
+    predict = getattr(mapie, "predict_interval", mapie.predict)
+    return predict(X_test, **levels, **options)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mapie_claps import ClapsScore
-from mapie_claps.conformal import score as conformity_score
+from mapie_claps.conformal import bounds as bounds_module
 
 
 class Columns:
@@ -37,7 +37,7 @@ def X():
 @pytest.mark.parametrize("container", [np.asarray, pd.DataFrame, np.ndarray.tolist])
 def test_blocks_change_nothing(X, container, monkeypatch):
     whole = bounds(Columns(), X)
-    monkeypatch.setattr(conformity_score, "PREDICTED_ROWS", 8)
+    monkeypatch.setattr(bounds_module, "PREDICTED_ROWS", 8)
     model = Columns()
     in_blocks = bounds(model, container(X))
     assert model.asked == [8, 8, 4]
@@ -47,7 +47,7 @@ def test_blocks_change_nothing(X, container, monkeypatch):
 
 
 def test_parameters_of_predict_see_all_rows(X, monkeypatch):
-    monkeypatch.setattr(conformity_score, "PREDICTED_ROWS", 8)
+    monkeypatch.setattr(bounds_module, "PREDICTED_ROWS", 8)
     shift = np.arange(20.0)
     mu, lower, upper = bounds(Columns(), X, shift=shift)
     np.testing.assert_array_equal(mu, X[:, 0] + shift)
@@ -55,7 +55,7 @@ def test_parameters_of_predict_see_all_rows(X, monkeypatch):
 
 
 def test_error_names_the_row_of_all(X, monkeypatch):
-    monkeypatch.setattr(conformity_score, "PREDICTED_ROWS", 8)
+    monkeypatch.setattr(bounds_module, "PREDICTED_ROWS", 8)
     X[13, 1] = 0.0
     with pytest.raises(ValueError, match=r"standard deviation of .* in row 13"):
         bounds(Columns(), X)

@@ -11,7 +11,6 @@ from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import ClapsScore, explain
 from mapie_claps.diagnostics import (
-    _table,
     coverage_interval,
     diagnose,
     rank_rows,
@@ -19,6 +18,7 @@ from mapie_claps.diagnostics import (
 )
 from mapie_claps.exceptions import OutsideCalibrationWarning
 from mapie_claps.reasons.calibration_range import chance_of_extremes
+from mapie_claps.reasons.tables import _table
 
 LEVELS = [0.8, 0.9]
 

@@ -139,6 +139,49 @@ def test_errors(module):
         fit_posterior(module, rows[:0], targets[:0])
 
 
+def test_rows_of_another_order_are_not_paired(regressor):
+    """X and y have as many rows in each partition, but not the same ones."""
+    rows = pd.DataFrame(X, columns=["a", "b", "c"])
+    targets = pd.Series(y).sample(frac=1.0, random_state=0)
+    frame = dd.from_pandas(rows, npartitions=4)
+    series = dd.from_pandas(targets, npartitions=4, sort=False)
+    assert frame.map_partitions(len).compute().tolist() == [150] * 4
+    assert series.map_partitions(len).compute().tolist() == [150] * 4
+    message = r"row 0 is \d+ in X and \d+ in y. Partition y as X is"
+    with pytest.raises(ValueError, match=message):
+        conformity_scores(regressor, frame, series)
+    with pytest.raises(ValueError, match=message):
+        fit_posterior(regressor, frame, series)
+
+
+def test_arrays_of_unknown_chunk_sizes(module):
+    """A filter leaves chunks whose size is known when they are computed."""
+    conformal = StreamingConformalRegressor(module, LEVELS)
+    conformal.conformalize(X[300:500], y[300:500])
+    rows = da.from_array(X, chunks=(70, 3))
+    kept = rows[rows[:, 0] > 0]
+    assert np.isnan(kept.shape[0])
+    points, intervals = dask.compute(*predict_interval(conformal, kept))
+    expected = conformal.predict_interval(X[X[:, 0] > 0])
+    np.testing.assert_allclose(points, expected[0], rtol=1e-10)
+    np.testing.assert_allclose(intervals, expected[1], rtol=1e-10)
+
+
+class Negative:
+    """A scale of −1 in the rows whose first column is negative."""
+
+    def predict(self, X, return_std):
+        x = np.asarray(X)[:, 0]
+        return x, np.where(x < 0, -1.0, 1.0)
+
+
+def test_the_scale_is_checked_when_predicting():
+    conformal = StreamingConformalRegressor.from_scores(Negative(), np.ones(99))
+    _, intervals = predict_interval(conformal, da.from_array(X, chunks=(600, 3)))
+    with pytest.raises(ValueError, match=r"standard deviation of -1\.0 in row \d+"):
+        intervals.compute()
+
+
 def slowly(block, marker):
     """Hand a block on, a little later; say where."""
     with open(os.path.join(marker, f"{os.getpid()}"), "a") as file:
@@ -157,7 +200,7 @@ def cluster():
             n_workers=2,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # any free port
         ) as cluster:
             yield cluster
 
@@ -165,7 +208,7 @@ def cluster():
 def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
     expected = in_memory(regressor)
     # By name: a client in the configuration is sent along to a worker that is started
-    # anew, which fails since it cannot be pickled, and the cluster never closes.
+    # again, which fails since it cannot be pickled, and the cluster never closes.
     with Client(cluster) as client, dask.config.set(scheduler="distributed"):
         rows = da.from_array(X, chunks=(30, 3)).map_blocks(
             slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))

@@ -136,6 +136,20 @@ def test_a_display_draws_itself_again_with_all_that_it_had(why, one):
     np.testing.assert_array_equal(again.lines[-1].get_ydata(), rows[1])
 
 
+def test_groups_are_named_in_every_drawing(calibrated, data, two):
+    X, y = data[2]
+    display = CoverageDisplay.from_estimator(
+        calibrated.mapie, X, y, n_bins=4, ax=two, **calibrated.params
+    )
+    again = Figure().subplots(2)
+    display.plot(again)
+    assert again[1].get_xlabel() == "feature 0"
+    for first, second in zip(two, again, strict=True):
+        names = [text.get_text() for text in second.get_xticklabels()]
+        assert names == [text.get_text() for text in first.get_xticklabels()]
+        assert names == display.labels
+
+
 def test_sorted_widths_end_at_the_widest(calibrated, data, one):
     display = WidthDisplay.from_estimator(
         calibrated.mapie, data[2][0], level=1, ax=one, **calibrated.params

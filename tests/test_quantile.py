@@ -11,8 +11,8 @@ from scipy.stats import beta, kstest, norm
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from mapie_claps import ClapsScore, conformal_quantile, conformal_rank
-from mapie_claps.conformal.quantile import ends
-from mapie_claps.conformal.score import _minmax, _plus
+from mapie_claps.conformal.bounds import _minmax, _plus
+from mapie_claps.conformal.scaled_residual import interval_bounds
 
 
 class Known(RegressorMixin, BaseEstimator):
@@ -147,7 +147,7 @@ def test_a_row_lies_in_the_interval_of_its_own_score(kind):
     plain = np.stack([mu - std * scores, mu + std * scores])
     assert ((y < plain[0]) | (y > plain[1])).any()
     each = [slice(i, i + 1) for i in range(0, len(mu), 20)]  # a level for each row
-    found = [ends(mu[row], std[row], scores[row]) for row in each]
+    found = [interval_bounds(mu[row], std[row], scores[row]) for row in each]
     lower, upper = np.array(found)[..., 0, 0].T
     assert (lower <= y[::20]).all()
     assert (y[::20] <= upper).all()
@@ -167,7 +167,7 @@ def test_fold_bounds_hold_a_row_with_their_score_too():
 
 def test_an_interval_of_no_width_is_one_point():
     mu = np.array([0.1, -3.0])
-    for end in ends(mu, np.ones(2), np.array([0.0])):
+    for end in interval_bounds(mu, np.ones(2), np.array([0.0])):
         np.testing.assert_array_equal(end[:, 0], mu)
 
 

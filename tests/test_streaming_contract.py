@@ -9,7 +9,9 @@ import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from conftest import heteroscedastic, tiny
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
@@ -107,3 +109,55 @@ def test_copies(calibrated, duplicate):
     np.testing.assert_array_equal(
         other.predict_interval(X)[1], calibrated.predict_interval(X)[1]
     )
+
+
+def test_quantiles_are_a_copy(calibrated):
+    before = calibrated.predict_interval(X)[1]
+    calibrated.quantiles()[:] /= 2
+    np.testing.assert_array_equal(calibrated.predict_interval(X)[1], before)
+
+
+def test_a_batch_of_no_rows_changes_nothing(model, calibrated):
+    scores, intervals = calibrated.conformity_scores_, calibrated.predict_interval(X)[1]
+    none = (X[:0], Y[:0])
+    calibrated.conformalize([none, (X[60:], Y[60:]), none])
+    np.testing.assert_array_equal(calibrated.conformity_scores_, scores)
+    batches = [none, (X[:50], Y[:50]), none, (X[50:], Y[50:])]
+    found = list(calibrated.iter_intervals(batches))
+    assert [i.shape for _, i in found] == [(n, 2, 2) for n in (0, 50, 0, 70)]
+    np.testing.assert_allclose(
+        np.concatenate([i for _, i in found]), intervals, rtol=1e-10
+    )
+    assert calibrated.predict([none]).shape == (0,)
+    assert calibrated.explain([none]).width.shape == (0, 2)
+    assert calibrated.predict_interval(X[:0])[1].shape == (0, 2, 2)
+
+
+def test_a_list_of_tables_is_a_list_of_batches(calibrated):
+    expected = calibrated.predict_interval(X)
+    for tables in ([X[:60], X[60:]], (torch.from_numpy(X[:7]), pd.DataFrame(X[7:]))):
+        for found, whole in zip(
+            calibrated.predict_interval(tables), expected, strict=True
+        ):
+            np.testing.assert_allclose(found, whole, rtol=1e-10)
+    with pytest.raises(ValueError, match=r"Got a batch of 1 parts, .* \(X, y\)"):
+        calibrated.conformalize([X[:60], X[60:]])
+
+
+class Table:
+    """μ and √v are the columns; not an estimator of torch."""
+
+    def predict(self, X, return_std=False):
+        mu, std = np.asarray(X).T
+        return (mu, std) if return_std else mu
+
+
+@pytest.mark.parametrize("bad", [-1.0, 0.0, np.nan, np.inf])
+def test_the_scale_is_checked_when_predicting(bad):
+    conformal = StreamingConformalRegressor.from_scores(Table(), np.arange(1.0, 20.0))
+    rows = np.array([[0.0, 1.0], [1.0, 2.0], [2.0, bad]])
+    message = r"Got a standard deviation of .* in row 2, but expected positive"
+    with pytest.raises(ValueError, match=message):
+        conformal.predict_interval(rows)
+    with pytest.raises(ValueError, match=message):
+        conformal.predict_interval([(rows[:2], None), (rows[2:], None)])

@@ -6,16 +6,16 @@ from conftest import heteroscedastic, tiny
 from mapie_api import prefit_intervals
 
 from mapie_claps import ClapsScore
-from mapie_claps.conformal.support import move_inwards
+from mapie_claps.conformal.support import snap_to_support
 
 
 def test_end_points_by_hand():
     lower = np.array([[0.2, -1.0, 2.2, -np.inf, 4.0]])
     upper = np.array([[3.9, 1.0, 2.7, np.inf, 4.0 + 1e-13]])
-    low, up = move_inwards(lower, upper, "integer")
+    low, up = snap_to_support(lower, upper, "integer")
     np.testing.assert_array_equal(low, [[1, -1, 2, -np.inf, 4]])
     np.testing.assert_array_equal(up, [[3, 1, 2, np.inf, 4]])
-    low, up = move_inwards(lower, upper, np.array([0.0, 2.5, 4.0]))
+    low, up = snap_to_support(lower, upper, np.array([0.0, 2.5, 4.0]))
     np.testing.assert_array_equal(low, [[2.5, 0, 2.5, 0, 4]])
     np.testing.assert_array_equal(up, [[2.5, 0, 2.5, 4, 4]])
 
@@ -29,7 +29,7 @@ def test_no_supported_value_is_lost(seed):
         ("integer", np.arange(-60, 60.0)),
         (v := np.sort(rng.normal(0, 3, 9)), v),
     ):
-        low, up = move_inwards(lower, upper, support)
+        low, up = snap_to_support(lower, upper, support)
         for value in values:
             inside = (lower <= value) & (value <= upper)
             assert ((low <= value) & (value <= up))[inside].all()
@@ -39,7 +39,7 @@ def test_no_supported_value_is_lost(seed):
 
 
 def test_rounding_does_not_lose_the_end_point():
-    low, up = move_inwards(
+    low, up = snap_to_support(
         np.array([[0.1 * 3 * 10]]), np.array([[2.9999999999999996]]), "integer"
     )
     assert (low[0, 0], up[0, 0]) == (3, 3)
@@ -69,7 +69,7 @@ def test_bad_support(support):
 
 
 def test_values_of_any_unit():
-    low, up = move_inwards(
+    low, up = snap_to_support(
         np.array([[2.5e-10]]), np.array([[3.5e-10]]), np.arange(11) * 1e-10
     )
     np.testing.assert_allclose([low, up], [[[3e-10]], [[3e-10]]])

@@ -6,13 +6,26 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   ``MapieRegressor`` (0.9) and of the hidden ``_mapie_regressor`` (1.x). Its
   ``single_estimator_`` makes the point predictions; ``estimators_`` are the models of
   the folds, and column j of ``k_`` marks the calibration rows of fold j with 1.
+  Beside it, ``conformity_score_function_`` is the score in use.
 - From 1.5 on, MAPIE asks the models for ``predict(X, return_std=True)`` if, and only
   if, the score is an instance of ``StdConformityScore``. That class's own bounds take
   one order statistic too few below, build an n_test × n_cal matrix and ignore
   ``minimize_interval_width``; none of them is used here.
+- In split mode the score receives the very array of standard deviations that the model
+  returned, subclass and attributes included; what the score returns is kept as it is
+  (its absolute value) and handed back when predicting. With folds both are copied.
+- Rows without an out-of-sample prediction reach the score as NaN.
 - The number of calibration rows is checked by
   ``score.get_effective_calibration_samples`` from 1.4 on; the check refuses
   n = 1/alpha − 1 rows, for which the rank exists.
+- The score's consistency check, on by default before 1.5, compares in absolute terms,
+  which large targets fail.
+- ``predict_params`` of ``conformalize`` reach ``get_bounds`` as keyword arguments, or
+  (1.5) as one argument of that name.
+- MAPIE 1.x takes levels in the constructor and keeps them as ``_alphas``; 0.9 takes
+  them when predicting.
+- ``ResidualNormalisedScore`` clips the scale when it calibrates, but not when it
+  predicts; below the clip, intervals lose their coverage without a word.
 """
 
 from collections.abc import Sequence
@@ -22,7 +35,6 @@ import numpy as np
 from mapie.aggregation_functions import aggregate_all
 from mapie.conformity_scores import BaseRegressionScore
 from numpy.typing import NDArray
-from sklearn.pipeline import Pipeline
 
 try:
     from mapie.conformity_scores import StdConformityScore
@@ -30,26 +42,43 @@ except ImportError:  # MAPIE < 1.5
     StdConformityScore = None
 
 __all__ = [
-    "HAS_STD_ROAD",
+    "MAPIE_PASSES_STD",
+    "RESIDUAL_SCORE_CLIP",
+    "SCORE_OPTIONS",
     "ScoreBase",
     "aggregate_folds",
     "aggregate_points",
+    "check_out_of_sample",
     "ensemble_of",
-    "levels_of",
+    "fold_models",
+    "is_std_score",
     "point_model",
+    "predict_interval",
+    "predict_params_of",
+    "residual_estimator_of",
     "scale_models",
+    "score_of",
     "uses_folds",
 ]
 
 Array = NDArray[np.float64]
 
-HAS_STD_ROAD = StdConformityScore is not None
-ScoreBase: Any = StdConformityScore if HAS_STD_ROAD else BaseRegressionScore
+MAPIE_PASSES_STD = StdConformityScore is not None
+ScoreBase: Any = StdConformityScore if MAPIE_PASSES_STD else BaseRegressionScore
+SCORE_OPTIONS: dict[str, Any] = (
+    {"sym": True} if MAPIE_PASSES_STD else {"sym": True, "consistency_check": False}
+)
+RESIDUAL_SCORE_CLIP = 1e-8
 
 
 def point_model(ensemble: Any) -> Any:
     """Model that makes the point predictions."""
     return ensemble.single_estimator_
+
+
+def fold_models(ensemble: Any) -> list[Any]:
+    """Models of the folds."""
+    return list(ensemble.estimators_)
 
 
 def uses_folds(ensemble: Any, method: str) -> bool:
@@ -60,7 +89,7 @@ def uses_folds(ensemble: Any, method: str) -> bool:
 def scale_models(ensemble: Any) -> list[Any]:
     """Models whose scale makes the bounds."""
     if uses_folds(ensemble, ensemble.method):
-        return list(ensemble.estimators_)
+        return fold_models(ensemble)
     return [point_model(ensemble)]
 
 
@@ -74,6 +103,25 @@ def aggregate_points(ensemble: Any, by_row: Array) -> Array:
     """Point predictions from those of the folds, by MAPIE's aggregation function."""
     points: Array = np.asarray(aggregate_all(ensemble.agg_function, by_row))
     return points
+
+
+def predict_params_of(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of the models' ``predict`` among the arguments of ``get_bounds``."""
+    rest = dict(arguments)
+    return {**(rest.pop("predict_params", None) or {}), **rest}
+
+
+def check_out_of_sample(y_pred: Array) -> None:
+    """Raise if there are rows that no model predicted out of sample."""
+    missing = int(np.isnan(y_pred).sum())
+    if missing:
+        raise ValueError(
+            f"Got {missing} of {len(y_pred)} rows without an out-of-sample prediction "
+            "(NaN in y_pred), so that they have no score. With CrossConformalRegressor "
+            "use a splitter whose test folds hold every row, such as KFold; with "
+            "JackknifeAfterBootstrapRegressor raise the number of resamplings "
+            "(resampling=...)."
+        )
 
 
 def _regressor_of(mapie: Any) -> Any:
@@ -97,14 +145,39 @@ def ensemble_of(mapie: Any) -> Any:
     return ensemble
 
 
-def levels_of(mapie: Any) -> Sequence[float] | None:
-    """Confidence levels of a MAPIE 1.x object; 0.9 takes them when predicting."""
+def score_of(mapie: Any) -> Any:
+    """Score of a calibrated MAPIE object."""
+    return _regressor_of(mapie).conformity_score_function_
+
+
+def is_std_score(score: Any) -> bool:
+    """Whether widths are proportional to the models' standard deviation."""
+    return MAPIE_PASSES_STD and isinstance(score, StdConformityScore) and score.pow == 1
+
+
+def residual_estimator_of(score: Any) -> Any:
+    """What predicts the scale of a ``ResidualNormalisedScore``; None for others."""
+    return getattr(score, "residual_estimator_", None)
+
+
+def predict_interval(
+    mapie: Any, X: Any, alpha: Any, params: dict[str, Any]
+) -> tuple[Array, Array, Sequence[float]]:
+    """Predictions (n,), bounds (n, 2, n_levels) and levels of either MAPIE."""
     alphas = getattr(mapie, "_alphas", None)
-    return None if alphas is None else [1 - float(a) for a in alphas]
-
-
-def split_pipeline(model: Any, X: Any) -> tuple[Any, Any]:
-    """Last step of a fitted pipeline, and X as that step sees it."""
-    if isinstance(model, Pipeline):
-        return model[-1], model[:-1].transform(X) if len(model) > 1 else X
-    return model, X
+    if alphas is None:
+        if alpha is None:
+            raise ValueError(
+                "Got alpha=None, but MapieRegressor of MAPIE 0.9 keeps no level. Pass "
+                "explain(mapie, X, alpha=0.1)."
+            )
+        points, bounds = mapie.predict(X, alpha=alpha, **params)
+        return points, bounds, [1 - float(a) for a in np.atleast_1d(np.asarray(alpha))]
+    levels = [1 - float(a) for a in alphas]
+    if alpha is not None:
+        raise ValueError(
+            f"Got alpha={alpha!r}, but {type(mapie).__name__} was made with "
+            f"confidence_level={levels}. Leave alpha out."
+        )
+    points, bounds = mapie.predict_interval(X, **params)
+    return points, bounds, levels

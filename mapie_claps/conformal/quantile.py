@@ -1,4 +1,4 @@
-"""The conformal quantile: one rank, used wherever scores become intervals."""
+"""Which rank: the conformal quantile, used wherever scores become intervals."""
 
 import math
 from collections.abc import Sequence
@@ -6,12 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["conformal_quantile", "conformal_rank"]
-
-# A score takes two roundings and its inverse two more, so that μ + q·√v may fall short
-# of a y whose score is q. Where y is discrete many rows have that score, and coverage
-# would suffer. Four units in the last place of q, and one of the sum, make up for it.
-OUTWARDS = 1 + 4 * np.finfo(np.float64).eps
+__all__ = ["check_rank", "conformal_quantile", "conformal_rank"]
 
 
 def conformal_rank(n: int, alpha: float) -> int:
@@ -77,21 +72,6 @@ def conformal_quantile(
     finite = sorted({rank - 1 for rank in ranks if rank <= len(values)})
     ordered = np.partition(values, finite) if finite else values
     return np.array([ordered[k - 1] if k <= len(values) else np.inf for k in ranks])
-
-
-def ends(
-    mu: NDArray[np.float64],  # (n,)
-    std: NDArray[np.float64],  # (n,)
-    q: NDArray[np.float64],  # (n_levels,)
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper ends μ ∓ q·√v, (n, n_levels), rounded outwards."""
-    half = std[:, None] * (q * OUTWARDS)
-    lower, upper = mu[:, None] - half, mu[:, None] + half
-    wide = half > 0  # else the ends are μ itself
-    return (
-        np.where(wide, np.nextafter(lower, -np.inf), lower),
-        np.where(wide, np.nextafter(upper, np.inf), upper),
-    )
 
 
 def check_rank(rank: int, n: int, alpha: float, allow_infinite: bool) -> None:

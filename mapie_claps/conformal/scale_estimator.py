@@ -7,11 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-__all__ = ["ClapsScaleEstimator"]
+from .mapie import RESIDUAL_SCORE_CLIP
 
-# MAPIE's ResidualNormalisedScore clips the scale here when it calibrates, but not when
-# it predicts; below, intervals lose their coverage without a word.
-MAPIE_CLIP = 1e-8
+__all__ = ["ClapsScaleEstimator"]
 
 
 class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -80,13 +78,13 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         std = np.asarray(
             self.estimator.predict(X, return_std=True)[1], dtype=np.float64
         )
-        if len(std) and std.min() < MAPIE_CLIP:
+        if len(std) and std.min() < RESIDUAL_SCORE_CLIP:
             raise ValueError(
                 f"Got a scale of {float(std.min())!r}, but MAPIE's "
-                f"ResidualNormalisedScore clips it at {MAPIE_CLIP} when calibrating "
-                "and not when predicting, "
-                "which ruins the coverage. Fit on y multiplied by a constant (for "
-                "example 1e9), or use ClapsScore, which does not clip."
+                f"ResidualNormalisedScore clips it at {RESIDUAL_SCORE_CLIP} when "
+                "calibrating and not when predicting, which ruins the coverage. Fit on "
+                "y multiplied by a constant (for example 1e9), or use ClapsScore, "
+                "which does not clip."
             )
         return std
 

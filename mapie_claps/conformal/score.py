@@ -4,19 +4,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing, gen_batches
-from sklearn.utils.validation import _num_samples
 
+from ..estimators.variance import with_fingerprint
 from . import mapie as _mapie
-from .quantile import OUTWARDS, check_rank, conformal_quantile, conformal_rank, ends
-from .support import check_support, move_inwards
+from .bounds import cross_bounds, split_bounds
+from .parts import check_unchanged, fingerprint_of
+from .scaled_residual import checked_predictions, checked_std, scaled_residual
+from .support import check_support, snap_to_support
 
 __all__ = ["ClapsScore"]
 
 Array = NDArray[np.float64]
-# Elements of one n_test × n_cal block of the cross-conformal methods.
-BLOCK_ELEMENTS = 2**21
-PREDICTED_ROWS = 2**16  # test rows that a model predicts at a time
 
 
 class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
@@ -71,10 +69,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     def __init__(
         self, estimator: Any = None, *, support: str | ArrayLike | None = None
     ) -> None:
-        if _mapie.HAS_STD_ROAD:
-            super().__init__(sym=True)
-        else:
-            super().__init__(sym=True, consistency_check=False)
+        super().__init__(**_mapie.SCORE_OPTIONS)
         self.estimator = estimator
         self.support = check_support(support)
 
@@ -106,15 +101,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         ndarray of shape (n,)
             Signed scores.
         """
-        y, y_pred = np.asarray(y, dtype=np.float64), np.asarray(y_pred)
-        if y_pred.shape != y.shape:
-            raise ValueError(
-                f"Got predictions of shape {y_pred.shape} for targets of shape "
-                f"{y.shape}, but expected one number per row. Fit the estimator with "
-                "a one-dimensional y."
-            )
+        target, mu = checked_predictions(y, y_pred)
         if self.estimator is not None:
-            y_std = self._std_of_held_estimator(X, y_pred)
+            y_std = self._std_of_held_estimator(X, mu)
         if y_std is None:
             raise ValueError(
                 "Got ClapsScore() without an estimator, and no standard deviation from "
@@ -122,15 +111,33 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "fitted estimator, ClapsScore(fitted), with prefit=True (cv='prefit' "
                 "in MAPIE 0.9), or upgrade MAPIE."
             )
-        if np.isnan(y_pred).any():
-            raise ValueError(
-                f"Got {int(np.isnan(y_pred).sum())} rows without an out-of-sample "
-                "prediction (NaN in y_pred), so that they have no score. With "
-                "JackknifeAfterBootstrapRegressor raise the number of resamplings "
-                "(resampling=...)."
-            )
-        scores: Array = (y - y_pred) / _checked_std(y_std, len(y))
-        return scores
+        _mapie.check_out_of_sample(mu)
+        return scaled_residual(target, mu, y_std)
+
+    def get_conformity_scores(
+        self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
+    ) -> Array:
+        """Compute |y − μ| / √v, with the fingerprint of the estimator if it has one.
+
+        Parameters
+        ----------
+        y : array-like of shape (n,)
+            Targets.
+        y_pred : array-like of shape (n,)
+            Predictions of MAPIE's estimator.
+        **kwargs : dict
+            X and y_std, see ``get_signed_conformity_scores``.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Scores.
+        """
+        scores = np.abs(self.get_signed_conformity_scores(y, y_pred, **kwargs))
+        if self.estimator is not None:
+            return with_fingerprint(scores, fingerprint_of(self.estimator))
+        given_with = getattr(kwargs.get("y_std"), "fingerprint", None)
+        return with_fingerprint(scores, given_with)
 
     def get_estimation_distribution(
         self,
@@ -169,7 +176,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 )
             y_std = self.estimator.predict(X, return_std=True)[1]
         y_pred = np.asarray(y_pred, dtype=np.float64)
-        std = _checked_std(y_std, max(1, len(np.atleast_1d(y_pred))))
+        std = checked_std(y_std, max(1, len(np.atleast_1d(y_pred))))
         shape = (-1,) + (1,) * (y_pred.ndim - 1) if y_pred.ndim else ()
         return np.asarray(y_pred + np.asarray(conformity_scores) * std.reshape(shape))
 
@@ -234,13 +241,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "the score |y - mu| / sqrt(v) is symmetric. Leave it False."
             )
         self._check_same_estimator(estimator)
-        params = {
-            **(predict_params.pop("predict_params", None) or {}),
-            **predict_params,
-        }
+        params = _mapie.predict_params_of(predict_params)
         scores = np.asarray(conformity_scores, dtype=np.float64)
         if _mapie.uses_folds(estimator, method):
-            mu, lower, upper = _cross_bounds(
+            mu, lower, upper = cross_bounds(
                 X,
                 alpha_np,
                 estimator,
@@ -251,12 +255,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 params,
             )
         else:
-            q = conformal_quantile(scores, list(alpha_np), allow_infinite_bounds)
-            mu, lower, upper = _split_bounds(
-                _mapie.point_model(estimator), X, q, params
+            model = _mapie.point_model(estimator)
+            check_unchanged(model, getattr(conformity_scores, "fingerprint", None))
+            mu, lower, upper = split_bounds(
+                model, X, alpha_np, scores, allow_infinite_bounds, params
             )
         if self.support is not None:
-            lower, upper = move_inwards(lower, upper, self.support)
+            lower, upper = snap_to_support(lower, upper, self.support)
         return mu, lower, upper
 
     def _std_of_held_estimator(self, X: ArrayLike | None, y_pred: Array) -> Array:
@@ -281,119 +286,3 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 f"with another object, a {type(used).__name__}. Give both the same "
                 "fitted object and prefit=True (cv='prefit' in MAPIE 0.9)."
             )
-
-
-def _checked_std(y_std: ArrayLike, n: int, first_row: int = 0) -> Array:
-    """Scale as (n,) float64, finite and positive."""
-    std = np.asarray(y_std, dtype=np.float64)
-    if std.shape != (n,):
-        raise ValueError(
-            f"Got a standard deviation of shape {std.shape} for {n} rows, but expected "
-            "one number per row from predict(X, return_std=True)."
-        )
-    bad = ~(np.isfinite(std) & (std > 0))
-    if bad.any():
-        row = first_row + int(np.flatnonzero(bad)[0])
-        raise ValueError(
-            f"Got a standard deviation of {float(std[bad][0])!r} in row {row}, but "
-            "expected positive finite numbers. Give the estimator a floor on its "
-            "variance (a GP: a WhiteKernel)."
-        )
-    return std
-
-
-def _predict_with_std(
-    model: Any, X: ArrayLike, params: dict[str, Any], first_row: int = 0
-) -> tuple[Array, Array]:
-    """μ and √v of one model, checked."""
-    mu, std = model.predict(X, return_std=True, **params)
-    mu = np.asarray(mu, dtype=np.float64)
-    return mu, _checked_std(std, len(mu), first_row)
-
-
-def _split_bounds(
-    model: Any, X: ArrayLike, q: Array, params: dict[str, Any]
-) -> tuple[Array, Array, Array]:
-    """μ and μ ± q√v of one model; beyond the results, memory for some rows only."""
-    n = _num_samples(X)
-    if n <= PREDICTED_ROWS or params:  # parameters may hold a value per row
-        return _bounds_of_rows(model, X, q, params, 0)
-    mu, lower, upper = np.empty(n), np.empty((n, len(q))), np.empty((n, len(q)))
-    for rows in gen_batches(n, PREDICTED_ROWS):
-        part = _safe_indexing(X, rows)
-        mu[rows], lower[rows], upper[rows] = _bounds_of_rows(
-            model, part, q, params, rows.start
-        )
-    return mu, lower, upper
-
-
-def _bounds_of_rows(
-    model: Any, X: ArrayLike, q: Array, params: dict[str, Any], first_row: int
-) -> tuple[Array, Array, Array]:
-    mu, std = _predict_with_std(model, X, params, first_row)
-    return mu, *ends(mu, std, q)
-
-
-def _predict_folds(
-    ensemble: Any, X: ArrayLike, params: dict[str, Any]
-) -> tuple[Array, Array]:
-    """μ and √v of the models of the folds, one column each."""
-    pairs = [_predict_with_std(m, X, params) for m in ensemble.estimators_]
-    return np.stack([p[0] for p in pairs], 1), np.stack([p[1] for p in pairs], 1)
-
-
-def _row_blocks(n_test: int, n_cal: int) -> list[slice]:
-    """Test rows in blocks whose n_test × n_cal matrix stays small."""
-    size = max(1, BLOCK_ELEMENTS // max(1, n_cal))
-    return [slice(i, i + size) for i in range(0, n_test, size)]
-
-
-def _cross_bounds(
-    X: ArrayLike,
-    alphas: Array,
-    ensemble: Any,
-    scores: Array,  # (n_cal,)
-    aggregate: bool,
-    method: str,
-    allow_infinite: bool,
-    params: dict[str, Any],
-) -> tuple[Array, Array, Array]:
-    """Bounds of CV+, jackknife+ and their minmax forms, in row blocks."""
-    n = len(scores)
-    ranks = [conformal_rank(n, a) for a in alphas]
-    for rank, alpha in zip(ranks, alphas, strict=True):
-        check_rank(rank, n, alpha, allow_infinite)
-    mu, std = _predict_folds(ensemble, X, params)
-    lower = np.full((len(mu), len(ranks)), -np.inf)
-    upper = np.full((len(mu), len(ranks)), np.inf)
-    finite = [j for j, rank in enumerate(ranks) if rank <= n]
-    kept = [ranks[j] for j in finite]
-    one_sided = _plus if method == "plus" else _minmax
-    points = np.empty(len(mu))
-    for block in _row_blocks(len(mu), n):
-        centre = _mapie.aggregate_folds(ensemble, mu[block])
-        scale = _mapie.aggregate_folds(ensemble, std[block])
-        if finite:  # the lower bound is the upper one of −y
-            lower[block, finite] = -one_sided(-centre, scale, scores, kept)
-            upper[block, finite] = one_sided(centre, scale, scores, kept)
-        points[block] = _mapie.aggregate_points(ensemble, centre)
-    if not aggregate:
-        points[:] = _mapie.point_model(ensemble).predict(X, **params)
-    return points, lower, upper
-
-
-def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
-    """k-th smallest of μ₋ᵢ(x) + Rᵢ √v₋ᵢ(x) over the calibration rows i."""
-    by_row = centre + scale * (scores * OUTWARDS)
-    order = sorted({k - 1 for k in ranks})
-    by_row.partition(order, axis=1)
-    bounds: Array = np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
-    return bounds
-
-
-def _minmax(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
-    """Largest of μ₋ᵢ(x) + q √v₋ᵢ(x) over the calibration rows i."""
-    quantiles = np.sort(scores)[[k - 1 for k in ranks]] * OUTWARDS
-    largest = [(centre + scale * q).max(axis=1) for q in quantiles]
-    bounds: Array = np.nextafter(np.stack(largest, axis=1), np.inf)
-    return bounds

@@ -10,16 +10,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
 from .._validation import check_number
-from ..estimators.base import PredictiveVariance
-from ..estimators.module import ClapsModule
+from ..estimators.variance import Parts
+from ..files.codec import Context, register
 from ..files.methods import SaveMixin
 from ..network.batches import check_has_target, column, is_batches, items_of
-from ..reasons.explanation import Explanation
-from .quantile import conformal_quantile, ends
-from .score import ClapsScore
+from .bounds import predict_with_std
+from .explanation import Explanation
+from .parts import check_unchanged, fingerprint_of, parts_of
+from .quantile import conformal_quantile
+from .scaled_residual import checked_std, interval_bounds, scaled_residual
 
 __all__ = ["StreamingConformalRegressor"]
 
@@ -143,6 +146,7 @@ class StreamingConformalRegressor(SaveMixin):
         StreamingConformalRegressor
             The calibrated object.
         """
+        self._check_estimator()
         earlier = getattr(self, "conformity_scores_", np.empty(0))
         return self._set_scores(np.concatenate([earlier, self.score_rows(X, y)]))
 
@@ -161,10 +165,14 @@ class StreamingConformalRegressor(SaveMixin):
         ndarray of shape (n,)
             Scores.
         """
-        found = [np.empty(0)]
+        found, n_rows = [np.empty(0)], 0
         for X_, target in self._parts(X, y, need_y=True):
-            mu, std = self.estimator.predict(X_, return_std=True)
-            found.append(_scores(target, mu, std))
+            if not _num_samples(X_):
+                continue
+            mu, std = predict_with_std(self.estimator, X_, first_row=n_rows)
+            y_ = column("y", target, len(mu)).numpy()
+            found.append(np.abs(scaled_residual(y_, mu, std)))
+            n_rows += len(mu)
         return np.concatenate(found)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
@@ -185,6 +193,7 @@ class StreamingConformalRegressor(SaveMixin):
                 "Got a StreamingConformalRegressor that is not calibrated. Call "
                 "conformalize, or make it with from_scores."
             )
+        self._check_estimator()
         key = (*self.levels, allow_infinite_bounds)
         if key not in self._quantiles:
             self._quantiles[key] = conformal_quantile(
@@ -192,7 +201,7 @@ class StreamingConformalRegressor(SaveMixin):
                 [1 - level for level in self.levels],
                 allow_infinite_bounds,
             )
-        return self._quantiles[key]
+        return self._quantiles[key].copy()
 
     def predict(self, X: Any) -> Array:
         """Predict μ(x).
@@ -207,7 +216,8 @@ class StreamingConformalRegressor(SaveMixin):
         ndarray of shape (n,)
             Point predictions.
         """
-        found = [self.estimator.predict(part) for part, _ in self._parts(X)]
+        parts = (part for part, _ in self._parts(X) if _num_samples(part))
+        found = [self.estimator.predict(part) for part in parts]
         return np.concatenate([np.empty(0), *found])
 
     def predict_interval(
@@ -218,7 +228,8 @@ class StreamingConformalRegressor(SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y).
+            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
+            two or more dimensions is a list of batches.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
 
@@ -240,7 +251,8 @@ class StreamingConformalRegressor(SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y).
+            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
+            two or more dimensions is a list of batches.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
 
@@ -250,32 +262,39 @@ class StreamingConformalRegressor(SaveMixin):
             Points (n,), intervals (n, 2, n_levels) of one batch.
         """
         q = self.quantiles(allow_infinite_bounds)
+        n_rows = 0
         for X_, _ in self._parts(X):
-            mu, std = self.estimator.predict(X_, return_std=True)
-            yield mu, np.stack(ends(mu, std, q), axis=1)
+            if not _num_samples(X_):
+                yield np.empty(0), np.empty((0, 2, len(q)))
+                continue
+            mu, std = predict_with_std(self.estimator, X_, first_row=n_rows)
+            yield mu, np.stack(interval_bounds(mu, std, q), axis=1)
+            n_rows += len(mu)
 
-    def explain(self, X: Any) -> Explanation:
+    def explain(self, X: Any, allow_infinite_bounds: bool = False) -> Explanation:
         """Explain predictions: μ, the intervals, and the two parts of v.
 
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
             Inputs.
+        allow_infinite_bounds : bool, default=False
+            Whether bounds may be infinite where there are too few scores.
 
         Returns
         -------
         Explanation
             Arrays by row.
         """
-        q = self.quantiles()
-        found = []
-        for X_, _ in self._parts(X):
-            v = self.estimator.predict_variance(X_)
-            found.append((self.estimator.predict(X_), v.aleatoric, v.epistemic))
-        mu, aleatoric, epistemic = (np.concatenate(c) for c in zip(*found, strict=True))
-        lower, upper = ends(mu, np.sqrt(aleatoric + epistemic), q)
-        parts = PredictiveVariance(aleatoric, epistemic)
-        return Explanation(mu, lower, upper, tuple(self.levels), parts)
+        q = self.quantiles(allow_infinite_bounds)
+        rows = (part for part, _ in self._parts(X) if _num_samples(part))
+        found = [parts_of(self.estimator, part) for part in rows]
+        none = Parts(np.empty(0), np.empty(0), np.empty(0))
+        parts = Parts(*map(np.concatenate, zip(none, *found, strict=True)))
+        std = checked_std(parts.std, len(parts.prediction))
+        lower, upper = interval_bounds(parts.prediction, std, q)
+        levels = tuple(self.levels)
+        return Explanation(parts.prediction, lower, upper, levels, parts.variance)
 
     def __repr__(self) -> str:
         levels = self.confidence_level
@@ -286,9 +305,14 @@ class StreamingConformalRegressor(SaveMixin):
         """Confidence levels as a list."""
         return _checked_levels(self.confidence_level)
 
+    def _check_estimator(self) -> None:
+        """Raise if the estimator has changed since it was calibrated."""
+        check_unchanged(self.estimator, getattr(self, "_fingerprint", None))
+
     def _set_scores(self, scores: Array) -> Self:
         """Take over scores; quantiles of many of them are found once."""
         self.conformity_scores_ = scores
+        self._fingerprint = fingerprint_of(self.estimator)
         self._quantiles: dict[tuple[float, ...], Array] = {}
         return self
 
@@ -296,7 +320,8 @@ class StreamingConformalRegressor(SaveMixin):
         self, X: Any, y: Any = None, need_y: bool = False
     ) -> Iterator[tuple[Any, Any]]:
         """Parts of X as the user gave them, each with its y."""
-        items = items_of(X, y, need_y) if is_batches(X) else [(X, y)]
+        batched = is_batches(X) or (y is None and _is_list_of_tables(X))
+        items = items_of(X, y, need_y) if batched else [(X, y)]
         for x, target, *weight in items:
             if need_y and any(w is not None for w in weight):
                 raise ValueError(
@@ -305,17 +330,19 @@ class StreamingConformalRegressor(SaveMixin):
                 )
             if need_y:
                 check_has_target(target)
-            tensor = isinstance(x, Tensor) and not isinstance(
-                self.estimator, ClapsModule
-            )
-            yield x.detach().cpu().numpy() if tensor else x, target
+            takes_tensors = getattr(self.estimator, "accepts_tensors", False)
+            if isinstance(x, Tensor) and not takes_tensors:
+                x = x.detach().cpu().numpy()
+            yield x, target
 
 
-def _scores(y: Any, mu: Array, std: Array) -> Array:
-    """Absolute scores as ClapsScore computes them for MAPIE."""
-    target = column("y", y, len(mu)).numpy()
-    signed = ClapsScore().get_signed_conformity_scores(target, mu, y_std=std)
-    return np.abs(signed)
+def _is_list_of_tables(X: Any) -> bool:
+    """Whether X is a list of batches without targets, not one array as a list."""
+    return (
+        isinstance(X, list | tuple)
+        and bool(X)
+        and all(len(getattr(part, "shape", ())) > 1 for part in X)
+    )
 
 
 def _checked_levels(confidence_level: Any) -> list[float]:
@@ -326,3 +353,28 @@ def _checked_levels(confidence_level: Any) -> list[float]:
         check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
         for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))
     ]
+
+
+def _to_fields(streaming: StreamingConformalRegressor) -> dict[str, Any]:
+    """Estimator, levels and scores, for a file."""
+    streaming.quantiles(allow_infinite_bounds=True)  # raises if not calibrated
+    return {
+        "estimator": streaming.estimator,
+        "confidence_level": streaming.confidence_level,
+        "scores": streaming.conformity_scores_,
+    }
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> Any:
+    return StreamingConformalRegressor.from_scores(
+        values["estimator"], values["scores"], values["confidence_level"]
+    )
+
+
+register(
+    StreamingConformalRegressor,
+    "streaming",
+    _to_fields,
+    _from_fields,
+    ("estimator", "confidence_level", "scores"),
+)

@@ -28,7 +28,7 @@ def check_support(support: Any) -> str | Array | None:
     return values
 
 
-def move_inwards(
+def snap_to_support(
     lower: Array, upper: Array, support: str | Array
 ) -> tuple[Array, Array]:
     """Smallest interval between supported values that loses none of them."""

@@ -1,59 +1,40 @@
-"""What ``ClapsRegressor`` and ``ClapsModule`` share: parts of v, and a safe ``fit``."""
+"""φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from ..exceptions import FileFormatError
+from ..files.codec import Context, WrongPartError
+from ..files.container import hash_tensors
+from ..files.methods import SaveMixin
+from ..files.migrations import UNKNOWN_NETWORK
+from ..network.interface import Features
+from ..posterior.gaussian import LastLayerPosterior
+from ..posterior.scales import LastLayerModel, Units
+from ..posterior.sums import LastLayerSums
+from .parameters import check_prior_precision, check_scale
+from .variance import Parts, PredictiveVariance
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PredictiveVariance:
-    """Parts of the predictive variance v(x), in squared units of y.
+class LastLayerEstimator(SaveMixin, ABC):
+    """A representation, sums over training rows, and the posterior they make."""
 
-    Parameters
-    ----------
-    aleatoric : ndarray of shape (n,)
-        Noise variance h²(x): what more data would not remove.
-    epistemic : ndarray of shape (n,)
-        Posterior variance φᵀΣφ (and the spread of the members, if there are several):
-        what more data near x would remove.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps import PredictiveVariance
-    >>> part = PredictiveVariance(np.array([3.0]), np.array([1.0]))
-    >>> part.total, part.epistemic_fraction
-    (array([4.]), array([0.25]))
-    """
-
-    aleatoric: Array
-    epistemic: Array
-
-    @property
-    def total(self) -> Array:
-        """v(x) = h²(x) + φᵀΣφ."""
-        return self.aleatoric + self.epistemic
-
-    @property
-    def epistemic_fraction(self) -> Array:
-        """Share of the epistemic part, φᵀΣφ / v."""
-        return self.epistemic / self.total
-
-    @property
-    def scale_ratio(self) -> Array:
-        """√v / h: by how much the epistemic part widens the scale."""
-        return np.sqrt(self.total / self.aleatoric)
-
-
-class PredictiveMixin(ABC):
-    """For estimators with ``_fit``, ``_mu`` and ``_predictive``."""
+    network_: Any  # a Representation
+    sums_: LastLayerSums
+    model_: LastLayerModel
+    scale: str
+    prior_precision: float | str
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Predict μ(x), and √v(x) if asked.
@@ -71,10 +52,35 @@ class PredictiveMixin(ABC):
         ndarray of shape (n,), or tuple of two
             μ(x), or μ(x) and √v(x).
         """
-        if not return_std:
-            return self._mu(X)
-        mu, aleatoric, epistemic = self._predictive(X)
-        return mu, np.sqrt(aleatoric + epistemic)
+        if return_std:
+            parts = self.predict_parts(X)
+            return parts.prediction, parts.std
+        check_is_fitted(self, "model_")
+        centre, unit = self._target_units()
+        found = [self.model_.mu(out).numpy() for out in self._features(X)]
+        return np.concatenate([np.empty(0), *found]) * unit + centre
+
+    def predict_parts(self, X: Any) -> Parts:
+        """Predict μ(x) and both parts of v(x) in one pass through the network.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``predict`` takes.
+
+        Returns
+        -------
+        Parts
+            ``prediction``, ``aleatoric`` and ``epistemic``, for the ``scale`` in use.
+        """
+        check_is_fitted(self, "model_")
+        scale = check_scale(self.scale)
+        centre, unit = self._target_units()
+        found = [np.empty((3, 0))]
+        for out in self._features(X):
+            found.append(torch.stack(self.model_.parts(out, scale)).numpy())
+        mu, aleatoric, epistemic = np.concatenate(found, axis=1)
+        return Parts(mu * unit + centre, aleatoric * unit**2, epistemic * unit**2)
 
     def predict_variance(self, X: Any) -> PredictiveVariance:
         """Split the predictive variance into its two parts.
@@ -89,22 +95,75 @@ class PredictiveMixin(ABC):
         PredictiveVariance
             Aleatoric and epistemic variance, for the ``scale`` in use.
         """
-        _, aleatoric, epistemic = self._predictive(X)
-        return PredictiveVariance(aleatoric, epistemic)
+        return self.predict_parts(X).variance
+
+    def with_prior_precision(self, prior_precision: float) -> Self:
+        """Return a copy with another λ and the same networks, without retraining.
+
+        Parameters
+        ----------
+        prior_precision : float
+            λ > 0, in standardised units of y.
+
+        Returns
+        -------
+        estimator
+            A fitted copy that shares the networks. With ``last_layer="trained"`` its μ
+            is bit-identical. With "ridge" μ changes; the σ² of several members, which
+            the scales "posterior" and "constant" use, stays that of the original λ,
+            since training rows are not kept.
+        """
+        check_is_fitted(self, "model_")
+        other = copy.copy(self)
+        other.prior_precision = check_prior_precision(prior_precision)
+        other._set_sums(self.sums_)
+        return other
+
+    @property
+    def posterior_covariance_(self) -> Array:
+        """Σ of every member, in units of y."""
+        check_is_fitted(self, "model_")
+        unit = self._target_units().unit
+        covariance: Array = (self.model_.covariance() * unit**2).numpy()
+        return covariance
+
+    @property
+    def prior_precision_(self) -> float:
+        """λ in use."""
+        check_is_fitted(self, "model_")
+        return self.model_.posterior.prior_precision
+
+    @property
+    def residual_variance_(self) -> float:
+        """σ², the mean squared training residual, in squared units of y."""
+        check_is_fitted(self, "model_")
+        unit = self.model_.unit * self._target_units().unit
+        return self.model_.residual_variance * unit**2
+
+    @property
+    def fingerprint_(self) -> str:
+        """Text that changes with everything that predictions depend on."""
+        check_is_fitted(self, "model_")
+        posterior = self.model_.posterior
+        tensors = {"mean": posterior.mean, "scale": posterior.scale}
+        text = f"{self.sums_.network} {self._target_units()} {self.scale}"
+        return hash_tensors(tensors, text)
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
 
-        Neither bad input nor an interrupt can leave this object half-fitted.
+        Neither bad input nor an interrupt can leave this object half-fitted: what
+        takes over is one assignment.
         """
         fitted = copy.copy(self)
-        for name in [a for a in vars(fitted) if a.endswith("_")]:
-            delattr(fitted, name)
+        fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        # torch's default device would take our new tensors away from the CPU.
+        elsewhere = torch.get_default_device().type != "cpu"
+        device = torch.device("cpu") if elsewhere else nullcontext()
         # Tensors made in a caller's inference mode could not be changed in training.
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), device:
             fitted._fit(X, y, sample_weight)
-        self.__dict__.clear()
-        self.__dict__.update(fitted.__dict__)
+        self.__dict__ = fitted.__dict__
         return self
 
     @abstractmethod
@@ -112,9 +171,77 @@ class PredictiveMixin(ABC):
         """Fit this object, which is a copy that nobody else sees."""
 
     @abstractmethod
-    def _mu(self, X: Any) -> Array:
-        """μ alone, in units of y."""
+    def _features(self, X: Any) -> Iterator[Features]:
+        """φ, μ and h², some rows at a time, in the units that the network speaks."""
 
     @abstractmethod
-    def _predictive(self, X: Any) -> Any:
-        """μ, aleatoric and epistemic variance, in units of y and y²."""
+    def _set_sums(self, sums: LastLayerSums) -> None:
+        """Take over sums of this network, and make the posteriors from them."""
+
+    @abstractmethod
+    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
+        """Sums over some rows."""
+
+    def _target_units(self) -> Units:
+        """From what the network speaks to y."""
+        return Units()
+
+
+def estimator_to_fields(estimator: Any) -> dict[str, Any]:
+    """Parameters and fitted attributes, for a file."""
+    check_is_fitted(estimator, "model_")
+    params = estimator.get_params(deep=False)
+    params.pop("module", None)
+    if callable(params.get("noise_variance")):
+        params["noise_variance"] = None
+    fitted = {k: v for k, v in vars(estimator).items() if k.endswith("_")}
+    return {"params": params, "fitted": fitted}
+
+
+def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
+    """Give an estimator the fitted attributes of a file, if they can be its own."""
+    for name, value in fitted.items():
+        if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
+            raise FileFormatError(f"Got the attribute {name!r}.")
+        setattr(estimator, name, value)
+    n_members, size = estimator.network_.trained_weights().shape
+    for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
+        _check_posterior(posterior, (n_members, size))
+    weight = estimator.model_.member_weight
+    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
+        raise FileFormatError(
+            f"Got a member_weight of shape {tuple(weight.shape)} and type "
+            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
+        )
+    fingerprint = estimator.network_.fingerprint()
+    if estimator.sums_.network == UNKNOWN_NETWORK:
+        estimator.sums_ = replace(estimator.sums_, network=fingerprint)
+    estimator.sums_.check_network(fingerprint)
+
+
+def refuse_parts(context: Context, kind: str) -> None:
+    """Raise for what the file has no use for."""
+    for name in ("network", "noise_variance"):
+        if getattr(context, name) is not None:
+            raise WrongPartError(
+                f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
+                f"file holds a {kind}, which is stored whole. Leave it out."
+            )
+
+
+def _check_posterior(posterior: LastLayerPosterior, vector: tuple[int, int]) -> None:
+    """Raise unless all tensors fit the network."""
+    matrices = (vector, (*vector, vector[1]))
+    expected = {
+        "mean": (posterior.mean, (vector,)),
+        "trained": (posterior.trained, (vector,)),
+        "scale": (posterior.scale, matrices),
+    }
+    for name, (tensor, shapes) in expected.items():
+        if tuple(tensor.shape) not in shapes or tensor.dtype != torch.float64:
+            raise FileFormatError(
+                f"Got a posterior whose {name} has shape {tuple(tensor.shape)} and "
+                f"type {tensor.dtype}, but expected {shapes[-1]} and torch.float64."
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise FileFormatError(f"Got a posterior whose {name} is not finite.")

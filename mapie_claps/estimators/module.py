@@ -1,12 +1,12 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
-import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -14,25 +14,40 @@ from torch import Tensor, nn
 
 from .._compat import validate_data
 from .._validation import check_some_weight
-from ..files.methods import SaveMixin
-from ..network.batches import Batch, batches_of, check_can_be_walked_again, is_batches
+from ..exceptions import NumericalWarning
+from ..files.codec import Context, register
+from ..network.batches import (
+    Batch,
+    batches_of,
+    check_is_reiterable,
+    is_batches,
+    row_keys,
+)
 from ..network.inputs import draw_seed
+from ..network.interface import Features
+from ..network.noise_head import OwnNetwork
 from ..network.own import are_tokens, wrap
-from ..posterior.feature_network import FeatureNetwork
-from ..posterior.module_scales import make_predictive
-from ..posterior.sums import LastLayerSums
-from .base import PredictiveMixin
+from ..posterior.scales import LastLayerRecipe, Units, make_model
+from ..posterior.sums import (
+    FeatureRows,
+    LastLayerSums,
+    Spread,
+    SummedRows,
+    last_layer_sums,
+)
+from .base import LastLayerEstimator, estimator_to_fields, set_fitted
 from .module_parameters import check_module_parameters
-from .parameters import check_prior_precision, check_scale
+from .parameters import choose_device
 
 __all__ = ["ClapsModule"]
 
 Array = NDArray[np.float64]
+VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
+# Mean of r²/h² beyond which residuals and noise can hardly be of the same units.
+SUSPICIOUS_RATIO = 100.0
 
 
-class ClapsModule(  # type: ignore[misc]
-    PredictiveMixin, SaveMixin, RegressorMixin, BaseEstimator
-):
+class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Last-layer Laplace posterior on a trained ``torch.nn.Module``.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
@@ -137,6 +152,9 @@ class ClapsModule(  # type: ignore[misc]
     (50, 2, 1)
     """
 
+    accepts_tensors = True  # rows need not become NumPy arrays on their way here
+    network_: OwnNetwork
+
     def __init__(
         self,
         module: nn.Module,
@@ -205,7 +223,7 @@ class ClapsModule(  # type: ignore[misc]
         """
         if not hasattr(self, "sums_"):
             return self.fit(X, y, sample_weight)
-        self._set_sums(self.sums_ + self.partial_sums(X, y, sample_weight))
+        self._set_sums(self.sums_ + self._sum(X, y, sample_weight))
         return self
 
     def partial_sums(
@@ -224,33 +242,12 @@ class ClapsModule(  # type: ignore[misc]
             Sums for :func:`~mapie_claps.with_sums`.
         """
         check_is_fitted(self, "network_")
-        return self._sum(self._batches(X, y, sample_weight, need_y=True))
-
-    def with_prior_precision(self, prior_precision: float) -> Self:
-        """Return a copy with another λ, from the same sums.
-
-        Parameters
-        ----------
-        prior_precision : float
-            λ > 0, for standardised targets.
-
-        Returns
-        -------
-        ClapsModule
-            A fitted copy that shares the network.
-        """
-        check_is_fitted(self, "model_")
-        other = copy.copy(self)
-        other.prior_precision = check_prior_precision(prior_precision)
-        other._set_sums(self.sums_)
-        return other
+        return self._sum(X, y, sample_weight)
 
     @property
     def posterior_covariance_(self) -> Array:
-        """Σ in units of y."""
-        check_is_fitted(self, "model_")
-        model = self.model_
-        covariance: Array = (model.posterior.covariance()[0] * model.unit**2).numpy()
+        """Σ in units of y, shape (d + 1, d + 1)."""
+        covariance: Array = super().posterior_covariance_[0]
         return covariance
 
     def __sklearn_tags__(self) -> Any:
@@ -263,7 +260,7 @@ class ClapsModule(  # type: ignore[misc]
         check_module_parameters(self.get_params(deep=False))
         self.seed_ = draw_seed(self.random_state)
 
-        def walk() -> Iterator[Batch]:
+        def batches() -> Iterator[Batch]:
             return batches_of(
                 X,
                 y,
@@ -273,8 +270,8 @@ class ClapsModule(  # type: ignore[misc]
                 check=self._checked,
             )
 
-        batches = walk()
-        first = next(batches, None)
+        rows = batches()
+        first = next(rows, None)
         if first is None:
             raise ValueError("Got X without rows, but expected at least one.")
         self.row_ndim_ = first.x.ndim - 1
@@ -285,21 +282,22 @@ class ClapsModule(  # type: ignore[misc]
             noise_variance=self.noise_variance,
             noise_output=self.noise_output,
             precision=self.precision,
-            device=self.device,
+            device=str(choose_device(self.device)),
         )
         if self.row_ndim_ == 1 and not are_tokens(backbone.network, first.x):
             self.n_features_in_ = first.x.shape[1]
         else:  # set by scikit-learn's check of a table
             self.__dict__.pop("n_features_in_", None)
         self.last_layer_name_ = backbone.last_layer_name
-        self.network_ = FeatureNetwork(backbone)
-        batches = chain([first], batches)
+        self.network_ = OwnNetwork(backbone)
+        rows = chain([first], rows)
         if self.network_.needs_head:
-            check_can_be_walked_again(X)
+            check_is_reiterable(X)
+            spread = sum((_spread(batch) for batch in batches()), Spread())
             penalty = float(self.variance_penalty)
-            self.network_ = self.network_.with_head(walk, penalty)
-            batches = walk()
-        self._set_sums(self._sum(batches))
+            self.network_ = self.network_.with_head(batches, spread.variance, penalty)
+            rows = batches()
+        self._set_sums(self._sums_of_batches(rows))
         self.fitted_ = True
 
     def _checked(self, X: Any) -> Any:
@@ -325,46 +323,89 @@ class ClapsModule(  # type: ignore[misc]
                 )
             yield batch
 
-    def _sum(self, batches: Iterable[Batch]) -> LastLayerSums:
+    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
+        """Sums over some rows."""
+        batches = self._batches(X, y, sample_weight, need_y=True)
+        return self._sums_of_batches(batches)
+
+    def _sums_of_batches(self, batches: Iterable[Batch]) -> LastLayerSums:
         """Sums over batches, for the network and variance head in use."""
-        sums = self.network_.sums(
-            batches,
+        seed = self.seed_ if self.prior_precision == "grid" else None
+        ratio = _NoiseRatio()
+        sums = last_layer_sums(
+            (ratio.see(_summed(self.network_, batch, seed)) for batch in batches),
             self.hessian_structure,
-            self.seed_ if self.prior_precision == "grid" else None,
+            self.network_.fingerprint(),
             float(self.validation_fraction),
         )
         if sums is None:
             raise ValueError("Got X without rows, but expected at least one.")
+        ratio.warn()
         return sums
 
     def _set_sums(self, sums: LastLayerSums) -> None:
-        """Take over sums, and make the posteriors from them."""
-        check_some_weight(sums.spread.weight)
-        self.model_ = make_predictive(
-            sums,
-            self.network_.backbone.trained_weights(),
-            self.last_layer,
-            self.prior_precision,
-        )
+        """Posteriors from sums; λ is chosen again unless it is a number."""
+        check_some_weight(sums.targets.weight)
+        recipe = LastLayerRecipe(self.last_layer, self.prior_precision, VARIANCE_FLOOR)
+        units = Units(sums.targets.mean, sums.targets.variance**0.5 or 1.0)
+        trained = self.network_.trained_weights()
+        self.model_ = make_model(sums, trained, recipe, [slice(0, 1)], units)
         self.sums_ = sums
-        self.prior_precision_ = self.model_.posterior.prior_precision
-        self.residual_variance_ = self.model_.residual_variance * self.model_.unit**2
 
-    def _mu(self, X: Any) -> Array:
-        """μ alone, in units of y."""
-        check_is_fitted(self, "model_")
-        means = (self.model_.mu(self.network_(b.x)) for b in self._batches(X))
-        return np.concatenate([np.empty(0), *(m.numpy() for m in means)])
+    def _features(self, X: Any) -> Iterator[Features]:
+        """Batch by batch."""
+        return (self.network_(batch.x) for batch in self._batches(X))
 
-    def _predictive(self, X: Any) -> Array:
-        """μ, aleatoric and epistemic variance, shape (3, n), in units of y and y²."""
-        check_is_fitted(self, "model_")
-        scale = check_scale(self.scale)
-        found = [np.empty((3, 0))]
-        for batch in self._batches(X):
-            parts = self.model_.parts(self.network_(batch.x), scale)
-            found.append(torch.stack(parts).numpy())
-        return np.concatenate(found, axis=1)
+
+def _spread(batch: Batch) -> Spread:
+    return Spread.of(batch.target, batch.row_weight)
+
+
+def _summed(network: OwnNetwork, batch: Batch, seed: int | None) -> SummedRows:
+    """Features of a batch, and what is summed beside them."""
+    out = network(batch.x)
+    # Rows wait until there are enough of them for a product, and whoever gives the
+    # batches may fill the same memory with the next: nothing of it is kept.
+    phi, h2 = (_apart_from(batch.x, t) for t in (out.phi, out.h2))
+    weight, target = batch.row_weight.clone(), batch.target.clone()
+    residual = target - out.mu[0]
+    rows = FeatureRows(phi, h2, residual[None], weight[None])
+    key = None if seed is None else row_keys(batch.x, seed)
+    return SummedRows(rows, target, residual, weight, key)
+
+
+def _apart_from(x: Tensor, values: Tensor) -> Tensor:
+    """Values in memory that is not that of x."""
+    x_memory, memory = x.untyped_storage(), values.untyped_storage()
+    return values.clone() if memory.data_ptr() == x_memory.data_ptr() else values
+
+
+@dataclass
+class _NoiseRatio:
+    """Mean of r²/h² over the rows, which is near one where h² is the noise."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def see(self, part: SummedRows) -> SummedRows:
+        """Count some rows."""
+        squares = part.residual.square() / part.rows.h2[0]
+        self.total += float((part.weight * squares).sum())
+        self.weight += float(part.weight.sum())
+        return part
+
+    def warn(self) -> None:
+        """Tell of noise that can hardly be that of these targets."""
+        ratio = self.total / self.weight if self.weight else 1.0
+        if ratio > SUSPICIOUS_RATIO:
+            warnings.warn(
+                f"Squared residuals are {ratio:.3g} times the network's own noise "
+                "variance on average, where about 1 is expected. Was the network "
+                "trained on y in other units (standardised, for instance), or on "
+                "other rows? Fit with y in the units of its training.",
+                NumericalWarning,
+                stacklevel=4,
+            )
 
 
 def _has_rows_of_its_own(X: Any) -> bool:
@@ -373,3 +414,16 @@ def _has_rows_of_its_own(X: Any) -> bool:
         return True
     # np.ndim would ask containers that have nothing but __array__ for a dispatch.
     return (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) > 2
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> ClapsModule:
+    """A fitted module from a file, around the network that the caller passed."""
+    params = values["params"]
+    if context.noise_variance is not None:
+        params = {**params, "noise_variance": context.noise_variance}
+    estimator = ClapsModule(context.network, **params)
+    set_fitted(estimator, values["fitted"])
+    return estimator
+
+
+register(ClapsModule, "module", estimator_to_fields, _from_fields, ("params", "fitted"))

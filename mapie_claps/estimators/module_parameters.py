@@ -4,7 +4,7 @@ from typing import Any
 
 from .._validation import check_choice, check_integer, check_number, raise_for
 from ..network.own import NOISE_OUTPUTS
-from .parameters import check_prior_precision, check_scale
+from .parameters import check_prior_precision, check_scale, choose_device
 
 _CHOICES: dict[str, tuple[tuple[str, ...], str]] = {
     "noise_output": (NOISE_OUTPUTS, "Use 'variance' for a head that gives h²."),
@@ -30,8 +30,7 @@ def check_module_parameters(params: dict[str, Any]) -> None:
             "A diagonal does not determine refitted weights.",
         )
     _check_numbers(params)
-    if not isinstance(params["device"], str):
-        raise_for("device", params["device"], "a string", "Use 'cpu' if unsure.")
+    choose_device(params["device"])
 
 
 def _check_numbers(params: dict[str, Any]) -> None:

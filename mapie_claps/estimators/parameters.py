@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .._validation import check_choice, check_integer, check_number, raise_for
-from ..network.ensemble import VIEWS
+from ..network.views import VIEWS
 from ..posterior.scales import SCALES
 
 
@@ -72,6 +72,13 @@ def check_parameters(params: dict[str, Any]) -> None:
             "'trained' with hessian_structure='diag'",
             "A diagonal does not determine refitted weights.",
         )
+    if not params["bias_in_posterior"] and last_layer == "ridge":
+        raise_for(
+            "bias_in_posterior",
+            params["bias_in_posterior"],
+            "True with last_layer='ridge'",
+            "A refit moves the bias with the weights; or use last_layer='trained'.",
+        )
     _check_choice_of_prior_precision(params)
 
 
@@ -121,6 +128,10 @@ def _check_training(params: dict[str, Any]) -> None:
     if params["tol"] is not None:
         number("tol", "Use None never to be warned.", low=0)
     number("variance_floor", "Use the default if unsure.", low=0, low_open=True)
+    for name in ("input_clip", "max_gradient_norm", "initial_bias"):
+        if params[name] is not None:
+            hint = "Use the default if unsure, None for what torch does."
+            number(name, hint, low=0, low_open=name != "initial_bias")
 
 
 def _check_views(value: object) -> None:

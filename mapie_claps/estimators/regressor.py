@@ -1,8 +1,9 @@
 """The border: ``ClapsRegressor``, where arrays become tensors and come back."""
 
-import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,35 +11,33 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._compat import validate_data
-from ..files.methods import SaveMixin
-from ..network import defaults as _recipe
-from ..network.ensemble import VIEWS, HeteroscedasticNetwork, PiecewiseLinearEncoding
+from ..exceptions import FileFormatError
+from ..files.codec import Context, register
+from ..network import stored
+from ..network.batches import batches_of
+from ..network.defaults import training_config
+from ..network.encoding import PiecewiseLinearEncoding, bin_edges
+from ..network.ensemble import HeteroscedasticNetwork
+from ..network.hold_out import Rows, n_held_out, split_rows
 from ..network.inputs import check_training_data, draw_seed, fit_scalers
-from ..network.trainer import Rows, TrainingResult, split_rows, train
-from ..posterior.gaussian import rows_per_batch
-from ..posterior.scales import PredictiveModel, fit_predictive_model
-from .base import PredictiveMixin, PredictiveVariance
-from .parameters import (
-    check_parameters,
-    check_prior_precision,
-    check_scale,
-    choose_device,
-    layer_sizes,
-)
+from ..network.interface import Features
+from ..network.trainer import TrainingResult, train
+from ..network.views import VIEWS
+from ..posterior.members import feature_rows, fit_last_layers, rows_of_ensemble
+from ..posterior.scales import LastLayerRecipe, Units, make_model, residuals_of_mean
+from ..posterior.sums import LastLayerSums, SummedRows, last_layer_sums
+from .base import LastLayerEstimator, estimator_to_fields, refuse_parts, set_fitted
+from .parameters import check_parameters, choose_device, layer_sizes
 
-__all__ = ["ClapsRegressor", "PredictiveVariance"]
+__all__ = ["ClapsRegressor"]
 
 Array = NDArray[np.float64]
-CLIP = 6.0  # standard deviations beyond which a feature is taken as an outlier
 
 
-class ClapsRegressor(  # type: ignore[misc]
-    PredictiveMixin, SaveMixin, RegressorMixin, BaseEstimator
-):
+class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Heteroscedastic networks with a last-layer Laplace posterior.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
@@ -53,7 +52,7 @@ class ClapsRegressor(  # type: ignore[misc]
     X and y are standardised inside (X is clipped at ±6 standard deviations: beyond, v
     does not grow further); ``variance_floor`` and ``prior_precision`` live in these
     units. φ carries a constant 1 as its last entry (the bias of the last layer is part
-    of the posterior).
+    of the posterior) unless ``bias_in_posterior`` is False.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ class ClapsRegressor(  # type: ignore[misc]
     representation_size : int, default=64
         Size d of φ(x), the layer that both heads share.
     n_members : int, default=6
-        Networks trained side by side as one batched network, dealt out to ``views``.
+        Networks trained side by side as one batched network, divided among ``views``.
         μ is their mean, aleatoric variance the geometric mean of their h², epistemic
         variance their mean φᵀΣφ plus the variance of μ over them; all are weighted by
         the likelihood of the views on held-out rows.
@@ -105,12 +104,23 @@ class ClapsRegressor(  # type: ignore[misc]
         in the loss fell into the last tenth of training. None never warns.
     variance_floor : float, default=1e-6
         Added to h², in standardised units.
+    input_clip : float or None, default=6.0
+        Standard deviations beyond which a feature counts as an outlier and is clipped.
+        None leaves X as it is.
+    max_gradient_norm : float or None, default=5.0
+        Largest norm of the gradient of a member in one step; None for no limit.
+    initial_bias : float or None, default=0.1
+        Initial biases are uniform within ± this number; None for 1/√fan_in, as torch
+        and the initial weights have it.
     prior_precision : float, "grid" or "marglik", default="grid"
         λ. "grid" minimises the predictive negative log-likelihood on the held-out
         part of the training rows (under 20 rows nothing is held out, and λ is 1),
         "marglik" maximises the marginal likelihood. One value for all members.
     last_layer : {"ridge", "trained"}, default="ridge"
         ŵ: the posterior mean under λ, in closed form, or the weights as trained.
+    bias_in_posterior : bool, default=True
+        Whether φ carries a constant, so that the bias of the last layer is uncertain
+        too. False needs ``last_layer="trained"``.
     hessian_structure : {"full", "diag"}, default="full"
         Structure of HᵀWH; "diag" for representations of many thousands, with
         ``last_layer="trained"``.
@@ -129,15 +139,20 @@ class ClapsRegressor(  # type: ignore[misc]
 
     Attributes
     ----------
-    model_ : PredictiveModel
-        The members' network (float64), their posteriors with the sums HᵀWH and HᵀWy,
-        σ², and the weight of each member.
+    network_ : HeteroscedasticNetwork
+        The members, in float64, in standardised units of X and y.
+    sums_ : LastLayerSums
+        HᵀWH and companions over the training rows, in standardised units.
+    model_ : LastLayerModel
+        Posteriors of the last layers, σ², and the weight of each member, likewise.
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
-        Σ of every member, in standardised units.
+        Σ of every member, in units of y.
     residual_variance_ : float
-        σ², mean squared training residual, in standardised units.
+        σ², mean squared training residual, in squared units of y.
+    fingerprint_ : str
+        Changes with everything that predictions depend on.
     loss_curve_, validation_curve_ : list of float
         Training and held-out loss at each evaluation, mean over the members.
     n_iter_ : int
@@ -165,6 +180,8 @@ class ClapsRegressor(  # type: ignore[misc]
     (True, True)
     """
 
+    network_: HeteroscedasticNetwork
+
     def __init__(
         self,
         hidden_layer_sizes: tuple[int, ...] = (64, 64),
@@ -184,8 +201,12 @@ class ClapsRegressor(  # type: ignore[misc]
         patience: int | None = None,
         tol: float | None = 0.05,
         variance_floor: float = 1e-6,
+        input_clip: float | None = 6.0,
+        max_gradient_norm: float | None = 5.0,
+        initial_bias: float | None = 0.1,
         prior_precision: float | str = "grid",
         last_layer: str = "ridge",
+        bias_in_posterior: bool = True,
         hessian_structure: str = "full",
         scale: str = "claps",
         device: str = "auto",
@@ -209,8 +230,12 @@ class ClapsRegressor(  # type: ignore[misc]
         self.patience = patience
         self.tol = tol
         self.variance_floor = variance_floor
+        self.input_clip = input_clip
+        self.max_gradient_norm = max_gradient_norm
+        self.initial_bias = initial_bias
         self.prior_precision = prior_precision
         self.last_layer = last_layer
+        self.bias_in_posterior = bias_in_posterior
         self.hessian_structure = hessian_structure
         self.scale = scale
         self.device = device
@@ -283,35 +308,6 @@ class ClapsRegressor(  # type: ignore[misc]
         """
         return self._fit_on_a_copy(X, y, sample_weight)
 
-    def with_prior_precision(self, prior_precision: float) -> Self:
-        """Return a copy with another λ and the same networks, without retraining.
-
-        Parameters
-        ----------
-        prior_precision : float
-            λ > 0, in standardised units.
-
-        Returns
-        -------
-        ClapsRegressor
-            A fitted copy. With ``last_layer="trained"`` its μ is bit-identical. With
-            "ridge" μ changes, but σ² of the scales "posterior" and "constant" stays
-            the training residual of the original λ: the training rows are not kept.
-        """
-        check_is_fitted(self)
-        value = check_prior_precision(prior_precision)
-        other = copy.copy(self)
-        other.prior_precision = value
-        other._set_model(self.model_.with_prior_precision(value))
-        return other
-
-    @property
-    def posterior_covariance_(self) -> Array:
-        """Σ of every member, in standardised units."""
-        check_is_fitted(self, "model_")
-        covariance: Array = self.model_.posterior.covariance().numpy()
-        return covariance
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = False
@@ -326,26 +322,24 @@ class ClapsRegressor(  # type: ignore[misc]
         Xs, ys = self._scaled(X_), self._scaled_target(y_)
         ws = torch.from_numpy(weight)
 
-        held_out = _recipe.n_held_out(len(Xs), self.validation_fraction)
+        held_out = n_held_out(len(Xs), self.validation_fraction)
         rows = split_rows(len(Xs), held_out, self.n_members, generator)
         network = self._new_network(Xs, generator)
         result = self._train(network, Xs, ys, ws, rows, generator)
         self.loss_curve_ = result.loss_curve
         self.validation_curve_ = result.validation_curve
         self.n_iter_ = result.n_iter
-        self._set_model(
-            fit_predictive_model(
-                network.cpu().double().eval().requires_grad_(False),
-                Xs,
-                ys,
-                ws,
-                rows.held_out,
-                self.prior_precision,
-                self.last_layer,
-                self.hessian_structure,
-            )
+        self.network_ = network.cpu().double().eval().requires_grad_(False)
+        self.model_, self.sums_ = fit_last_layers(
+            self.network_,
+            Xs,
+            ys,
+            ws,
+            rows.held_out,
+            self.hessian_structure,
+            self._recipe(),
         )
-        if not result.settled:
+        if not result.converged:
             warnings.warn(
                 f"The loss still fell in the last tenth of {result.n_iter} steps, by "
                 f"more than a share tol={self.tol!r} of its whole fall. "
@@ -361,7 +355,9 @@ class ClapsRegressor(  # type: ignore[misc]
         scaled = np.array(X, dtype=np.float64, order="C")
         scaled -= scaler.mean_
         scaled /= scaler.scale_
-        return torch.from_numpy(np.clip(scaled, -CLIP, CLIP, out=scaled))
+        if self.input_clip is not None:
+            np.clip(scaled, -self.input_clip, self.input_clip, out=scaled)
+        return torch.from_numpy(scaled)
 
     def _scaled_target(self, y: Array) -> Tensor:
         """Standardised targets in float64."""
@@ -371,7 +367,7 @@ class ClapsRegressor(  # type: ignore[misc]
         self, X: Tensor, generator: torch.Generator
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
-        edges = _recipe.bin_edges(X, self.n_bins if "bins" in self.views else 0)
+        edges = bin_edges(X, self.n_bins if "bins" in self.views else 0)
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding(edges),
             layer_sizes(self.get_params(deep=False)),
@@ -380,6 +376,7 @@ class ClapsRegressor(  # type: ignore[misc]
             generator,
             self.views,
             float(self.scaling_rate),
+            self.initial_bias,
         )
 
     def _train(
@@ -399,45 +396,112 @@ class ClapsRegressor(  # type: ignore[misc]
             y.float(),
             None if uniform else weight.float(),
             rows,
-            _recipe.training_config(self.get_params(deep=False), len(X)),
+            training_config(self.get_params(deep=False), len(X)),
             generator,
             choose_device(self.device),
         )
 
-    def _set_model(self, model: PredictiveModel) -> None:
-        """Take over networks and posteriors."""
-        self.model_ = model
-        self.prior_precision_ = model.posterior.prior_precision
-        self.residual_variance_ = model.residual_variance
-
-    def _mu(self, X: ArrayLike) -> Array:
-        """μ alone, in units of y."""
-        unit, mean = self._unit_and_mean()
-        mu: Array = self._walk(X, 1, lambda x: self.model_.mu(x)[None])[0]
-        return mu * unit + mean
-
-    def _predictive(self, X: ArrayLike) -> tuple[Array, Array, Array]:
-        """μ, aleatoric and epistemic variance, in units of y and y²."""
-        unit, mean = self._unit_and_mean()
-        scale = check_scale(self.scale)
-        mu, *variances = self._walk(
-            X, 3, lambda x: torch.stack(self.model_.parts(x, scale))
+    def _recipe(self) -> LastLayerRecipe:
+        """How the posterior is made in ``fit``."""
+        return LastLayerRecipe(
+            self.last_layer,
+            self.prior_precision,
+            float(self.variance_floor),
+            self.bias_in_posterior,
         )
-        return mu * unit + mean, variances[0] * unit**2, variances[1] * unit**2
 
-    def _unit_and_mean(self) -> tuple[float, float]:
-        """Standard deviation and mean of the training targets."""
-        check_is_fitted(self, "model_")
-        return float(self.scaler_y_.scale_[0]), float(self.scaler_y_.mean_[0])
+    def _set_sums(self, sums: LastLayerSums) -> None:
+        """Posteriors from other sums; λ, unless it is a number, and weights stay."""
+        value = self.prior_precision
+        recipe = replace(
+            self._recipe(),
+            prior_precision=self.prior_precision_ if isinstance(value, str) else value,
+            member_weight=self.model_.member_weight,
+        )
+        network = self.network_
+        self.model_ = make_model(
+            sums,
+            network.trained_weights(),
+            recipe,
+            network.members_by_view(),
+            Units(),
+        )
+        self.sums_ = sums
 
-    def _walk(
-        self, X: ArrayLike, n_results: int, function: Callable[[Tensor], Tensor]
-    ) -> Array:  # (n_results, n)
-        """Apply a function to the rows, as many at a time as fit into the cache."""
+    @torch.no_grad()
+    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
+        """Sums over some rows for all members, in standardised units."""
+        batches = batches_of(
+            X,
+            y,
+            sample_weight,
+            size=rows_of_ensemble(self.network_),
+            need_y=True,
+            check=partial(_with_names_of_fit, self),
+        )
+        parts = (self._summed(b.x.numpy(), b.target, b.row_weight) for b in batches)
+        sums = last_layer_sums(
+            parts, self.hessian_structure, self.sums_.network, fraction=0.0
+        )
+        if sums is None:
+            raise ValueError("Got X without rows, but expected at least one.")
+        return sums
+
+    def _summed(self, X: Array, y: Tensor, weight: Tensor) -> SummedRows:
+        """Features of some rows, and what is summed beside them."""
+        if X.ndim != 2 or X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"Got X of shape {X.shape}, but expected (n, {self.n_features_in_}), "
+                "as in fit."
+            )
+        if not np.isfinite(X).all():
+            raise ValueError("Got X with NaN or infinity. Leave these rows out.")
+        target = self._scaled_target(y.numpy())
+        by_member = weight.expand(self.network_.n_members, -1)
+        rows = feature_rows(self.network_, self._scaled(X), target, by_member)
+        return SummedRows(rows, target, residuals_of_mean(self.model_, rows), weight)
+
+    def _target_units(self) -> Units:
+        """Mean and standard deviation of the training targets."""
+        return Units(float(self.scaler_y_.mean_[0]), float(self.scaler_y_.scale_[0]))
+
+    @torch.no_grad()
+    def _predict_in_chunks(self, X: Array) -> Iterator[Features]:
+        size = rows_of_ensemble(self.network_)
+        for start in range(0, len(X), size):
+            yield self.network_(self._scaled(X[start : start + size]))
+
+    def _features(self, X: ArrayLike) -> Iterator[Features]:
+        """As many rows at a time as fit into the cache."""
         X_ = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        out = np.empty((n_results, len(X_)))
-        size = rows_per_batch(self.model_.network)
-        for start in range(0, len(X_), size):
-            part = slice(start, start + size)
-            out[:, part] = function(self._scaled(X_[part])).numpy()
-        return out
+        return self._predict_in_chunks(X_)
+
+
+def _with_names_of_fit(estimator: ClapsRegressor, X: Any) -> Any:
+    """X, its columns and their names checked as ``predict`` does."""
+    if isinstance(X, Tensor):
+        return X
+    return validate_data(
+        estimator, X, reset=False, dtype="numeric", ensure_min_samples=0
+    )
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:
+    """A fitted regressor from a file."""
+    refuse_parts(context, "ClapsRegressor")
+    estimator = ClapsRegressor(**values["params"])
+    set_fitted(estimator, values["fitted"])
+    for name, n in (("scaler_X_", estimator.n_features_in_), ("scaler_y_", 1)):
+        found = getattr(estimator, name).n_features_in_
+        if found != n or estimator.network_.encoding.n_raw != estimator.n_features_in_:
+            raise FileFormatError(
+                f"Got a {name} for {found} columns, but expected {n}, as the network "
+                f"has {estimator.network_.encoding.n_raw}."
+            )
+    return estimator
+
+
+FILE_FORMAT = stored  # imported for what it registers
+register(
+    ClapsRegressor, "regressor", estimator_to_fields, _from_fields, ("params", "fitted")
+)

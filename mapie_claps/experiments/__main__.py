@@ -88,7 +88,7 @@ def _positive(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = parser().parse_args(arguments)
-    if not _mapie.HAS_STD_ROAD:
+    if not _mapie.MAPIE_PASSES_STD:
         sys.stderr.write("The experiments need MAPIE 1.5 or later.\n")
         return 2
     options = Options(args.data, args.smoke)

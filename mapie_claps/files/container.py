@@ -13,7 +13,7 @@ from torch import Tensor
 from ..exceptions import FileFormatError
 
 FORMAT = "mapie_claps"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KEYS = {"format", "format_version", "config", "config_sha256", "tensors_sha256"}
 
 
@@ -29,8 +29,8 @@ def write(path: Path, config: str, tensors: dict[str, Tensor]) -> None:
     _write_atomically(path, import_safetensors().torch.save(tensors, metadata))
 
 
-def read(path: Path) -> tuple[str, dict[str, Tensor]]:
-    """Configuration and tensors, hashes checked; safetensors checks offsets."""
+def read(path: Path) -> tuple[int, str, dict[str, Tensor]]:
+    """Version, configuration and tensors; hashes and offsets are checked."""
     with path.open("rb") as raw:
         start = raw.read(9)  # length of the header, then its first character
     if start[8:] != b"{":
@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[str, dict[str, Tensor]]:
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     if hash_tensors(tensors) != metadata["tensors_sha256"]:
         raise FileFormatError("Got tensors that do not match their hash.")
-    return metadata["config"], tensors
+    return int(metadata["format_version"]), metadata["config"], tensors
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
@@ -66,9 +66,9 @@ def _check_metadata(metadata: dict[str, str]) -> None:
         raise FileFormatError("Got a configuration that does not match its hash.")
 
 
-def hash_tensors(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
-    digest = hashlib.sha256()
+def hash_tensors(tensors: dict[str, Tensor], text: str = "") -> str:
+    """SHA-256 over a text, then names, types, shapes and bytes by order of names."""
+    digest = hashlib.sha256(text.encode())
     described = describe(tensors)
     for name in sorted(tensors):
         digest.update(f"{name}:{described[name]};".encode())
@@ -91,6 +91,11 @@ def _write_atomically(path: Path, content: bytes) -> None:
     A link stays a link, and a file that is replaced hands on its permissions.
     """
     path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise ValueError(
+            f"Got path={str(path)!r}, which exists and is no regular file (a folder, a "
+            "pipe or a device). Choose the name of a file to write or replace."
+        )
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:  # permissions as the umask has them

@@ -1,10 +1,58 @@
-"""``save`` and ``load`` as methods."""
+"""``save`` and ``load`` as methods, and the functions behind them."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor, nn
+
+from ..exceptions import FileFormatError
+from .codec import Context, Decoder, Encoder, WrongPartError
+from .container import import_safetensors, read, write
+from .migrations import migrate
+
+
+def save_object(value: Any, path: str | os.PathLike[str]) -> None:
+    """Write an object of a registered class."""
+    encoder = Encoder()
+    config = json.dumps(encoder.encode(value, ""))
+    write(Path(path), config, encoder.tensors)
+
+
+def load_object(path: str | os.PathLike[str], context: Context) -> Any:
+    """Read what ``save_object`` wrote, by this or an earlier version."""
+    path = Path(path)
+    with _as_file_error(path):
+        version, text, tensors = read(path)
+        config, tensors = migrate(version, json.loads(text), tensors)
+        return Decoder(tensors, context).decode(config)
+
+
+@contextmanager
+def _as_file_error(path: Path) -> Iterator[None]:
+    """Name the file in every error that its content causes."""
+    damage = (
+        FileFormatError,
+        import_safetensors().SafetensorError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        RecursionError,
+    )
+    try:
+        yield
+    except WrongPartError:
+        raise
+    except damage as error:
+        ours = isinstance(error, FileFormatError)
+        what = str(error) if ours else f"{type(error).__name__}: {error}"
+        raise FileFormatError(f"Cannot load {str(path)!r}. {what}") from error
 
 
 class SaveMixin:
@@ -18,9 +66,7 @@ class SaveMixin:
         path : path-like
             File to write or replace; see :func:`mapie_claps.save`.
         """
-        from .persistence import save
-
-        save(self, path)  # type: ignore[arg-type]
+        save_object(self, path)
 
     @classmethod
     def load(
@@ -45,10 +91,7 @@ class SaveMixin:
         estimator
             The fitted estimator.
         """
-        from ..exceptions import FileFormatError
-        from .persistence import load
-
-        estimator: Any = load(path, network, noise_variance)
+        estimator: Any = load_object(path, Context(network, noise_variance))
         if not isinstance(estimator, cls):
             raise FileFormatError(
                 f"Got a file with a {type(estimator).__name__}, but expected a "

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import check_number, raise_for
-from . import _host
+from . import mapie_metrics
 
 Array = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def coverage(y: ArrayLike, y_interval: ArrayLike) -> Array:
     array([0.5])
     """
     y_, bounds = _check(y, y_interval)
-    return _host.coverage(y_, _with_finite_stand_ins(y_, bounds))
+    return mapie_metrics.coverage(y_, _with_finite_stand_ins(y_, bounds))
 
 
 def mean_width(y_interval: ArrayLike) -> Array:
@@ -60,7 +60,7 @@ def mean_width(y_interval: ArrayLike) -> Array:
     finite = _finite_levels(bounds)
     widths = np.full(bounds.shape[2], np.inf)
     if finite.any():
-        widths[finite] = _host.mean_width(bounds[:, :, finite])
+        widths[finite] = mapie_metrics.mean_width(bounds[:, :, finite])
     return widths
 
 
@@ -93,13 +93,10 @@ def interval_score(
     """
     y_, bounds = _check(y, y_interval)
     levels = _levels(confidence_level, bounds.shape[2])
-    finite = _finite_levels(bounds)
-    return np.array(
-        [
-            _host.interval_score(y_, bounds[:, :, [j]], level) if finite[j] else np.inf
-            for j, level in enumerate(levels)
-        ]
-    )
+    scores = np.full(len(levels), np.inf)
+    for j in np.flatnonzero(_finite_levels(bounds)):
+        scores[j] = mapie_metrics.interval_score(y_, bounds[:, :, [j]], levels[j])
+    return scores
 
 
 def coverage_error(
@@ -343,11 +340,11 @@ def _size_stratified(y: Array, bounds: Array, num_bins: int) -> float:
     y, bounds = y / width, bounds / width
     if len(np.unique(np.round(bounds[:, 1, 0] - bounds[:, 0, 0], 5))) <= num_bins:
         return math.nan
-    return _host.size_stratified(y, bounds, num_bins)
+    return mapie_metrics.size_stratified(y, bounds, num_bins)
 
 
 def _coverage_width(y: Array, bounds: Array, eta: float, level: float) -> float:
     """MAPIE's coverage_width_based of one level."""
     if not np.isfinite(bounds).all():
         return -math.inf
-    return _host.coverage_width(y, bounds[:, 0, 0], bounds[:, 1, 0], eta, level)
+    return mapie_metrics.coverage_width(y, bounds[:, 0, 0], bounds[:, 1, 0], eta, level)

@@ -10,7 +10,7 @@ from torch.nn.functional import gaussian_nll_loss, mse_loss
 
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import TrainingDivergedError
-from .batches import Batch, batches_of, can_be_walked_again
+from .batches import Batch, batches_of, is_reiterable
 from .own import NOISE_OUTPUTS, cast_inputs, split_output
 
 __all__ = ["train_on_batches"]
@@ -79,7 +79,7 @@ def train_on_batches(
     ):
         check_number(name, value, low=0, hint="Use the default if unsure.")
     check_choice("noise_output", noise_output, NOISE_OUTPUTS, "Use 'variance'.")
-    if n_epochs > 1 and not can_be_walked_again(batches):
+    if n_epochs > 1 and not is_reiterable(batches):
         raise ValueError(
             f"Got n_epochs={n_epochs} and an iterator that can be walked once. Pass a "
             "DataLoader, a list or another iterable that starts again."

@@ -5,13 +5,42 @@ a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader
+
+T = TypeVar("T")
+KEPT_ELEMENTS = 2**24
+
+
+class KeptBatches(Generic[T]):
+    """Batches that can be iterated again: few are kept, many are computed again."""
+
+    def __init__(
+        self, compute: Callable[[], Iterable[T]], n_elements: Callable[[T], int]
+    ) -> None:
+        self.compute, self.n_elements = compute, n_elements
+        self._kept: list[T] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[T] = []
+        elements = 0
+        for batch in self.compute():
+            yield batch
+            elements += self.n_elements(batch)
+            if elements <= KEPT_ELEMENTS:
+                kept.append(batch)
+            else:
+                kept.clear()
+        if elements <= KEPT_ELEMENTS:
+            self._kept = kept
 
 
 class Batch(NamedTuple):
@@ -48,7 +77,7 @@ def is_batches(X: Any) -> bool:
     return isinstance(X, Iterable) and not any(hasattr(X, a) for a in arrays)
 
 
-def can_be_walked_again(X: Any) -> bool:
+def is_reiterable(X: Any) -> bool:
     """Whether a second ``for`` loop sees the rows again."""
     return not isinstance(X, Iterator)
 
@@ -62,7 +91,7 @@ def batches_of(
     need_y: bool = False,
     check: Callable[[Any], Any] = lambda X: X,
 ) -> Iterator[Batch]:
-    """Walk X in batches of at most ``size`` rows.
+    """Go through X in batches of at most ``size`` rows.
 
     ``check`` sees each X as the user gave it, names of columns included.
     """
@@ -190,11 +219,11 @@ def row_keys(x: Tensor, seed: int) -> Tensor:  # (n, ...) → (n,), float64 in [
     return torch.from_numpy((keys >> np.uint64(11)).astype(np.float64) / 2.0**53)
 
 
-def check_can_be_walked_again(X: Any) -> None:
+def check_is_reiterable(X: Any) -> None:
     """Raise if X is an iterator, which is used up after one pass."""
-    if not can_be_walked_again(X):
+    if not is_reiterable(X):
         raise ValueError(
-            "Got an iterator that can be walked once, but fitting a variance head "
+            "Got an iterator that can be used once, but fitting a variance head "
             "takes several passes. Pass a DataLoader, a list or another iterable that "
             "starts again, or a module with a variance head."
         )

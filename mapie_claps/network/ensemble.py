@@ -6,30 +6,17 @@ Everything here lives in standardised units of X and y.
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
-# Training starts near μ = 0 and h² = 1, mean and variance of a standardised target.
-HEAD_GAIN = 0.3
-BIAS_BOUND = 0.1
-SOFTPLUS_IS_ONE = math.log(math.e - 1)
+from ..files.container import hash_tensors
+from .encoding import PiecewiseLinearEncoding
+from .interface import Features
+from .views import VIEW_CLASSES, View, members_per_view
 
-# What a member sees of the encoded inputs: the features and their bins, the features
-# and sines of them with learned frequencies, or the features alone.
-VIEWS = ("bins", "periodic", "raw")
-N_FREQUENCIES = 4  # of each feature
-FREQUENCY_SPREAD = 0.6 * math.pi  # radians per standard deviation of the feature
-
-
-class NetworkOutput(NamedTuple):
-    """What one forward pass gives, for each of the K members."""
-
-    phi: Tensor  # (K, n, d)
-    mu: Tensor  # (K, n)
-    h2: Tensor  # (K, n)
+SMALL_BIAS = 0.1
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -48,38 +35,12 @@ def _silu(x: Tensor) -> Tensor:
     return silu(x, inplace=not torch.is_grad_enabled())
 
 
-class PiecewiseLinearEncoding(nn.Module):
-    """Standardised features, followed by how far each has travelled in its bins.
-
-    The encoding of a feature in a bin is 0 left of the bin, 1 right of it, and linear
-    inside. The raw feature stays beside it: it carries what lies beyond the bins.
-    """
-
-    left: Tensor
-    width: Tensor
-    column: Tensor
-
-    def __init__(self, edges: Sequence[Tensor]) -> None:  # one tensor per column
-        super().__init__()
-        bins = [(j, e[:-1], e[1:] - e[:-1]) for j, e in enumerate(edges)]
-        none = torch.empty(0, dtype=torch.float32)
-        self.register_buffer("left", torch.cat([none, *(left for _, left, _ in bins)]))
-        self.register_buffer("width", torch.cat([none, *(w for _, _, w in bins)]))
-        columns = [torch.full((len(left),), j) for j, left, _ in bins]
-        self.register_buffer("column", torch.cat([none.long(), *columns]))
-        self.n_raw = len(edges)
-        self.n_outputs = len(edges) + len(self.left)
-
-    def forward(self, x: Tensor) -> Tensor:  # (..., p) → (..., p + number of bins)
-        """Encode the last axis."""
-        if len(self.left) == 0:
-            return x
-        position = (x[..., self.column] - self.left) / self.width
-        return torch.cat([x, position.clamp_(0, 1)], dim=-1)
-
-
 class BatchedLinear(nn.Module):
-    """K linear layers, applied to K batches at once."""
+    """K linear layers, applied to K batches at once.
+
+    Initial weights are uniform within ±1/√fan_in, initial biases within ±bias_bound or,
+    if that is None, as the weights, which is torch's way.
+    """
 
     def __init__(
         self,
@@ -88,19 +49,18 @@ class BatchedLinear(nn.Module):
         n_outputs: int,
         generator: torch.Generator,
         *,
-        gain: float = 1.0,
-        n_raw: int | None = None,  # inputs beyond these start with zero weights
+        bias_bound: float | None,
+        n_started: int | None = None,  # inputs beyond these start with zero weights
     ) -> None:
         super().__init__()
-        fan_in = n_inputs if n_raw is None else n_raw
+        fan_in = n_inputs if n_started is None else n_started
         weight = torch.zeros(n_members, n_inputs, n_outputs, dtype=torch.float32)
-        bound = gain / math.sqrt(fan_in)
+        bound = 1.0 / math.sqrt(fan_in)
         weight[:, :fan_in].uniform_(-bound, bound, generator=generator)
         bias = torch.empty(n_members, 1, n_outputs, dtype=torch.float32)
+        bound = bound if bias_bound is None else bias_bound
         self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(
-            bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)
-        )
+        self.bias = nn.Parameter(bias.uniform_(-bound, bound, generator=generator))
 
     def forward(self, x: Tensor) -> Tensor:  # (K, n, n_inputs) → (K, n, n_outputs)
         """Apply layer k to batch k."""
@@ -114,8 +74,8 @@ class FirstLayer(BatchedLinear):
     ``scaling_rate`` times as fast as the weights: it selects features.
     """
 
+    view: View
     factor: nn.Parameter | None
-    frequency: nn.Parameter | None
 
     def __init__(
         self,
@@ -125,73 +85,39 @@ class FirstLayer(BatchedLinear):
         n_outputs: int,
         scaling_rate: float,
         generator: torch.Generator,
+        bias_bound: float | None,
     ) -> None:
-        n_raw = encoding.n_raw
-        n_inputs = {
-            "bins": encoding.n_outputs,
-            "periodic": n_raw * (1 + 2 * N_FREQUENCIES),
-            "raw": n_raw,
-        }[view]
+        seen = VIEW_CLASSES[view](encoding, n_members)
         super().__init__(
             n_members,
-            n_inputs,
+            seen.n_inputs,
             n_outputs,
             generator,
-            n_raw=n_raw if view == "bins" else None,
+            bias_bound=bias_bound,
+            n_started=seen.n_started,
         )
-        self.view, self.n_raw, self.scaling_rate = view, n_raw, scaling_rate
-        self.factor = self.frequency = None
+        seen.reset_parameters(generator)
+        self.view, self.n_members, self.scaling_rate = seen, n_members, scaling_rate
+        self.factor = None
         if scaling_rate:
-            self.factor = nn.Parameter(
-                torch.zeros(n_members, n_inputs, 1, dtype=torch.float32)
-            )
-        if view == "periodic":
-            shape = (n_members, n_raw, N_FREQUENCIES)
-            frequency = torch.empty(shape, dtype=torch.float32)
-            self.frequency = nn.Parameter(
-                frequency.normal_(0.0, FREQUENCY_SPREAD, generator=generator)
-            )
-
-    @property
-    def n_members(self) -> int:
-        """Members that share the view."""
-        return int(self.weight.shape[0])
-
-    @property
-    def n_inputs(self) -> int:
-        """Inputs of each member: the first of the encoding, and perhaps sines."""
-        return int(self.weight.shape[1])
+            shape = (n_members, seen.n_inputs, 1)
+            self.factor = nn.Parameter(torch.zeros(shape, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:  # (n, p) or (k, n, p) → (k, n, n_outputs)
         """Apply the layer of each member to what it sees of encoded inputs."""
-        inputs = self._seen(x if x.ndim == 3 else x.expand(self.n_members, *x.shape))
+        seen = self.view(x if x.ndim == 3 else x.expand(self.n_members, *x.shape))
         if self.factor is None:
-            return _linear(inputs, self.weight, self.bias)
+            return _linear(seen, self.weight, self.bias)
         # On the weights, which are fewer than the inputs.
         scaled = self.weight * (1 + self.scaling_rate * self.factor)
-        return _linear(inputs, scaled, self.bias)
-
-    def _seen(self, x: Tensor) -> Tensor:
-        if self.view == "bins":
-            return x
-        raw = x[..., : self.n_raw]
-        if self.frequency is None:
-            return raw
-        raw = raw.mT  # (k, p, n)
-        angle = (raw.unsqueeze(2) * self.frequency.unsqueeze(-1)).flatten(1, 2)
-        return torch.cat([raw, angle.sin(), angle.cos()], dim=1).mT
-
-
-def dealt_out(n_members: int, n_views: int) -> list[int]:
-    """Members of each view: as equal as can be, the first views first."""
-    return [(n_members + n_views - 1 - i) // n_views for i in range(n_views)]
+        return _linear(seen, scaled, self.bias)
 
 
 class HeteroscedasticNetwork(nn.Module):
     """K members: shared-nothing trunks, each with a mean head and a noise head.
 
     h² = softplus(·) + variance_floor. Encoding, widths and floor are common. The
-    members are dealt out to the views, which differ in the first layer only.
+    members are divided among the views, which differ in the first layer only.
     """
 
     def __init__(
@@ -203,19 +129,26 @@ class HeteroscedasticNetwork(nn.Module):
         generator: torch.Generator,
         views: Sequence[str] = ("bins",),
         scaling_rate: float = 0.0,
+        bias_bound: float | None = SMALL_BIAS,
     ) -> None:
         super().__init__()
+
+        def layer(n_inputs: int, n_outputs: int) -> BatchedLinear:
+            return BatchedLinear(
+                n_members, n_inputs, n_outputs, generator, bias_bound=bias_bound
+            )
+
+        counts = members_per_view(n_members, len(views))
+        width = layer_sizes[0]
         self.encoding = encoding
         self.first = nn.ModuleList(
-            FirstLayer(view, encoding, n, layer_sizes[0], scaling_rate, generator)
-            for view, n in zip(views, dealt_out(n_members, len(views)), strict=True)
+            FirstLayer(view, encoding, n, width, scaling_rate, generator, bias_bound)
+            for view, n in zip(views, counts, strict=True)
             if n
         )
-        self.trunk = nn.ModuleList(
-            BatchedLinear(n_members, a, b, generator) for a, b in pairwise(layer_sizes)
-        )
-        self.mean_head = BatchedLinear(n_members, layer_sizes[-1], 1, generator)
-        self.noise_head = BatchedLinear(n_members, layer_sizes[-1], 1, generator)
+        self.trunk = nn.ModuleList(layer(a, b) for a, b in pairwise(layer_sizes))
+        self.mean_head = layer(layer_sizes[-1], 1)
+        self.noise_head = layer(layer_sizes[-1], 1)
         self.layer_sizes = tuple(layer_sizes)
         self.variance_floor = variance_floor
 
@@ -223,6 +156,16 @@ class HeteroscedasticNetwork(nn.Module):
     def n_members(self) -> int:
         """Number of members K."""
         return int(self.mean_head.weight.shape[0])
+
+    @property
+    def views(self) -> list[str]:
+        """Names of the views that have members."""
+        return [first.view.name for first in self.first]  # type: ignore[union-attr]
+
+    @property
+    def scaling_rate(self) -> float:
+        """Rate at which the factors of the inputs learn."""
+        return float(self.first[0].scaling_rate)  # type: ignore[arg-type]
 
     @property
     def representation_size(self) -> int:
@@ -239,20 +182,16 @@ class HeteroscedasticNetwork(nn.Module):
             phi = _silu(layer(phi))
         return phi
 
-    def noise_variance(self, phi: Tensor) -> Tensor:
-        """h², shape (K, n), from φ."""
+    def outputs(self, phi: Tensor) -> Tensor:
+        """Both linear outputs on φ, (K, 2, n): the mean, and h² before softplus."""
+        return torch.cat([self.mean_head(phi), self.noise_head(phi)], dim=-1).mT
+
+    def forward(self, x: Tensor) -> Features:
+        """φ, μ and h² of all members from one pass over (n, p) or (K, n, p) inputs."""
+        phi = self.features(self.encoding(x))
+        mu = self.mean_head(phi).squeeze(-1)
         raw = self.noise_head(phi).squeeze(-1)
-        return softplus(raw) + self.variance_floor
-
-    def heads(self, phi: Tensor) -> NetworkOutput:
-        """Mean and noise variance on top of the features."""
-        return NetworkOutput(
-            phi, self.mean_head(phi).squeeze(-1), self.noise_variance(phi)
-        )
-
-    def forward(self, x: Tensor) -> NetworkOutput:
-        """All three quantities of all members from one pass over (n, p) inputs."""
-        return self.heads(self.features(self.encoding(x)))
+        return Features(phi, mu, softplus(raw) + self.variance_floor)
 
     def members_by_view(self) -> list[slice]:
         """Which members share each view."""
@@ -267,8 +206,15 @@ class HeteroscedasticNetwork(nn.Module):
         everyone = slice(0, self.n_members)
         return found + [(p, everyone) for m in common for p in m.parameters()]
 
-    def last_layer_weights(self) -> Tensor:
+    def trained_weights(self) -> Tensor:
         """Trained weights of the mean, the bias last, shape (K, d + 1)."""
         head = self.mean_head
         stacked = torch.cat([head.weight, head.bias], dim=1).squeeze(-1)
         return stacked.detach().clone()
+
+    def fingerprint(self) -> str:
+        """Hash of all weights, and of the numbers that are no weights."""
+        views = [(view, self.scaling_rate) for view in self.views]
+        return hash_tensors(
+            dict(self.state_dict()), f"ensemble {views} {self.variance_floor!r}"
+        )

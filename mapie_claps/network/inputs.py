@@ -9,6 +9,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from .._compat import validate_data
+from ..exceptions import FileFormatError
+from ..files.codec import Context, register
 
 Array = NDArray[np.float64]
 SMALLEST_RANGE = 1e-152  # of y: its square must be a number
@@ -89,3 +91,32 @@ def draw_seed(random_state: int | np.random.RandomState | None) -> int:
     if random_state is None:
         return int(np.random.default_rng().integers(2**31))
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+_SCALER_FIELDS = ("mean_", "scale_", "var_", "n_features_in_", "n_samples_seen_")
+
+
+def _scaler_from_fields(values: dict[str, Any], context: Context) -> StandardScaler:
+    scaler = StandardScaler()
+    shape = (values["n_features_in_"],)
+    for name, value in values.items():
+        if name in ("mean_", "scale_", "var_") and (
+            np.shape(value) != shape or not np.isfinite(value).all()
+        ):
+            raise FileFormatError(
+                f"Got a scaler whose {name} has shape {np.shape(value)} or numbers "
+                f"that are not finite, but expected {shape}."
+            )
+        setattr(scaler, name, value)
+    if not (scaler.scale_ > 0).all():
+        raise FileFormatError("Got a scaler with a scale that is not positive.")
+    return scaler
+
+
+register(
+    StandardScaler,
+    "standard scaler",
+    lambda scaler: {name: getattr(scaler, name) for name in _SCALER_FIELDS},
+    _scaler_from_fields,
+    _SCALER_FIELDS,
+)

@@ -1,13 +1,18 @@
 """φ → h²: a variance head for a network that has none, on its frozen features."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._validation import check_some_weight
+from ..files.codec import saved_as
+from ..files.container import hash_tensors
+from .batches import Batch, KeptBatches
+from .interface import Features
+from .own import Backbone
 
 # Added to the squared residuals, in units of the variance of y: a network that passes
 # through its training rows would otherwise have h² = 0.
@@ -23,6 +28,7 @@ class NoiseRows(NamedTuple):
     weight: Tensor  # (n,)
 
 
+@saved_as("noise head")
 @dataclass(frozen=True)
 class NoiseHead:
     """log h² = [φ, 1]ᵀa, held within the range that it takes on the training rows."""
@@ -127,10 +133,57 @@ def _penalised(
         log_h2 = features @ weights
         ratio = r2 * (-log_h2).exp()
         loss += 0.5 * float((weight * (log_h2 + ratio)).sum())
-        slope = features.T @ (0.5 * weight * (1 - ratio))
-        gradient = gradient + standardise @ slope
+        along = features.T @ (0.5 * weight * (1 - ratio))
+        gradient = gradient + standardise @ along
         counted = log_h2[weight > 0]
         if len(counted):
             low = min(low, float(counted.min()))
             high = max(high, float(counted.max()))
     return _Pass(loss, gradient, low, high)
+
+
+@saved_as("own network with its head")
+@dataclass(frozen=True)
+class OwnNetwork:
+    """The copy of a user's network, and the head fitted on it if it has none."""
+
+    backbone: Backbone
+    noise_head: NoiseHead | None = None
+
+    def __call__(self, x: Tensor) -> Features:
+        """φ, μ and h² of some rows, in units of y."""
+        out = self.backbone(x)
+        if self.noise_head is None:
+            return out
+        return out._replace(h2=self.noise_head.variance(out.phi[0])[None])
+
+    def trained_weights(self) -> Tensor:  # (1, d + 1)
+        """Weights of the mean, the bias last."""
+        return self.backbone.trained_weights()
+
+    def fingerprint(self) -> str:
+        """Hash of the network and of the head."""
+        inner, head = self.backbone.fingerprint(), self.noise_head
+        if head is None:
+            return inner
+        return hash_tensors({"head": head.weights}, f"{inner} {head.low} {head.high}")
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether h² has yet to be fitted."""
+        return self.backbone.noise is None and self.noise_head is None
+
+    def with_head(
+        self, batches: Callable[[], Iterable[Batch]], variance: float, penalty: float
+    ) -> "OwnNetwork":
+        """Fit a variance head; ``batches`` starts a pass over the training rows."""
+        floor = RELATIVE_FLOOR * (variance or 1.0)
+
+        def compute() -> Iterator[NoiseRows]:
+            for batch in batches():
+                out = self.backbone(batch.x)
+                squares = (batch.target - out.mu[0]).square() + floor
+                yield NoiseRows(out.phi[0], squares, batch.row_weight)
+
+        rows = KeptBatches(compute, lambda r: r.phi.numel())
+        return replace(self, noise_head=fit_noise_head(rows, penalty))

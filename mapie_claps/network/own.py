@@ -7,10 +7,15 @@ and hooks.
 import copy
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ..exceptions import FileFormatError
+from ..files.codec import Context, WrongPartError, register
+from ..files.container import describe, hash_tensors
+from .interface import Features
 
 NOISE_OUTPUTS = ("variance", "log_variance", "std")
 # Methods that HeteroscedasticGGN asks for, too.
@@ -19,14 +24,6 @@ NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 Calls = dict[int, list[tuple[Tensor, Tensor]]]
 # Per thread and task: several may use one network at the same time.
 _calls: ContextVar[Calls | None] = ContextVar("_calls", default=None)
-
-
-class BackboneOutput(NamedTuple):
-    """What one forward pass gives, in float64 on the CPU."""
-
-    phi: Tensor  # (n, d)
-    mu: Tensor  # (n,)
-    h2: Tensor  # (n,); NaN if the network has no variance head
 
 
 def _record(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -77,14 +74,24 @@ class Backbone:
             )
         return layer
 
-    def trained_weights(self) -> Tensor:  # (d + 1,)
+    def trained_weights(self) -> Tensor:  # (1, d + 1)
         """Weights of the mean in float64, the bias last; 0 for a layer without bias."""
         layer, j = self.last_layer, self.column
         bias = layer.weight.new_zeros(1) if layer.bias is None else layer.bias[j, None]
-        return torch.cat([layer.weight[j], bias]).detach().cpu().double()
+        return torch.cat([layer.weight[j], bias]).detach().cpu().double()[None]
 
-    def __call__(self, x: Tensor) -> BackboneOutput:
-        """Run the network on one batch."""
+    def fingerprint(self) -> str:
+        """Hash of all weights; of a noise that is a callable only its name."""
+        noise = self.noise
+        if isinstance(noise, nn.Module):
+            noise = hash_tensors(_weights(noise))
+        elif callable(noise):
+            noise = getattr(noise, "__qualname__", type(noise).__name__)
+        place = (self.last_layer_name, self.column, noise, self.noise_output)
+        return hash_tensors(_weights(self.network), f"own {place}")
+
+    def __call__(self, x: Tensor) -> Features:
+        """φ, μ and h² of one batch in float64 on the CPU; h² is NaN without a head."""
         x = cast_inputs(self.network, x)
         output, calls = run(self.network, x)
         mean, second = split_output(output, len(x))
@@ -99,7 +106,7 @@ class Backbone:
             h2 = torch.full_like(mu, torch.nan)
         else:
             h2 = self._noise(x, phi, second, calls)
-        return BackboneOutput(features, mu, h2)
+        return Features(features[None], mu[None], h2[None])
 
     def _watched(self) -> list[nn.Module]:
         layers: list[nn.Module] = [self.last_layer]
@@ -126,10 +133,10 @@ class Backbone:
         What follows the layer may leave some rows as they are, as a ReLU does. With
         autocast the layer's own type is coarser than those around it: ``eps``.
         """
-        w = self.trained_weights()
+        w = self.trained_weights()[0]
         own = phi @ w[:-1] + w[-1]
         gap = (own - mu).abs_()
-        # |φᵀw + b| is at most Σ|φw| + |b|, which is dearer: asked for where needed.
+        # |φᵀw + b| is at most Σ|φw| + |b|, which costs more: computed where needed.
         doubtful = (gap > eps**0.5 * own.abs_()).nonzero().squeeze(1)
         size = phi[doubtful].abs_() @ w[:-1].abs() + w[-1].abs()
         wrong = gap[doubtful] > eps**0.5 * size
@@ -303,10 +310,30 @@ def wrap(
         if (column := _column_of(mean, calls.get(id(layer), []))) is not None
     }
     name = _choose_layer(last_layer_name, matches, list(layers))
+    _check_rows_alone(network, x, mean)
     column_output = isinstance(output, Tensor) and second is not None
     noise = _choose_noise(network, noise_variance, second is not None, column_output)
     column = matches[name]
     return Backbone(network, name, column, noise, noise_output, precision, device)
+
+
+def _check_rows_alone(network: nn.Module, x: Tensor, mean: Tensor) -> None:
+    """Raise if the output for a row depends on the other rows of its batch.
+
+    Then coverage would depend on how rows are cut into batches.
+    """
+    half = len(x) // 2
+    if not half:
+        return
+    alone = split_output(run(network, cast_inputs(network, x[:half]))[0], half)[0]
+    gap = (alone - mean[:half]).abs().max()
+    if not bool(gap <= torch.finfo(mean.dtype).eps ** 0.5 * mean.abs().max()):
+        raise ValueError(
+            "Got a network whose output for a row depends on the other rows of its "
+            f"batch: {half} rows alone and the same rows among {len(x)} differ by up "
+            f"to {float(gap):.3g}. Give every BatchNorm track_running_stats=True, and "
+            "let attention act within a row, not over rows."
+        )
 
 
 def _column_of(mean: Tensor, seen: list[tuple[Tensor, Tensor]]) -> int | None:
@@ -382,3 +409,80 @@ def _choose_noise(
         f"Got noise_variance={given!r}, but expected None, 'output', 'fit', a callable "
         f"or the name of a submodule: {sorted(names)}."
     )
+
+
+def _weights(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that a state_dict leaves out as well."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def _to_fields(backbone: Backbone) -> dict[str, Any]:
+    """Names of the parts of the user's network, and what tells it from others."""
+    is_callable = callable(backbone.noise)
+    return {
+        "last_layer_name": backbone.last_layer_name,
+        "column": backbone.column,
+        "noise": None if is_callable else backbone.noise,
+        "noise_is_callable": is_callable,
+        "noise_output": backbone.noise_output,
+        "precision": backbone.precision,
+        "device": backbone.device,
+        "weights": describe(_weights(backbone.network)),
+        "weights_sha256": hash_tensors(_weights(backbone.network)),
+    }
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> Backbone:
+    """The network given by the user, if it is the one that was saved."""
+    if context.network is None:
+        raise WrongPartError(
+            "Got network=None, but the file holds a ClapsModule, whose network is "
+            "not stored. Pass load(path, network=...)."
+        )
+    copied = private_copy(context.network, values["precision"], values["device"])
+    _check_network(copied, values["weights"], values["weights_sha256"])
+    noise = values["noise"]
+    if values["noise_is_callable"]:
+        if context.noise_variance is None:
+            raise WrongPartError(
+                "Got noise_variance=None, but the file holds a ClapsModule whose "
+                "noise_variance was a callable, which is not stored. Pass "
+                "load(path, network=..., noise_variance=...)."
+            )
+        noise = context.noise_variance
+    elif context.noise_variance is not None:
+        raise WrongPartError(
+            f"Got noise_variance={context.noise_variance!r}, but the file holds a "
+            "ClapsModule whose noise_variance was no callable. Leave it out, or "
+            "fit again with it."
+        )
+    return Backbone(
+        copied,
+        values["last_layer_name"],
+        values["column"],
+        noise,
+        values["noise_output"],
+        values["precision"],
+        values["device"],
+    )
+
+
+def _check_network(network: nn.Module, described: dict[str, str], digest: str) -> None:
+    """Raise unless the network is the one that was saved."""
+    found = describe(_weights(network))
+    for name in sorted(described.keys() | found.keys()):
+        if described.get(name) != found.get(name):
+            raise FileFormatError(
+                f"Got a network whose {name!r} is {found.get(name, 'missing')}, but "
+                f"the file was saved with {described.get(name, 'no such tensor')} "
+                "(after the cast to the precision in use). Pass the network that the "
+                "estimator was fitted with."
+            )
+    if hash_tensors(_weights(network)) != digest:
+        raise FileFormatError(
+            "Got a network of the right shape with other weights than those the "
+            "estimator was fitted with. Load its weights first, or fit again."
+        )
+
+
+register(Backbone, "own network", _to_fields, _from_fields)

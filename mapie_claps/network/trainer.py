@@ -1,9 +1,7 @@
 """φ, μ, h²: maximum likelihood for all members at once. Knows nothing of sklearn."""
 
 import math
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -11,12 +9,11 @@ from torch import Tensor
 
 from ..exceptions import TrainingDivergedError
 from .ensemble import HeteroscedasticNetwork
-from .gradient import Backpropagation, FlatParameters
-
-# Multiply-adds of one training step below which a second thread costs more than it
-# brings: on two shared cores, steps of 1e7 were tens of times slower with two threads.
-THREADING_PAYS_FROM = 5e8
-MAX_GRADIENT_NORM = 5.0
+from .gradient import FlatParameters, LossAndGradient
+from .hold_out import Rows
+from .losses import Loss
+from .optimizer import adamw
+from .threads import threads_for
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,9 @@ class TrainingConfig:
     learning_rate: float
     weight_decay: float
     schedule: str  # "cosine" or "constant"
-    beta: float  # β-NLL: 0 is the Gaussian likelihood, 1 weights the mean as MSE does
+    loss: Loss
     dropout: float
+    max_gradient_norm: float | None  # of each member; None: gradients as they are
     patience: int | None  # evaluations without a better member
     n_evaluations: int
     tol: float | None
@@ -43,61 +41,7 @@ class TrainingResult:
     n_iter: int = 0
     loss_curve: list[float] = field(default_factory=list)
     validation_curve: list[float] = field(default_factory=list)
-    settled: bool = True
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Row numbers that each member trains on, and those it holds out."""
-
-    fit: Tensor  # (K, n_fit)
-    held_out: Tensor  # (K, n_held_out), n_held_out may be 0
-
-
-def split_rows(
-    n: int, n_held_out: int, n_members: int, generator: torch.Generator
-) -> Rows:
-    """Hold out another block of one permutation for each member."""
-    order = torch.randperm(n, generator=generator)
-    shifted = torch.stack([order.roll(-k * n_held_out) for k in range(n_members)])
-    return Rows(shifted[:, n_held_out:], shifted[:, :n_held_out])
-
-
-def gaussian_nll(y: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
-    """½[log v + (y − μ)²/v], without the constant."""
-    return 0.5 * (variance.log() + (y - mu).square() / variance)
-
-
-class _OneThread:
-    """One intra-op thread while anybody is inside; the setting of before comes back.
-
-    torch keeps the number for the process as well as for each thread. Fits that
-    overlap in several threads would each bring back what they found, which for the
-    later ones is the 1 of the first: the number found by the first counts for all.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 1
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._before = torch.get_num_threads()
-            self._inside += 1
-            torch.set_num_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            torch.set_num_threads(self._before)
-
-
-_one_thread = _OneThread()
-
-
-def threads_for(multiply_adds: float) -> AbstractContextManager[None]:
-    """One intra-op thread for small steps; the caller's setting comes back."""
-    return _one_thread if multiply_adds < THREADING_PAYS_FROM else nullcontext()
+    converged: bool = True
 
 
 def _step_multiply_adds(network: HeteroscedasticNetwork, batch_size: int) -> float:
@@ -131,35 +75,6 @@ def train(
         ).run()
 
 
-class _AdamW:
-    """torch's fused AdamW, without what ``torch.optim`` wraps around it.
-
-    The wrappers ask for devices, hooks and graphs in every step, which takes longer
-    than the step itself for one small network.
-    """
-
-    def __init__(self, weights: Tensor, gradient: Tensor, weight_decay: float) -> None:
-        first, second = torch.zeros_like(weights), torch.zeros_like(weights)
-        largest: list[Tensor] = []  # of AMSGrad, which is off
-        self._taken = torch.zeros((), dtype=torch.float32, device=weights.device)
-        self._state = [weights], [gradient], [first], [second], largest, [self._taken]
-        self._weight_decay = weight_decay
-
-    def step(self, learning_rate: float) -> None:
-        """Change the weights in place; other constants are torch's defaults."""
-        self._taken += 1
-        torch._fused_adamw_(
-            *self._state,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=learning_rate,
-            weight_decay=self._weight_decay,
-            eps=1e-8,
-            maximize=False,
-        )
-
-
 class _Trainer:
     """State of one run of training."""
 
@@ -178,12 +93,10 @@ class _Trainer:
         self.device = X.device
         self.batch_size = min(config.batch_size, rows.fit.shape[1])
         self.flat = FlatParameters(network)
-        self.both_passes = Backpropagation(
-            network, self.flat, self.batch_size, config.beta
+        self.loss_and_gradient = LossAndGradient(
+            network, self.flat, self.batch_size, config.loss
         )
-        self.optimizer = _AdamW(
-            self.flat.weights, self.flat.gradient, config.weight_decay
-        )
+        self.optimizer = adamw(self.flat.weights, self.flat.grad, config.weight_decay)
         self.result = TrainingResult()
         self.best = torch.full((network.n_members,), math.inf, device=self.device)
         self.parameters = self.flat.of_members
@@ -205,7 +118,7 @@ class _Trainer:
             if config.patience is not None and waited >= config.patience:
                 break
         self.result.n_iter = step
-        self.result.settled = self._settled()
+        self.result.converged = self._converged()
         if self.rows.held_out.shape[1]:
             self._restore_best()
         self.flat.release()
@@ -233,9 +146,9 @@ class _Trainer:
 
     def _step(self, step: int, batch: Tensor) -> Tensor:
         """One step of the optimiser; returns the loss of each member."""
-        self.both_passes.take(self.X, self.y, batch)
+        self.loss_and_gradient.take(self.X, self.y, batch)
         weight = None if self.weight is None else self.weight[batch]
-        loss = self.both_passes(weight, self._dropout_masks())
+        loss = self.loss_and_gradient(weight, self._dropout_masks())
         self._clip_gradients()
         self.optimizer.step(self._learning_rate(step))
         return loss
@@ -270,16 +183,19 @@ class _Trainer:
 
     def _clip_gradients(self) -> None:
         """Scale the gradient of each member to a norm of at most the limit."""
+        limit = self.config.max_gradient_norm
+        if limit is None:
+            return
         # No member's norm exceeds that of all: in most steps one product settles it.
-        whole = self.flat.gradient
-        if float(whole @ whole) < 0.99 * MAX_GRADIENT_NORM**2:
+        whole = self.flat.grad
+        if float(whole @ whole) < 0.99 * limit**2:
             return
         squares = torch.zeros(self.network.n_members, device=self.device)
-        for g, members in self.flat.gradients:
+        for g, members in self.flat.grads:
             squares[members] += g.square().sum((1, 2))
-        factor = (MAX_GRADIENT_NORM / squares.sqrt()).clamp_(max=1.0)
+        factor = (limit / squares.sqrt()).clamp_(max=1.0)
         if bool((factor < 1).any()):
-            for g, members in self.flat.gradients:
+            for g, members in self.flat.grads:
                 g.mul_(factor[members].view(-1, 1, 1))
 
     def _evaluate(self, step: int, training_loss: float) -> bool:
@@ -314,21 +230,21 @@ class _Trainer:
         return bool(better.any())
 
     def _held_out_loss(self) -> Tensor:
-        """Held-out likelihood of each member; zero where nothing is held out."""
+        """Held-out loss of each member; zero where nothing is held out."""
         held_out = self.rows.held_out
         if held_out.shape[1] == 0:
             return torch.zeros(self.network.n_members, device=self.device)
-        out = self.network.heads(self.network.features(self.X[held_out]))
-        nll = gaussian_nll(self.y[held_out], out.mu, out.h2)
+        out = self.network.outputs(self.network.features(self.X[held_out]))
+        loss = self.config.loss.by_row(out, self.y[held_out])
         if self.weight is not None:
-            nll *= self.weight[held_out]
-        return nll.mean(dim=1)
+            loss *= self.weight[held_out]
+        return loss.mean(dim=1)
 
     def _restore_best(self) -> None:
         for kept, (p, _) in zip(self.best_parameters, self.parameters, strict=True):
             p.copy_(kept)
 
-    def _settled(self) -> bool:
+    def _converged(self) -> bool:
         """Whether the last tenth brought at most a share ``tol`` of the whole gain."""
         tol = self.config.tol
         curve = self.result.validation_curve or self.result.loss_curve

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from ..conformal.mapie import split_pipeline
+from ..conformal.parts import parts_of
 from ._display import Display
 from ._style import ALEATORIC, EPISTEMIC, Array
 
@@ -88,9 +88,8 @@ class ContractionDisplay(Display):
         parts = []
         for size in sizes:
             fitted = clone(estimator).fit(X[:size], y[:size])  # type: ignore[index]
-            last, seen = split_pipeline(fitted, X_test)
-            variance = last.predict_variance(seen)
-            parts.append((variance.aleatoric.mean(), variance.epistemic.mean()))
+            found = parts_of(fitted, X_test)
+            parts.append((found.aleatoric.mean(), found.epistemic.mean()))
         aleatoric, epistemic = np.array(parts).T
         return cls.from_predictions(sizes, aleatoric, epistemic, ax=ax)
 

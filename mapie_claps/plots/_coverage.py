@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import metrics
+from ..conformal.explanation import Explanation
 from ..reasons.coverage import coverage_limits, group_columns
-from ..reasons.explanation import Explanation, explain
+from ..reasons.explain import explain
 from ._display import Display, check_level, column_of, draw_coverage
 from ._style import ALEATORIC, EPISTEMIC, NOMINAL, Array
 
@@ -28,6 +29,8 @@ class CoverageDisplay(Display):
         Mean parts of the width.
     confidence_level : float
         Nominal level.
+    xlabel : str, default="group"
+        What the groups are.
 
     Attributes
     ----------
@@ -62,6 +65,7 @@ class CoverageDisplay(Display):
         aleatoric_width: Array,
         epistemic_width: Array,
         confidence_level: float,
+        xlabel: str = "group",
     ) -> None:
         self.labels = labels
         self.coverage = coverage
@@ -69,6 +73,7 @@ class CoverageDisplay(Display):
         self.aleatoric_width = aleatoric_width
         self.epistemic_width = epistemic_width
         self.confidence_level = confidence_level
+        self.xlabel = xlabel
 
     @classmethod
     def from_estimator(
@@ -117,10 +122,10 @@ class CoverageDisplay(Display):
             return cls.from_predictions(why, y, groups=groups, level=level, ax=ax)
         name, values = column_of(X, feature)
         labels, bins = _bins(values, n_bins)
-        display = cls.from_predictions(why, y, groups=bins, level=level, ax=ax)
+        display = cls._of_groups(why, y, bins, level)
         display.labels = [labels[int(j)] for j in display.labels]
-        display._label_groups(name)
-        return display
+        display.xlabel = name
+        return display.plot(ax)
 
     @classmethod
     def from_predictions(
@@ -152,7 +157,13 @@ class CoverageDisplay(Display):
         CoverageDisplay
             The display.
         """
-        why, labels = explanation, np.asarray(groups)
+        return cls._of_groups(explanation, y, np.asarray(groups), level).plot(ax)
+
+    @classmethod
+    def _of_groups(
+        cls, why: Explanation, y: ArrayLike, labels: NDArray[Any], level: int
+    ) -> Self:
+        """Coverage and widths by group, not yet drawn."""
         level = check_level(why, level)
         columns = group_columns(why, np.asarray(y), labels, 0.95)
         # The first group is all rows; each group has one entry per level.
@@ -171,7 +182,7 @@ class CoverageDisplay(Display):
             np.array(mean[0]),
             np.array(mean[1]),
             why.confidence_level[level],
-        ).plot(ax)
+        )
 
     def _draw(self, ax: Any) -> None:
         x = np.arange(len(self.labels))
@@ -182,12 +193,9 @@ class CoverageDisplay(Display):
         ax[1].bar(x, lack, bottom=noise, color=EPISTEMIC, label="lack of data", **style)
         ax[1].set_ylabel("mean width")
         ax[1].legend(frameon=False, fontsize=9)
-        self._label_groups("group")
-
-    def _label_groups(self, xlabel: str) -> None:
-        for each in self.ax_:
-            each.set_xticks(np.arange(len(self.labels)), self.labels)
-        self.ax_[1].set_xlabel(xlabel)
+        ax[1].set_xlabel(self.xlabel)
+        for each in ax:
+            each.set_xticks(x, self.labels)
 
 
 def _bins(x: Array, n_bins: int) -> tuple[list[str], NDArray[np.intp]]:

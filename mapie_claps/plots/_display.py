@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ..reasons.explanation import Explanation
+from ..conformal.explanation import Explanation
 from ._style import NOMINAL, Array, new_axes, percent
 
 

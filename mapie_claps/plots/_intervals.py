@@ -5,7 +5,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..reasons.explanation import Explanation, explain
+from ..conformal.explanation import Explanation
+from ..reasons.explain import explain
 from ._display import Display, check_level, column_of
 from ._style import ALEATORIC, EPISTEMIC, ROWS, Array, percent
 

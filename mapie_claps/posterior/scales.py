@@ -1,29 +1,30 @@
-"""Σ → v: networks and posteriors together, in standardised units."""
+"""Σ → v: the four scales, from φ, μ and h² to μ and both parts of the variance."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..network.ensemble import HeteroscedasticNetwork
-from .gaussian import (
-    FeatureBatch,
-    FeatureBatches,
-    LastLayerMoments,
-    LastLayerPosterior,
-    both_moments,
-    feature_batch,
-    held_out_nll,
-    log_marginal_likelihood,
-    make_posterior,
-    minimise_over_prior_precision,
-)
+from ..files.codec import saved_as
+from ..network.hold_out import MIN_ROWS_TO_HOLD_OUT
+from ..network.interface import Features
+from .gaussian import LastLayerPosterior, make_posterior
+from .prior import choose_prior_precision, nll_of_views, weights_of_members
+from .sums import FeatureRows, LastLayerSums
 
-# Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
-# is a third of the weight, worse by 0.5 next to none.
-SHARPNESS = 10.0
 SCALES = ("claps", "aleatoric", "posterior", "constant")
+
+
+class Units(NamedTuple):
+    """Where the targets that a representation speaks of lie, and how far they spread.
+
+    λ and the floor of σ² live in standardised units.
+    """
+
+    centre: float = 0.0
+    unit: float = 1.0
 
 
 class PredictiveParts(NamedTuple):
@@ -34,156 +35,175 @@ class PredictiveParts(NamedTuple):
     epistemic: Tensor  # (n,)
 
 
+@saved_as("last layer")
 @dataclass(frozen=True)
-class PredictiveModel:
-    """All that prediction needs: networks, posteriors, residual variance σ²."""
+class LastLayerModel:
+    """Posteriors of the members' last layers, σ², and the weight of each member.
 
-    network: HeteroscedasticNetwork
+    Posteriors and σ² are standardised; ``centre`` and ``unit`` lead back to the units
+    that the representation speaks.
+    """
+
     posterior: LastLayerPosterior
     homoscedastic: LastLayerPosterior  # W = I/σ², for the "posterior" scale
-    residual_variance: float
+    residual_variance: float  # σ²
     member_weight: Tensor  # (K,), sums to one
+    centre: float = 0.0
+    unit: float = 1.0
 
-    @torch.no_grad()
-    def mu(self, x: Tensor) -> Tensor:  # (n, p) → (n,)
+    def mu(self, out: Features) -> Tensor:  # (n,)
         """Weighted mean over the members."""
-        phi = self.network.features(self.network.encoding(x))
-        return self.member_weight @ self.posterior.mu(phi)
+        return self._mean(self._mu_of_members(out))
 
-    @torch.no_grad()
-    def parts(self, x: Tensor, scale: str) -> PredictiveParts:
-        """μ, aleatoric and epistemic variance from one forward pass over (n, p)."""
-        phi = self.network.features(self.network.encoding(x))
-        mu = self.posterior.mu(phi)
-        mean = self.member_weight @ mu
+    def parts(self, out: Features, scale: str) -> PredictiveParts:
+        """μ, aleatoric and epistemic variance of the rows."""
+        mu = self._mu_of_members(out)
+        mean = self._mean(mu)
         if scale in ("claps", "aleatoric"):
-            aleatoric = self._aleatoric(phi)
+            aleatoric = self._aleatoric(out.h2)
         else:
-            aleatoric = torch.full_like(mean, self.residual_variance)
+            aleatoric = torch.full_like(mean, self.residual_variance * self.unit**2)
         if scale in ("aleatoric", "constant"):
             return PredictiveParts(mean, aleatoric, torch.zeros_like(mean))
         posterior = self.posterior if scale == "claps" else self.homoscedastic
-        spread = self.member_weight @ (mu - mean).square()
-        epistemic = self.member_weight @ posterior.epistemic(phi) + spread
+        epistemic = self._mean(posterior.epistemic(out.phi)) * self.unit**2
+        if len(mu) > 1:
+            epistemic = epistemic + self.member_weight @ (mu - mean).square()
         return PredictiveParts(mean, aleatoric, epistemic)
 
-    def _aleatoric(self, phi: Tensor) -> Tensor:  # (K, n, d) → (n,)
+    def _mu_of_members(self, out: Features) -> Tensor:  # (K, n)
+        """As trained, μ is the representation's own to the last bit."""
+        if self.posterior.last_layer == "trained":
+            return out.mu
+        return self.posterior.mu(out.phi) * self.unit + self.centre
+
+    def _mean(self, by_member: Tensor) -> Tensor:  # (K, n) → (n,)
+        return by_member[0] if len(by_member) == 1 else self.member_weight @ by_member
+
+    def _aleatoric(self, h2: Tensor) -> Tensor:  # (K, n) → (n,)
         """Weighted geometric mean of h²: one member that errs high does not rule."""
-        h2 = self.network.noise_variance(phi)
         return h2[0] if len(h2) == 1 else (self.member_weight @ h2.log()).exp()
 
-    def with_prior_precision(self, value: float) -> "PredictiveModel":
-        """The same networks under another λ."""
-        return replace(
-            self,
-            posterior=self.posterior.with_prior_precision(value),
-            homoscedastic=self.homoscedastic.with_prior_precision(value),
-        )
+    def covariance(self) -> Tensor:
+        """Σ of every member in the units of the representation, (K, d + 1, d + 1)."""
+        return self.posterior.covariance() * self.unit**2
 
 
-def fit_predictive_model(
-    network: HeteroscedasticNetwork,
-    X: Tensor,  # (n, p)
-    y: Tensor,  # (n,)
-    weight: Tensor,  # (n,)
-    held_out_rows: Tensor,  # (K, n_held_out)
-    prior_precision: float | str,
-    last_layer: str,
-    structure: str,
-) -> PredictiveModel:
-    """Sums over the training rows, λ, and the posteriors of both likelihoods."""
-    trained, views = network.last_layer_weights(), network.members_by_view()
-    held_out = feature_batch(
-        network, X[held_out_rows], y[held_out_rows], weight[held_out_rows]
-    )
-    by_member = weight.expand(network.n_members, -1)
-    if held_out_rows.shape[1]:
-        by_member = by_member.scatter(1, held_out_rows, 0.0)
-    batches = FeatureBatches(network, X, y, by_member)
-    inner, plain = both_moments(batches, trained, structure)
-    moments = inner
-    if held_out_rows.shape[1]:
-        # Held-out rows were walked above with weight zero: they count once.
-        more = both_moments([held_out], trained, structure)
-        moments = replace(inner + more[0], n_rows=len(X))
-        plain = replace(plain + more[1], n_rows=len(X))
-    value = _choose_prior_precision(
-        prior_precision,
-        views,
-        inner if prior_precision == "grid" else moments,  # the evidence needs all rows
+@dataclass(frozen=True)
+class LastLayerRecipe:
+    """How posteriors are made from sums."""
+
+    last_layer: str
+    prior_precision: float | str
+    variance_floor: float  # of σ², standardised
+    with_bias: bool = True
+    member_weight: Tensor | None = None  # None: by held-out likelihood
+
+
+def make_model(
+    sums: LastLayerSums,
+    trained: Tensor,  # (K, d + 1), in the units of the representation
+    recipe: LastLayerRecipe,
+    views: Sequence[slice],
+    units: Units,
+) -> LastLayerModel:
+    """λ, the weights of the members, and the posteriors of both likelihoods.
+
+    With several members σ² is that of ``sums.residuals``; see ``with_residuals``.
+    """
+    weight = sums.targets.weight
+    trained = standardised_weights(trained, units)
+    held_out = _standardised_rows(sums, units)
+    without = sums.moments.in_units(units.unit, weight)
+    total = sums.with_held_out()
+    moments = without if sums is total else total.moments.in_units(units.unit, weight)
+    value = choose_prior_precision(
+        recipe.prior_precision,
+        without if recipe.prior_precision == "grid" else moments,
         trained,
-        last_layer,
+        recipe.last_layer,
         held_out,
+        views,
     )
-    without_held_out = make_posterior(inner, trained, last_layer, value)
-    nll_of_views = _nll_of_views(views, without_held_out, held_out)
-    member_weight = _member_weight(views, nll_of_views)
-    posterior = make_posterior(moments, trained, last_layer, value)
-    variance = _residual_variance(
-        posterior, member_weight, batches, weight, network.variance_floor
+
+    def posterior_of(sums: object, last_layer: str) -> LastLayerPosterior:
+        return make_posterior(sums, trained, last_layer, value, recipe.with_bias)  # type: ignore[arg-type]
+
+    member_weight = recipe.member_weight
+    if member_weight is None:
+        nll = trained.new_zeros(len(views))
+        if held_out is not None and len(trained) > 1:
+            nll = nll_of_views(
+                posterior_of(without, recipe.last_layer), held_out, views
+            )
+        member_weight = weights_of_members(nll, views)
+    posterior = posterior_of(moments, recipe.last_layer)
+    variance = residual_variance(total, posterior, units.unit, recipe.variance_floor)
+    plain = posterior_of(total.plain / variance, "trained")
+    return LastLayerModel(posterior, plain, variance, member_weight, *units)
+
+
+def with_residuals(
+    model: LastLayerModel, sums: LastLayerSums, recipe: LastLayerRecipe
+) -> LastLayerModel:
+    """The model with σ² from the residuals of its mean, once they are in the sums."""
+    variance = residual_variance(
+        sums, model.posterior, model.unit, recipe.variance_floor
     )
-    homoscedastic = make_posterior(plain / variance, trained, "trained", value)
-    return PredictiveModel(network, posterior, homoscedastic, variance, member_weight)
+    plain = make_posterior(
+        sums.plain / variance,
+        model.posterior.trained,
+        "trained",
+        model.posterior.prior_precision,
+        recipe.with_bias,
+    )
+    return replace(model, residual_variance=variance, homoscedastic=plain)
 
 
-def _nll_of_views(
-    parts: list[slice], posterior: LastLayerPosterior, held_out: FeatureBatch
-) -> Tensor:
-    """Mean held-out NLL of the members of each view; zero where no row is held out."""
-    if held_out.y.shape[1] == 0:
-        return posterior.mean.new_zeros(len(parts))
-    by_member = held_out_nll(posterior, held_out)
-    return torch.stack([by_member[part].mean() for part in parts])
+def residuals_of_mean(model: LastLayerModel, rows: FeatureRows) -> Tensor:  # (n,)
+    """Residuals of the members' mean, from those of the trained means."""
+    residual = rows.residual
+    if model.posterior.last_layer == "ridge":
+        step = (model.posterior.mean - model.posterior.trained) * model.unit
+        weight, bias = step[:, None, :-1], step[:, None, -1:]
+        residual = residual - torch.baddbmm(bias, weight, rows.phi.mT).squeeze(1)
+    return model.member_weight @ residual
 
 
-def _member_weight(parts: list[slice], nll_of_views: Tensor) -> Tensor:
-    """Weights (K,) of the members: equal in a view, by likelihood between views."""
-    sizes = [part.stop - part.start for part in parts]
-    by_member = nll_of_views.repeat_interleave(torch.tensor(sizes))
-    return torch.softmax(-SHARPNESS * by_member, dim=0)
+def standardised_weights(weights: Tensor, units: Units) -> Tensor:
+    """Weights of the last layer for standardised targets."""
+    trained = weights / units.unit
+    trained[:, -1] -= units.centre / units.unit
+    return trained
 
 
-def _choose_prior_precision(
-    prior_precision: float | str,
-    views: list[slice],  # members that share a view
-    moments: LastLayerMoments,
-    trained: Tensor,
-    last_layer: str,
-    held_out: FeatureBatch,
+def _standardised_rows(sums: LastLayerSums, units: Units) -> FeatureRows | None:
+    """Held-out rows in standardised units; None if there are too few to hold out."""
+    if not sums.held_out or sums.n_rows < MIN_ROWS_TO_HOLD_OUT:
+        return None
+    rows = sums.held_out.rows
+    if units.unit == 1.0:
+        return rows
+    return replace(
+        rows, h2=rows.h2 / units.unit**2, residual=rows.residual / units.unit
+    )
+
+
+def residual_variance(
+    sums: LastLayerSums, posterior: LastLayerPosterior, unit: float, floor: float
 ) -> float:
-    """λ as given, by held-out likelihood, or by marginal likelihood."""
-    if not isinstance(prior_precision, str):
-        return float(prior_precision)
+    """Mean squared residual σ² of the mean in use, standardised, at least the floor.
 
-    def posterior(value: float) -> LastLayerPosterior:
-        return make_posterior(moments, trained, last_layer, value)
-
-    if prior_precision == "marglik":
-        return minimise_over_prior_precision(
-            lambda value: -log_marginal_likelihood(posterior(value))
-        )
-    if held_out.y.shape[1] == 0:
-        return 1.0  # too few rows to hold any out: the value of the paper
-
-    def soft_minimum(value: float) -> float:  # λ serves the views that have the weight
-        nll = _nll_of_views(views, posterior(value), held_out)
-        return -float((-SHARPNESS * nll).logsumexp(dim=0))
-
-    return minimise_over_prior_precision(soft_minimum)
-
-
-def _residual_variance(
-    posterior: LastLayerPosterior,
-    member_weight: Tensor,
-    batches: FeatureBatches,
-    weight: Tensor,
-    floor: float,
-) -> float:
-    """Mean squared training residual σ² of the members' mean, at least the floor."""
-    squares, start = 0.0, 0
-    for batch in batches:
-        w = weight[start : start + batch.y.shape[1]]
-        residual = batch.y[0] - member_weight @ posterior.mu(batch.phi)
-        squares += float((w * residual.square()).sum())
-        start += len(w)
-    return max(squares / float(weight.sum()), floor)
+    One member: from the sums, in which a correction of the weights is a quadratic.
+    Several: that of their mean when the rows were summed, which is not in the sums of
+    single members.
+    """
+    weight = sums.targets.weight
+    if len(posterior.mean) > 1:
+        square = sums.residuals.mean_square if sums.residuals.weight else floor
+    elif posterior.last_layer == "trained":
+        square = 2 * float(sums.plain.loss[0]) / weight
+    else:
+        step = (posterior.mean - posterior.trained) * unit
+        square = 2 * float(sums.plain.loss_after(step)[0]) / weight
+    return max(square / unit**2, floor)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import metrics
 from .._validation import check_integer, check_number, raise_for
-from .explanation import Explanation
+from ..conformal.explanation import Explanation
 
 Array = NDArray[np.float64]
 

@@ -18,9 +18,10 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from test_fingerprint import Fingerprinted
 
-from mapie_claps import ClapsScore, conformal_rank, explain
-from mapie_claps.conformal import score as conformity_score
+from mapie_claps import ClapsRegressor, ClapsScore, conformal_rank, explain
+from mapie_claps.conformal import bounds as bounds_module
 
 
 def split(estimator, data, level=0.9, score=None):
@@ -167,7 +168,7 @@ def test_cross_conformal_against_its_definition(method, aggregate, monkeypatch):
         cv=3,
         random_state=0,
     ).fit_conformalize(X, y)
-    monkeypatch.setattr(conformity_score, "BLOCK_ELEMENTS", 4 * 60)
+    monkeypatch.setattr(bounds_module, "BLOCK_ELEMENTS", 4 * 60)
     points, got = mapie.predict_interval(X_test, aggregate_point_predictions=aggregate)
     for j, alpha in enumerate((0.1, 0.3)):
         expected = cross_oracle(mapie, (X, y), X_test, alpha, method)
@@ -229,6 +230,17 @@ def test_a_held_estimator_is_refused_where_mapie_fits_another(data):
         mapie.fit_conformalize(*data[1])
 
 
+def test_one_score_for_two_models(data):
+    """Fingerprints go with the scores, not with the object that computes them."""
+    score, ways = ClapsScore(), []
+    for rows in (slice(75), slice(75, 150)):
+        model = Fingerprinted().fit(data[0][0][rows], data[0][1][rows])
+        mapie = SplitConformalRegressor(model, conformity_score=score, prefit=True)
+        ways.append(mapie.conformalize(*data[1]))
+    for mapie in ways:
+        assert mapie.predict_interval(data[2][0])[1].shape == (120, 2, 1)
+
+
 def test_explain_what_mapie_hides(data):
     X = data[2][0]
     direct = tiny().fit(*data[0])
@@ -267,6 +279,31 @@ def test_explain_cross_conformal_by_the_models_of_the_folds():
     expected = np.mean([m.predict_variance(X).epistemic for m in models], axis=0)
     np.testing.assert_allclose(why.epistemic, expected, rtol=1e-12)
     np.testing.assert_array_equal(why.upper, mapie.predict_interval(X)[1][:, 1])
+
+
+@pytest.mark.parametrize("method", ["plus", "minmax", "base"])
+def test_explain_asks_every_model_that_makes_bounds_once(method, monkeypatch):
+    X, y = heteroscedastic(60)
+    mapie = CrossConformalRegressor(
+        tiny(), conformity_score=ClapsScore(), method=method, cv=3, random_state=0
+    ).fit_conformalize(X, y)
+    _, expected = mapie.predict_interval(X)
+    asked = []
+
+    def predict_parts(model, rows, original=ClapsRegressor.predict_parts):
+        asked.append(id(model))
+        return original(model, rows)
+
+    def refuse(model, rows, **params):
+        raise AssertionError("a second pass")
+
+    monkeypatch.setattr(ClapsRegressor, "predict_parts", predict_parts)
+    monkeypatch.setattr(ClapsRegressor, "predict_variance", refuse)
+    monkeypatch.setattr(ClapsRegressor, "predict", refuse)
+    why = explain(mapie, X)
+    assert len(asked) == len(set(asked)) == (1 if method == "base" else 3)
+    np.testing.assert_array_equal(why.lower, expected[:, 0])
+    np.testing.assert_array_equal(why.upper, expected[:, 1])
 
 
 def test_explain_infinite_bounds(data):

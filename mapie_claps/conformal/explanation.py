@@ -1,0 +1,92 @@
+"""An interval together with the two parts of v that made it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..estimators.variance import PredictiveVariance
+
+__all__ = ["Explanation"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Prediction, interval and the reasons for its width, row by row.
+
+    Parameters
+    ----------
+    prediction : ndarray of shape (n,)
+        Point prediction.
+    lower, upper : ndarray of shape (n, n_levels)
+        Bounds; without columns if what was explained is not calibrated.
+    confidence_level : tuple of float
+        Levels of the bounds.
+    variance : PredictiveVariance
+        Aleatoric and epistemic part of v.
+    scaled : bool, default=True
+        Whether the width is proportional to √v, as ``ClapsScore`` makes it. If it is
+        not, the parts of v are no parts of the width, and ``aleatoric_width`` and
+        ``epistemic_width`` raise a ValueError.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> why = Explanation(
+    ...     np.zeros(1), np.array([[-2.0]]), np.array([[2.0]]), (0.9,),
+    ...     PredictiveVariance(np.array([3.0]), np.array([1.0])))
+    >>> why.width, why.epistemic_width.round(3)
+    (array([[4.]]), array([[0.536]]))
+    """
+
+    prediction: Array
+    lower: Array
+    upper: Array
+    confidence_level: tuple[float, ...]
+    variance: PredictiveVariance
+    scaled: bool = True
+
+    @property
+    def aleatoric(self) -> Array:
+        """Aleatoric variance h²."""
+        return self.variance.aleatoric
+
+    @property
+    def epistemic(self) -> Array:
+        """Epistemic variance."""
+        return self.variance.epistemic
+
+    @property
+    def epistemic_fraction(self) -> Array:
+        """Share of the epistemic part in v."""
+        return self.variance.epistemic_fraction
+
+    @property
+    def width(self) -> Array:
+        """Width of the intervals, shape (n, n_levels)."""
+        return self.upper - self.lower
+
+    @property
+    def aleatoric_width(self) -> Array:
+        """Width that noise alone would need, width · h / √v."""
+        self._check_scaled()
+        return self.width / self.variance.scale_ratio[:, None]
+
+    @property
+    def epistemic_width(self) -> Array:
+        """Width that lack of data adds to it."""
+        self._check_scaled()
+        added = 1 - 1 / self.variance.scale_ratio[:, None]
+        return np.where(added > 0, self.width, 0.0) * added
+
+    def _check_scaled(self) -> None:
+        if not self.scaled:
+            raise ValueError(
+                "Got intervals of a score that does not scale them by the model's "
+                "standard deviation, so their width has no aleatoric and epistemic "
+                "part. Calibrate with ClapsScore, or read aleatoric and epistemic, the "
+                "parts of the variance."
+            )

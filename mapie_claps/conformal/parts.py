@@ -1,0 +1,71 @@
+"""μ and both parts of v of any fitted model, as few passes as the model allows."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+
+from ..estimators.variance import Parts
+
+__all__ = [
+    "check_splits_variance",
+    "check_unchanged",
+    "fingerprint_of",
+    "last_step",
+    "parts_of",
+    "split_pipeline",
+]
+
+
+def split_pipeline(model: Any, X: Any) -> tuple[Any, Any]:
+    """Last step of a fitted pipeline, and X as that step sees it."""
+    if isinstance(model, Pipeline):
+        return model[-1], model[:-1].transform(X) if len(model) > 1 else X
+    return model, X
+
+
+def last_step(model: Any) -> Any:
+    """Last step of a pipeline, or the model itself."""
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
+def fingerprint_of(model: Any) -> str | None:
+    """Fingerprint of a fitted model; None if it offers none."""
+    fingerprint: str | None = getattr(last_step(model), "fingerprint_", None)
+    return fingerprint
+
+
+def check_unchanged(model: Any, calibrated_with: str | None) -> None:
+    """Raise if the model is another one than the scores were computed with.
+
+    Models without ``fingerprint_`` pass.
+    """
+    if calibrated_with is None or fingerprint_of(model) in (None, calibrated_with):
+        return
+    raise ValueError(
+        f"Got a {type(last_step(model)).__name__} that has changed since calibration "
+        "(fitted again, updated, or with another scale or prior_precision), so its "
+        "intervals would not be calibrated. Calibrate again with the estimator as it "
+        "is now, or use a copy.deepcopy of it for changes."
+    )
+
+
+def check_splits_variance(model: Any) -> None:
+    """Raise unless the model splits its variance into two parts."""
+    last = last_step(model)
+    if not hasattr(last, "predict_parts") and not hasattr(last, "predict_variance"):
+        raise TypeError(
+            f"Got a {type(last).__name__}, which does not split its variance. explain "
+            "needs an estimator with predict_variance, such as ClapsRegressor."
+        )
+
+
+def parts_of(model: Any, X: Any) -> Parts:
+    """One pass where the model offers ``predict_parts``, otherwise two."""
+    check_splits_variance(model)
+    last, seen = split_pipeline(model, X)
+    if hasattr(last, "predict_parts"):
+        return Parts(*last.predict_parts(seen))
+    variance = last.predict_variance(seen)
+    mu = np.asarray(last.predict(seen), dtype=np.float64)
+    return Parts(mu, variance.aleatoric, variance.epistemic)

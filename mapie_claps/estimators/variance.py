@@ -1,0 +1,149 @@
+"""What an estimator says of some rows: μ and the two parts of v. NumPy only."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FingerprintedArray", "Parts", "PredictiveVariance", "with_fingerprint"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PredictiveVariance:
+    """Parts of the predictive variance v(x), in squared units of y.
+
+    Parameters
+    ----------
+    aleatoric : ndarray of shape (n,)
+        Noise variance h²(x): what more data would not remove.
+    epistemic : ndarray of shape (n,)
+        Posterior variance φᵀΣφ (and the spread of the members, if there are several):
+        what more data near x would remove.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import PredictiveVariance
+    >>> part = PredictiveVariance(np.array([3.0]), np.array([1.0]))
+    >>> part.total, part.epistemic_fraction
+    (array([4.]), array([0.25]))
+    """
+
+    aleatoric: Array
+    epistemic: Array
+
+    @property
+    def total(self) -> Array:
+        """v(x) = h²(x) + φᵀΣφ."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def epistemic_fraction(self) -> Array:
+        """Share of the epistemic part, φᵀΣφ / v."""
+        return self.epistemic / self.total
+
+    @property
+    def scale_ratio(self) -> Array:
+        """√v / h: by how much the epistemic part widens the scale."""
+        return np.sqrt(self.total / self.aleatoric)
+
+
+class Parts(NamedTuple):
+    """Prediction and both parts of its variance, from one pass through the network.
+
+    Parameters
+    ----------
+    prediction : ndarray of shape (n,)
+        μ(x), in units of y.
+    aleatoric, epistemic : ndarray of shape (n,)
+        Parts of v(x), in squared units of y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.estimators.variance import Parts
+    >>> parts = Parts(np.array([10.0]), np.array([3.0]), np.array([1.0]))
+    >>> parts.std, parts.variance.epistemic_fraction
+    (array([2.]), array([0.25]))
+    """
+
+    prediction: Array
+    aleatoric: Array
+    epistemic: Array
+
+    @property
+    def std(self) -> Array:
+        """√v(x), the local scale."""
+        return np.sqrt(self.aleatoric + self.epistemic)
+
+    @property
+    def variance(self) -> PredictiveVariance:
+        """Both parts without the prediction."""
+        return PredictiveVariance(self.aleatoric, self.epistemic)
+
+
+class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
+    """An array that remembers which fitted model it was computed with.
+
+    Views, copies and pickles remember it too; arithmetic gives ordinary arrays.
+
+    Attributes
+    ----------
+    fingerprint : str or None
+        ``fingerprint_`` of the model.
+    """
+
+    fingerprint: str | None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.fingerprint = getattr(source, "fingerprint", None)
+
+    def __array_wrap__(
+        self, array: Any, context: Any = None, return_scalar: bool = False
+    ) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+    def __reduce__(self) -> Any:
+        rebuild, arguments, values = cast("tuple[Any, ...]", super().__reduce__())
+        return rebuild, arguments, (self.fingerprint, values)
+
+    def __setstate__(self, state: Any) -> None:
+        self.fingerprint, values = state
+        super().__setstate__(values)
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+
+def with_fingerprint(array: Array, fingerprint: str | None) -> Array:
+    """The array, with the fingerprint of its model if there is one.
+
+    Parameters
+    ----------
+    array : ndarray
+        Standard deviations, or scores made from them.
+    fingerprint : str or None
+        ``fingerprint_`` of the model.
+
+    Returns
+    -------
+    ndarray
+        The array itself, or a view that remembers the fingerprint.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.estimators.variance import with_fingerprint
+    >>> std = with_fingerprint(np.ones(2), "a model")
+    >>> std, std.copy().fingerprint
+    (array([1., 1.]), 'a model')
+    """
+    if fingerprint is None:
+        return array
+    view = np.asarray(array).view(FingerprintedArray)
+    view.fingerprint = fingerprint
+    return view

@@ -1,0 +1,253 @@
+"""why → what to do: tables of rows and of groups.
+
+Tables are pandas DataFrames if pandas is installed, else dicts of arrays.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._validation import check_choice, check_integer
+from ..conformal.explanation import Explanation
+from ..conformal.parts import split_pipeline
+from .calibration_range import rows_outside
+from .coverage import group_columns
+from .explain import explain, model_of, variance_of
+
+__all__ = ["diagnose", "rank_rows", "summarise"]
+
+Array = NDArray[np.float64]
+COLLECT, IRREDUCIBLE = "collect data here", "irreducible"
+
+
+def diagnose(
+    mapie_or_estimator: Any,
+    X: ArrayLike,
+    *,
+    X_calibration: ArrayLike | None = None,
+    alpha: float | None = None,
+    **predict_params: Any,
+) -> Any:
+    """Explain every row: prediction, interval, reasons for its width.
+
+    Parameters
+    ----------
+    mapie_or_estimator : object
+        What :func:`~mapie_claps.explain` accepts: a calibrated MAPIE regressor or a
+        fitted estimator.
+    X : array-like of shape (n, p)
+        Inputs.
+    X_calibration : array-like of shape (n_calibration, p), optional
+        Inputs of the calibration rows, which MAPIE does not keep. With them the table
+        says where each row stands among them, and an
+        :class:`~mapie_claps.exceptions.OutsideCalibrationWarning` is given if more
+        rows lie beyond them than exchangeable rows would (exact test, level 0.01 over
+        all columns together).
+    alpha : float or iterable of float, optional
+        Miscoverages, for MAPIE 0.9.
+    **predict_params : dict
+        Passed to MAPIE, for example ``allow_infinite_bounds=True``.
+
+    Returns
+    -------
+    DataFrame or dict of ndarray
+        ``prediction``, ``aleatoric``, ``epistemic`` (variances),
+        ``epistemic_fraction``; for calibrated objects ``lower``, ``upper``, ``width``,
+        ``aleatoric_width`` (what noise alone would need) and ``epistemic_width`` (what
+        lack of data adds), with the level appended (``lower_0.9``) if there are
+        several; with ``X_calibration`` also ``epistemic_quantile`` (share of
+        calibration rows with no larger epistemic variance) and ``outside`` (the row
+        lies beyond all calibration rows in a column or in epistemic variance).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> from mapie_claps.diagnostics import diagnose
+    >>> X = np.linspace(-1, 1, 60)[:, None]
+    >>> model = ClapsRegressor(n_members=2, random_state=0).fit(X, X[:, 0])
+    >>> table = diagnose(model, X, X_calibration=X)
+    >>> float(max(table["epistemic_quantile"])), bool(any(table["outside"]))
+    (1.0, False)
+    """
+    why = explain(mapie_or_estimator, X, alpha=alpha, **predict_params)
+    columns: dict[str, Any] = {**_row_columns(why)}
+    if X_calibration is not None:
+        reference = variance_of(mapie_or_estimator, X_calibration).epistemic
+        model = model_of(mapie_or_estimator)
+        columns["epistemic_quantile"] = _quantiles(why.epistemic, reference)
+        columns["outside"] = rows_outside(
+            _seen_by_model(model, X, why.epistemic),
+            _seen_by_model(model, X_calibration, reference),
+        )
+    return _table(columns, getattr(X, "index", None))
+
+
+def summarise(
+    mapie: Any,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
+    confidence: float = 0.95,
+    alpha: float | None = None,
+    **predict_params: Any,
+) -> Any:
+    """Coverage, width, score and mean parts, over all rows and in each group.
+
+    Parameters
+    ----------
+    mapie : object
+        A calibrated MAPIE regressor, see :func:`~mapie_claps.explain`.
+    X : array-like of shape (n, p)
+        Test inputs.
+    y : array-like of shape (n,)
+        Test targets.
+    groups : array-like of shape (n,), optional
+        Label of the group of each row.
+    confidence : float, default=0.95
+        Level of the binomial interval of the coverage.
+    alpha : float or iterable of float, optional
+        Miscoverages, for MAPIE 0.9.
+    **predict_params : dict
+        Passed to MAPIE.
+
+    Returns
+    -------
+    DataFrame or dict of ndarray
+        One entry per group and level: ``group`` ("all" first), ``confidence_level``,
+        ``n``, ``coverage`` with ``coverage_low`` and ``coverage_high`` (exact binomial
+        interval for these rows, given the calibration), ``width``, ``score`` (interval
+        score), and the means of ``aleatoric``, ``epistemic`` and
+        ``epistemic_fraction``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie.regression import SplitConformalRegressor
+    >>> from mapie_claps import ClapsRegressor, ClapsScore
+    >>> from mapie_claps.diagnostics import summarise
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, (400, 1))
+    >>> y = X[:, 0] + rng.normal(0, 0.1, 400)
+    >>> mapie = SplitConformalRegressor(
+    ...     ClapsRegressor(n_members=2, random_state=0), confidence_level=0.9,
+    ...     conformity_score=ClapsScore(), prefit=False)
+    >>> mapie = mapie.fit(X[:200], y[:200]).conformalize(X[200:300], y[200:300])
+    >>> table = summarise(mapie, X[300:], y[300:], groups=X[300:, 0] > 0)
+    >>> list(table["group"])
+    ['all', False, True]
+    """
+    why = explain(mapie, X, alpha=alpha, **predict_params)
+    if not why.confidence_level:
+        raise TypeError(
+            f"Got a {type(mapie).__name__}, which has no intervals to summarise. Pass "
+            "a calibrated MAPIE regressor, or use diagnose for a fitted estimator."
+        )
+    return _table(group_columns(why, np.asarray(y), groups, confidence))
+
+
+def rank_rows(
+    mapie_or_estimator: Any,
+    X: ArrayLike,
+    *,
+    by: str = "epistemic",
+    n_rows: int = 10,
+    alpha: float | None = None,
+    **predict_params: Any,
+) -> Any:
+    """Rank rows by lack of data ("collect data here") or by noise ("irreducible").
+
+    Parameters
+    ----------
+    mapie_or_estimator : object
+        What :func:`~mapie_claps.explain` accepts.
+    X : array-like of shape (n, p)
+        Candidate inputs; no targets are needed.
+    by : {"epistemic", "epistemic_fraction", "aleatoric"}, default="epistemic"
+        What to rank by, largest first: a part of the variance, or the share of the
+        epistemic part. The share ranks rows by ½ log(v / h²), what one measurement
+        there tells of the weights: of two rows that are equally unknown, the less
+        noisy one comes first.
+    n_rows : int, default=10
+        Number of rows to return; all if there are fewer.
+    alpha : float or iterable of float, optional
+        Miscoverages, for MAPIE 0.9.
+    **predict_params : dict
+        Passed to MAPIE.
+
+    Returns
+    -------
+    DataFrame or dict of ndarray
+        The columns of :func:`diagnose` behind ``row`` (position in X) and ``reason``:
+        "collect data here" if, among the rows of X, the row stands higher in epistemic
+        than in aleatoric variance, else "irreducible".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> from mapie_claps.diagnostics import rank_rows
+    >>> x = np.linspace(-1, 1, 60)
+    >>> model = ClapsRegressor(n_members=2, random_state=0).fit(x[:, None], x)
+    >>> table = rank_rows(model, [[0.0], [40.0]], n_rows=1)
+    >>> int(table["row"][0]), str(table["reason"][0])
+    (1, 'collect data here')
+    """
+    choices = ("epistemic", "epistemic_fraction", "aleatoric")
+    check_choice("by", by, choices, "Rank by one of the parts.")
+    check_integer("n_rows", n_rows, low=1, hint="Use 10.")
+    why = explain(mapie_or_estimator, X, alpha=alpha, **predict_params)
+    order = np.argsort(-getattr(why, by), kind="stable")[:n_rows]
+    lack = _quantiles(why.epistemic, why.epistemic)
+    noise = _quantiles(why.aleatoric, why.aleatoric)
+    # A tie of the standings is broken by the larger part.
+    collect = (lack > noise) | ((lack == noise) & (why.epistemic >= why.aleatoric))
+    columns = {
+        "row": np.arange(len(lack)),
+        "reason": np.where(collect, COLLECT, IRREDUCIBLE),
+        **_row_columns(why),
+    }
+    return _table({name: values[order] for name, values in columns.items()})
+
+
+def _row_columns(why: Explanation) -> dict[str, Array]:
+    """Columns of ``diagnose`` that need no calibration rows."""
+    columns = {"prediction": why.prediction}
+    single = len(why.confidence_level) == 1
+    for j, level in enumerate(why.confidence_level):
+        suffix = "" if single else f"_{level:g}"
+        for name in ("lower", "upper", "width", "aleatoric_width", "epistemic_width"):
+            columns[name + suffix] = getattr(why, name)[:, j]
+    for name in ("aleatoric", "epistemic", "epistemic_fraction"):
+        columns[name] = getattr(why, name)
+    return columns
+
+
+def _quantiles(values: Array, reference: Array) -> Array:
+    """Share of the reference that is not larger, for each value."""
+    below = np.searchsorted(np.sort(reference), values, side="right")
+    shares: Array = below / len(reference)
+    return shares
+
+
+def _seen_by_model(model: Any, X: ArrayLike, epistemic: Array) -> dict[str, Array]:
+    """What is compared with calibration: each input column and epistemic variance."""
+    last, seen = split_pipeline(model, X)
+    names = getattr(last, "feature_names_in_", None)
+    values = np.asarray(seen, dtype=np.float64)
+    values = values.reshape(len(values), -1)
+    each = range(values.shape[1]) if names is None else names
+    columns = {f"column {name}": values[:, j] for j, name in enumerate(each)}
+    return columns | {"epistemic variance": epistemic}
+
+
+def _table(columns: dict[str, Any], index: Any = None) -> Any:
+    """DataFrame, or the columns themselves where pandas is missing."""
+    try:
+        import pandas as pd
+    except ImportError:
+        return columns
+    # Lists have an ``index`` too, which is a method.
+    return pd.DataFrame(columns, index=index if isinstance(index, pd.Index) else None)

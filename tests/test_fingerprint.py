@@ -1,0 +1,153 @@
+"""A model that changed after calibration makes no intervals."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from conftest import heteroscedastic, tiny
+from mapie_api import calibrated_prefit
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mapie_claps import ClapsScore, StreamingConformalRegressor, explain
+from mapie_claps.conformal.mapie import MAPIE_PASSES_STD
+from mapie_claps.estimators.variance import with_fingerprint
+
+X, Y = heteroscedastic(120)
+CHANGED = "has changed since calibration .* Calibrate again"
+
+
+class Fingerprinted(RegressorMixin, BaseEstimator):
+    """A straight line; its fingerprint is its slope and unit."""
+
+    def __init__(self, unit=1.0):
+        self.unit = unit
+
+    def fit(self, X, y):
+        self.n_features_in_ = 3
+        self.slope_ = float(np.asarray(X)[:, 0] @ y)
+        return self
+
+    @property
+    def fingerprint_(self):
+        return f"{self.slope_} {self.unit}"
+
+    def predict(self, X, return_std=False):
+        mu = self.slope_ * np.asarray(X)[:, 0]
+        std = np.full(len(mu), self.unit)
+        return (mu, with_fingerprint(std, self.fingerprint_)) if return_std else mu
+
+
+class Anonymous(Fingerprinted):
+    """The same without a fingerprint."""
+
+    fingerprint_ = None
+
+
+MODELS = [Fingerprinted, lambda: make_pipeline(StandardScaler(), Fingerprinted()), tiny]
+CHANGES = {
+    "refit": lambda last: last.fit(X[60:], Y[60:]),
+    "parameter": lambda last: last.set_params(
+        **({"unit": 2.0} if hasattr(last, "unit") else {"scale": "aleatoric"})
+    ),
+}
+
+
+def last_step(model):
+    return model[-1] if hasattr(model, "steps") else model
+
+
+def in_mapie(held):
+    def calibrated(model):
+        score = ClapsScore(model) if held else ClapsScore()
+        mapie, options = calibrated_prefit(model, score, (X[60:], Y[60:]), 0.9)
+        predict = getattr(mapie, "predict_interval", mapie.predict)
+        return lambda rows: predict(rows, **options)[1]
+
+    return calibrated
+
+
+def streaming(model):
+    conformal = StreamingConformalRegressor(model).conformalize(X[60:], Y[60:])
+    return lambda rows: conformal.predict_interval(rows)[1]
+
+
+WAYS = {"held": in_mapie(True), "streaming": streaming}
+if MAPIE_PASSES_STD:
+    WAYS["asked by MAPIE"] = in_mapie(False)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", MODELS, ids=["line", "pipeline", "regressor"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_changed_is_refused(way, model, change):
+    fitted = model().fit(X[:60], Y[:60])
+    predict = WAYS[way](fitted)
+    before = predict(X[:9])
+    np.testing.assert_array_equal(predict(X[:9]), before)
+    CHANGES[change](last_step(fitted))
+    with pytest.raises(ValueError, match=CHANGED):
+        predict(X[:9])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_change_that_is_taken_back_is_none(way):
+    model = Fingerprinted().fit(X[:60], Y[:60])
+    predict = WAYS[way](model)
+    before = predict(X[:9])
+    model.set_params(unit=3.0).set_params(unit=1.0)
+    np.testing.assert_array_equal(predict(X[:9]), before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_models_without_a_fingerprint_pass(way):
+    model = Anonymous().fit(X[:60], Y[:60])
+    predict = WAYS[way](model)
+    model.set_params(unit=2.0)
+    assert predict(X[:9]).shape == (9, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_copies_know_it_too(duplicate):
+    model = Fingerprinted().fit(X[:60], Y[:60])
+    score = ClapsScore() if MAPIE_PASSES_STD else ClapsScore(model)
+    mapie, options = calibrated_prefit(model, score, (X[60:], Y[60:]), 0.9)
+    other = duplicate(mapie)
+    inner = getattr(other, "_mapie_regressor", other).estimator_.single_estimator_
+    predict = getattr(other, "predict_interval", other.predict)
+    predict(X[:9], **options)
+    inner.set_params(unit=2.0)
+    with pytest.raises(ValueError, match=CHANGED):
+        predict(X[:9], **options)
+
+
+def test_what_else_would_use_the_old_scores_is_refused():
+    model = Fingerprinted().fit(X[:60], Y[:60])
+    conformal = StreamingConformalRegressor(model).conformalize(X[60:], Y[60:])
+    scores = conformal.conformity_scores_
+    model.set_params(unit=2.0)
+    for call in (
+        lambda: conformal.partial_conformalize(X, Y),
+        lambda: next(conformal.iter_intervals(X)),
+        lambda: explain(conformal, X),
+        lambda: conformal.quantiles(),
+    ):
+        with pytest.raises(ValueError, match=CHANGED):
+            call()
+    np.testing.assert_array_equal(conformal.conformity_scores_, scores)
+    again = conformal.conformalize(X[60:], Y[60:])
+    np.testing.assert_allclose(again.conformity_scores_, scores / 2)
+    assert again.predict_interval(X)[1].shape == (120, 2, 1)
+
+
+def test_scores_stay_an_ordinary_array():
+    model = Fingerprinted().fit(X[:60], Y[:60])
+    std = model.predict(X, return_std=True)[1]
+    assert std.fingerprint == std[:5].copy().fingerprint == model.fingerprint_
+    assert type(2 * std) is type(std + std) is type(np.sqrt(std)) is np.ndarray
+    assert type(std.mean()) is type(std[0]) is np.float64
+    assert repr(std[:2]) == "array([1., 1.])"
