@@ -15,15 +15,10 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from mapie_claps.network.target_map import (
-    EPS,
-    Identity,
-    MonotoneSpline,
-    TargetMap,
-    TransformerMap,
-    YeoJohnson,
-    fit_target_map,
-)
+from mapie_claps.network.target_choice import fit_target_map
+from mapie_claps.network.target_curves import MonotoneSpline, YeoJohnson
+from mapie_claps.network.target_map import EPS, Identity, TargetMap
+from mapie_claps.network.target_transformer import TransformerMap
 
 LAWS = {
     "normal": lambda rng, n: rng.normal(size=n),
