@@ -8,7 +8,7 @@ from types import ModuleType
 import mapie_claps
 
 # Commands, described where they are used.
-NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments"}
+NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments", "studies"}
 
 
 def public_modules() -> list[ModuleType]:
@@ -27,7 +27,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def api_page() -> str:
-    """Text of api.rst; a name that stands in two modules is shown in the first."""
+    """Text of api.rst; a name that is in two modules is shown in the first."""
     parts = ["API reference", "=============", ""]
     done: set[int] = set()
     for module in public_modules():

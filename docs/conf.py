@@ -54,8 +54,8 @@ def peers_summary() -> str:
     if file.exists():
         return file.read_text()
     return (
-        "*The tables stand here once `python -m mapie_claps.benchmarks peers` has been "
-        "run and its summary saved as `docs/benchmarks/peers_summary.md`.*"
+        "*The tables will be here once `python -m mapie_claps.benchmarks peers` has "
+        "been run and its summary saved as `docs/benchmarks/peers_summary.md`.*"
     )
 
 

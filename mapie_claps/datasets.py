@@ -177,7 +177,7 @@ def load_dataset(
     A file ``<name>.csv`` (one header line, numbers, target in the last column) in a
     local folder comes first. Without it the table is fetched through scikit-learn:
     California from ``fetch_california_housing``, the others from OpenML, into
-    scikit-learn's data home. Number of rows and columns are checked on both roads.
+    scikit-learn's data home. Number of rows and columns are checked in both cases.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def load_dataset(
 
     Notes
     -----
-    The project's results come from CSV files. The road through OpenML is tested with a
+    The project's results come from CSV files. The download from OpenML is tested with a
     stand-in for the server: table numbers, names and category names were taken from
     public code that uses them, and not run against OpenML itself. A table fetched
     there may have its rows in another order, and ``bike`` holds temperature, humidity

@@ -19,3 +19,7 @@ class FileFormatError(ValueError):
 
 class OutsideCalibrationWarning(UserWarning):
     """Test inputs lie where calibration has seen none; coverage may not hold there."""
+
+
+class CrossedBoundsWarning(UserWarning):
+    """Intervals have a lower end above their upper end: they hold no value at all."""

@@ -36,12 +36,12 @@ def heteroscedastic(n, seed=0, p=3):
 
 def network_output(model, X):
     """φ with its constant, h² and the trained weights of member 0, in float64."""
-    network = model.model_.network
+    network = model.network_
     with torch.no_grad():
         out = network(model._scaled(np.asarray(X)))
     phi = out.phi[0].numpy()
     phi = np.column_stack([phi, np.ones(len(phi))])
-    return phi, out.h2[0].numpy(), network.last_layer_weights()[0].numpy()
+    return phi, out.h2[0].numpy(), network.trained_weights()[0].numpy()
 
 
 @pytest.fixture(scope="session")

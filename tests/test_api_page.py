@@ -8,8 +8,8 @@ from pathlib import Path
 import mapie_claps
 
 FILE = Path(__file__).parents[1] / "docs" / "api_page.py"
-# Commands: `python -m mapie_claps.demo` and the like.
-COMMANDS = {"benchmarks", "demo", "experiments"}
+# Commands (`python -m mapie_claps.demo` and the like) and the engine below them.
+COMMANDS = {"benchmarks", "demo", "experiments", "studies"}
 
 
 def page_by_module():

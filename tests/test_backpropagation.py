@@ -4,15 +4,21 @@ import copy
 
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import silu, softplus
 
-from mapie_claps.network.ensemble import (
-    VIEWS,
-    HeteroscedasticNetwork,
-    PiecewiseLinearEncoding,
+from mapie_claps.network.encoding import PiecewiseLinearEncoding
+from mapie_claps.network.ensemble import HeteroscedasticNetwork
+from mapie_claps.network.gradient import FlatParameters, LossAndGradient
+from mapie_claps.network.hold_out import Rows
+from mapie_claps.network.losses import (
+    GaussianLoss,
+    PinballLoss,
+    SquaredError,
+    gaussian_nll,
 )
-from mapie_claps.network.gradient import Backpropagation, FlatParameters
-from mapie_claps.network.trainer import Rows, TrainingConfig, gaussian_nll, train
+from mapie_claps.network.optimizer import FusedAdamW, PublicAdamW, adamw
+from mapie_claps.network.trainer import TrainingConfig, train
+from mapie_claps.network.views import VIEW_CLASSES, VIEWS, PeriodicView, ViewSteps
 
 EDGES = [
     torch.tensor([-1.0, 0.0, 2.0]),
@@ -46,8 +52,9 @@ def loss_by_autograd(made, x, y, weight, masks, beta):
     phi = silu(torch.cat([layer(x[members]) for layer, members in first]))
     for i, layer in enumerate(made.trunk):
         phi = silu(layer(phi * masks[i] if masks else phi))
-    out = made.heads(phi * masks[-1] if masks else phi)
-    nll = gaussian_nll(y, out.mu, out.h2) * out.h2.detach() ** beta
+    mu, raw = made.outputs(phi * masks[-1] if masks else phi).unbind(1)
+    h2 = softplus(raw) + made.variance_floor
+    nll = gaussian_nll(y, mu, h2) * h2.detach() ** beta
     return (nll if weight is None else nll * weight).mean(dim=1)
 
 
@@ -83,7 +90,7 @@ def test_loss_and_gradient(n_members, views, scaling_rate, beta, weighted, dropo
     gradients = [p.grad.clone() for p in made.parameters()]
 
     parameters = FlatParameters(made)
-    passes = Backpropagation(made, parameters, BATCH, beta)
+    passes = LossAndGradient(made, parameters, BATCH, GaussianLoss(1e-3, beta))
     with torch.no_grad():
         for _ in range(2):  # buffers hold nothing that a second call would see
             passes.inputs.copy_(x)
@@ -103,7 +110,7 @@ def test_flat_parameters_are_the_network():
     for name, value in made.state_dict().items():
         assert torch.equal(value, before[name])
     total = sum(p.numel() for p in made.parameters())
-    assert parameters.weights.shape == parameters.gradient.shape == (total,)
+    assert parameters.weights.shape == parameters.grad.shape == (total,)
     parameters.weights.add_(1.0)
     for name, p in made.named_parameters():
         assert torch.equal(p.data, before[name] + 1.0)
@@ -123,8 +130,9 @@ def test_training_takes_the_steps_of_autograd_and_adamw(n_members):
         learning_rate=3e-3,
         weight_decay=0.1,
         schedule="constant",
-        beta=0.5,
+        loss=GaussianLoss(1e-3, 0.5),
         dropout=0.0,
+        max_gradient_norm=5.0,
         patience=None,
         n_evaluations=3,
         tol=None,
@@ -148,3 +156,63 @@ def test_training_takes_the_steps_of_autograd_and_adamw(n_members):
         optimizer.step()
     for p, q in zip(made.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p.data, q.data, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "loss", [SquaredError(), PinballLoss((0.05, 0.95)), GaussianLoss(1e-3, 0.5)]
+)
+def test_losses_against_autograd(loss, weighted):
+    """Every loss: its own sum over rows, and the gradient of that."""
+    generator = torch.Generator().manual_seed(0)
+    out = torch.randn(3, 2, 8, generator=generator, dtype=torch.float64)
+    y = torch.randn(3, 8, generator=generator, dtype=torch.float64)
+    share = torch.rand(3, 8, generator=generator, dtype=torch.float64)
+    share = share if weighted else torch.full_like(share, 1 / 8)
+    grad = torch.empty_like(out)
+    found = loss.with_gradient(out, y, share, grad)
+    out.requires_grad_()
+    rows = loss.by_row(out, y)
+    if isinstance(loss, GaussianLoss):
+        rows = rows * (softplus(out[:, 1].detach()) + 1e-3) ** loss.beta
+    expected = (rows * share).sum(1)
+    expected.sum().backward()
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(grad, out.grad, rtol=1e-10, atol=1e-13)
+
+
+def test_a_view_without_a_written_out_gradient_uses_autograd(monkeypatch):
+    """The gradient of the periodic view, by autograd and as it is written out."""
+    x = torch.linspace(-2, 2, 3 * BATCH * 3).double().reshape(3, BATCH, 3)
+    grads = []
+    for by_autograd in (False, True):
+        if by_autograd:
+            monkeypatch.setattr(PeriodicView, "steps", lambda v, x: ViewSteps(v, x))
+        made = network(3, ("periodic",))
+        parameters = FlatParameters(made)
+        passes = LossAndGradient(made, parameters, BATCH, GaussianLoss(1e-3))
+        with torch.no_grad():
+            passes.inputs.copy_(made.encoding(x))
+            passes.target.copy_(x[..., 0])
+            passes(None)
+        grads.append(parameters.grad.clone())
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+    assert set(VIEW_CLASSES) == set(VIEWS)
+
+
+def test_adamw_without_the_private_kernel(monkeypatch):
+    """torch.optim.AdamW takes the same steps where the fused call is missing."""
+    found = []
+    for private in (True, False):
+        if not private:
+            monkeypatch.delattr(torch, "_fused_adamw_")
+        weights = torch.linspace(-1, 1, 50)
+        grad = torch.zeros_like(weights)
+        optimizer = adamw(weights, grad, 0.1)
+        assert type(optimizer) is (FusedAdamW if private else PublicAdamW)
+        for step in range(1, 6):
+            grad.copy_(torch.cos(step * weights))
+            optimizer.step(0.01 * step)
+        found.append(weights)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(found[0], torch.linspace(-1, 1, 50))

@@ -97,7 +97,7 @@ def test_sample_weight(weight, message):
         ("last_layer", "linear", "one of 'ridge', 'trained'"),
         ("hessian_structure", "kron", "one of 'full', 'diag'"),
         ("scale", "total", "one of 'claps', 'aleatoric', 'posterior', 'constant'"),
-        ("device", "toaster", "a device that torch knows"),
+        ("device", "toaster", "a device that torch has"),
     ],
 )
 def test_parameters(name, value, expected):
@@ -185,7 +185,7 @@ def test_score_checks_the_scale(std, message):
 def test_score_checks_the_centre():
     with pytest.raises(ValueError, match=r"predictions of shape \(40, 1\) for targets"):
         ClapsScore().get_signed_conformity_scores(Y, Y[:, None], y_std=np.ones(40))
-    with pytest.raises(ValueError, match=r"Got 1 rows without .*resampling="):
+    with pytest.raises(ValueError, match=r"Got 1 of 40 rows without .*resampling"):
         ClapsScore().get_signed_conformity_scores(
             Y, with_value(np.nan, Y), y_std=np.ones(40)
         )

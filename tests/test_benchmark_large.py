@@ -5,15 +5,15 @@ import re
 import pytest
 
 from mapie_claps.benchmarks import large
+from mapie_claps.benchmarks.__main__ import main
 
 
 @pytest.mark.parametrize("estimator", ["ClapsRegressor", "ClapsModule"])
 def test_out_of_core(estimator, capsys, monkeypatch):
     monkeypatch.setattr(large, "TRAINING_ROWS", 400)
     monkeypatch.setattr(large, "torch_alone_mb", lambda: 0.0)
-    large.main(
-        ["out_of_core", "--rows", "3000", "--chunk", "700", "--estimator", estimator]
-    )
+    options = ["--rows", "3000", "--chunk", "700", "--estimator", estimator]
+    assert main(["large", "out_of_core", *options]) == 0
     printed = capsys.readouterr().out
     for stage in ("posterior", "calibration", "intervals"):
         assert re.search(rf"\| {stage} \| \d+\.\d \| \d+\.\d \| \d+ \|", printed)
@@ -21,7 +21,7 @@ def test_out_of_core(estimator, capsys, monkeypatch):
     assert 0.86 < coverage < 0.94
 
 
-def test_chunks_are_the_same_in_every_walk():
+def test_chunks_are_the_same_in_every_pass():
     rows = large.Chunks(1000, 3, 300, seed=1)
     assert [len(y) for _, y in rows] == [300, 300, 300, 100]
     for (a, _), (b, _) in zip(rows, rows, strict=True):

@@ -5,11 +5,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny
+from mapie.conformity_scores import (
+    AbsoluteConformityScore,
+    GammaConformityScore,
+    ResidualNormalisedScore,
+)
+from mapie_api import calibrated_prefit
 from scipy.stats import binom
+from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mapie_claps import ClapsScore, explain
+from mapie_claps import ClapsScaleEstimator, ClapsScore, PredictiveVariance, explain
 from mapie_claps.diagnostics import (
     coverage_interval,
     diagnose,
@@ -17,7 +24,12 @@ from mapie_claps.diagnostics import (
     summarise,
 )
 from mapie_claps.exceptions import OutsideCalibrationWarning
-from mapie_claps.reasons.calibration_range import chance_of_extremes
+from mapie_claps.reasons.calibration_range import (
+    chance_of_extremes,
+    distance_beyond,
+    distance_from_others,
+    rows_outside,
+)
 from mapie_claps.reasons.tables import _table
 
 LEVELS = [0.8, 0.9]
@@ -26,20 +38,7 @@ LEVELS = [0.8, 0.9]
 @pytest.fixture(scope="module")
 def calibrated(fitted, data):
     """A calibrated MAPIE object, and what its levels need when predicting."""
-    try:
-        from mapie.regression import SplitConformalRegressor
-    except ImportError:
-        from mapie.regression import MapieRegressor
-
-        old = MapieRegressor(fitted, conformity_score=ClapsScore(fitted), cv="prefit")
-        return old.fit(*data[1]), {"alpha": [1 - level for level in LEVELS]}
-    new = SplitConformalRegressor(
-        fitted,
-        confidence_level=LEVELS,
-        conformity_score=ClapsScore(fitted),
-        prefit=True,
-    )
-    return new.conformalize(*data[1]), {}
+    return calibrated_prefit(fitted, ClapsScore(fitted), data[1], LEVELS)
 
 
 def test_table_of_a_fitted_estimator(fitted, data):
@@ -89,11 +88,55 @@ def test_standing_among_the_calibration_rows(fitted, data):
         warnings.simplefilter("error")
         table = diagnose(fitted, test, X_calibration=cal)
     np.testing.assert_allclose(table["epistemic_quantile"], expected)
-    beyond = ((test > cal.max(axis=0)) | (test < cal.min(axis=0))).any(axis=1)
-    np.testing.assert_array_equal(table["outside"], beyond | (np.array(expected) == 1))
+    assert table["outside"].sum() <= binom.ppf(0.9999, len(test), 0.01)
 
 
-@pytest.mark.parametrize("shift", [8.0, -8.0])
+def test_a_row_is_outside_by_more_than_calibration_rows_are():
+    """Eleven values 0 … 10 and one at 14: a gap of 4 in units of the range 10."""
+    seen = np.append(np.arange(11.0), 14.0)
+    np.testing.assert_allclose(
+        distance_from_others(seen), [1 / 13] + [0] * 10 + [4 / 10]
+    )
+    rows = np.array([-6.0, -5.5, 5.0, 19.5, 20.0])  # limits: 0.4 · 14 on both sides
+    np.testing.assert_allclose(
+        distance_beyond(rows, seen), [6 / 14, 5.5 / 14, 0, 5.5 / 14, 6 / 14]
+    )
+    found = rows_outside({"column 0": rows}, {"column 0": seen})
+    np.testing.assert_array_equal(found, [True, False, False, False, True])
+
+
+def test_what_calibration_has_never_seen_is_outside():
+    constant, rare = np.zeros(50), np.append(np.zeros(49), 1.0)
+    test = {"column 0": np.array([0.0, 1.0]), "column 1": np.array([0.0, 1.0])}
+    found = rows_outside(test, {"column 0": constant, "column 1": rare})
+    np.testing.assert_array_equal(found, [False, True])
+
+
+@pytest.mark.parametrize("law", ["normal", "standard_t", "integers", "lognormal"])
+@pytest.mark.parametrize("n_cal", [40, 150])
+def test_exchangeable_rows_are_rarely_outside(law, n_cal):
+    rng = np.random.default_rng(0)
+    draw = {
+        "normal": rng.standard_normal,
+        "standard_t": lambda size: rng.standard_t(2, size),
+        "integers": lambda size: rng.poisson(3, size).astype(float),
+        "lognormal": rng.lognormal,
+    }[law]
+    n_outside = 0
+    for _ in range(100):
+        size = {"size": (n_cal + 20, 13)}
+        values = np.asarray(draw(**size))
+        names = [f"column {j}" for j in range(13)]
+        test = dict(zip(names, values[n_cal:].T, strict=True))
+        calibration = dict(zip(names, values[:n_cal].T, strict=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            n_outside += rows_outside(test, calibration).sum()
+    # Rows of one table share their calibration rows: wider than a binomial law.
+    assert n_outside <= 1.6 * 2000 * max(0.01, 1 / (n_cal + 1))
+
+
+@pytest.mark.parametrize("shift", [20.0, -20.0])
 def test_inputs_beyond_calibration_are_reported(fitted, data, shift):
     moved = data[2][0].copy()
     moved[:, 1] += shift
@@ -186,18 +229,73 @@ def test_ranking_puts_the_largest_part_first(fitted, data):
         np.testing.assert_array_equal(table["row"], expected)
 
 
-def test_reasons_follow_the_standing_in_each_part(fitted, data):
+def test_reasons_say_how_much_narrower_an_interval_could_be(fitted, data):
     X = data[2][0]
     variance = fitted.predict_variance(X)
-    table = pd.DataFrame(rank_rows(fitted, X, n_rows=len(X))).sort_values("row")
-    lack, noise = (
-        pd.Series(part).rank(method="max").to_numpy()
-        for part in (variance.epistemic, variance.aleatoric)
-    )
-    clear = lack != noise
-    collect = table["reason"].to_numpy() == "collect data here"
-    np.testing.assert_array_equal(collect[clear], (lack > noise)[clear])
+    narrowing = 1 - np.sqrt(variance.aleatoric / variance.total)
+    for threshold in (0.1, float(np.median(narrowing))):
+        table = rank_rows(fitted, X, n_rows=len(X), min_narrowing=threshold)
+        table = pd.DataFrame(table).sort_values("row")
+        np.testing.assert_allclose(table["narrowing"], narrowing)
+        collect = table["reason"].to_numpy() == "collect data here"
+        np.testing.assert_array_equal(collect, narrowing >= threshold)
     assert 0 < collect.sum() < len(X)
+
+
+def test_rows_of_noise_are_no_place_to_collect_data():
+    """87 % noise in every row: 1 − √0.87 = 0.067 of the width at most."""
+    table = rank_rows(MostlyNoise(), np.arange(20.0)[:, None], n_rows=20)
+    assert set(table["reason"]) == {"irreducible"}
+    far = rank_rows(MostlyNoise(), [[0.0], [1000.0]], n_rows=2)
+    assert list(far["reason"]) == ["collect data here", "irreducible"]
+
+
+class MostlyNoise:
+    """Noise of 0.87, lack of data of 0.13, and much more beyond x = 100."""
+
+    def predict(self, X):
+        return np.zeros(len(X))
+
+    def predict_variance(self, X):
+        x = np.asarray(X)[:, 0]
+        lack = np.where(x > 100, 10.0, 0.13 - 1e-3 * x / 20)
+        return PredictiveVariance(np.full(len(x), 0.87), lack)
+
+
+@pytest.mark.parametrize("score", [AbsoluteConformityScore, GammaConformityScore])
+def test_widths_of_another_score_have_no_parts(data, score):
+    """Intervals of one width everywhere are not explained by parts that vary."""
+    X, y = data[2]
+    y = 50 + y  # positive, for the second score
+    model = tiny().fit(data[0][0], 50 + data[0][1])
+    cal = data[1][0], 50 + data[1][1]
+    mapie, options = calibrated_prefit(model, score(), cal, 0.9)
+    why = explain(mapie, X, **options)
+    assert not why.scaled
+    np.testing.assert_array_equal(why.epistemic, model.predict_variance(X).epistemic)
+    for part in ("aleatoric_width", "epistemic_width"):
+        with pytest.raises(ValueError, match="width has no aleatoric and epistemic"):
+            getattr(why, part)
+    table = diagnose(mapie, X, **options)
+    assert {"lower", "upper", "width", "epistemic"} <= set(table)
+    assert not {"aleatoric_width", "epistemic_width"} & set(table)
+    assert len(summarise(mapie, X, y, **options)["width"]) == 1
+
+
+def test_a_scale_of_ours_in_mapies_residual_score_is_explained(fitted, data):
+    X = data[2][0]
+    score = ResidualNormalisedScore(
+        residual_estimator=ClapsScaleEstimator(fitted), prefit=True
+    )
+    centre = LinearRegression().fit(*data[0])
+    mapie, options = calibrated_prefit(centre, score, data[1], 0.9)
+    why = explain(mapie, X, **options)
+    assert why.scaled
+    variance = fitted.predict_variance(X)
+    np.testing.assert_array_equal(why.epistemic, variance.epistemic)
+    ratio = why.width[:, 0] / np.sqrt(variance.total)
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-8)
+    np.testing.assert_allclose(why.aleatoric_width + why.epistemic_width, why.width)
 
 
 def test_without_pandas_tables_are_dicts_of_arrays(monkeypatch):
@@ -215,7 +313,7 @@ def test_bad_input_names_the_argument(fitted, calibrated, data):
         summarise(fitted, X, y)
     with pytest.raises(ValueError, match=r"Got groups of shape \(3,\) for 120 rows"):
         summarise(mapie, X, y, groups=[1, 2, 3], **levels)
-    for missing in (None, np.nan):
+    for missing in (None, np.nan, pd.NA, pd.NaT):
         labels = np.array(["a", missing] * 60, dtype=object)
         with pytest.raises(ValueError, match="Got groups with 60 missing labels"):
             summarise(mapie, X, y, groups=labels, **levels)
@@ -224,6 +322,11 @@ def test_bad_input_names_the_argument(fitted, calibrated, data):
             summarise(mapie, X, wrong, **levels)
     with pytest.raises(ValueError, match="Got by='width'"):
         rank_rows(fitted, X, by="width")
+    nullable = pd.array(["a", None] * 60, dtype="string")
+    with pytest.raises(ValueError, match="Got groups with 60 missing labels"):
+        summarise(mapie, X, y, groups=nullable, **levels)
+    with pytest.raises(ValueError, match="Got min_narrowing=2"):
+        rank_rows(fitted, X, min_narrowing=2)
     with pytest.raises(ValueError, match="Got n_rows=0"):
         rank_rows(fitted, X, n_rows=0)
     with pytest.raises(ValueError, match="Got n_covered=5, but expected at most n=4"):

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from mapie_claps.estimators import regressor as regressor
 from mapie_claps.network import inputs as _inputs
 from mapie_claps.network import trainer as _training
-from mapie_claps.posterior import scales as _predictive
+from mapie_claps.posterior import members, scales
 
 STAGES = {
     "scaling": (_inputs, "StandardScaler"),
@@ -21,9 +21,9 @@ STAGES = {
     "training": (regressor, "train"),
     "a step": (_training._Trainer, "_step"),
     "an evaluation": (_training._Trainer, "_evaluate"),
-    "the sums": (_predictive, "both_moments"),
-    "the factor": (_predictive, "make_posterior"),
-    "the residual variance": (_predictive, "_residual_variance"),
+    "the sums": (members, "sum_rows"),
+    "the factor": (scales, "make_posterior"),
+    "the residual variance": (scales, "residual_variance"),
 }
 
 
@@ -110,7 +110,7 @@ def test_eight_threads_with_other_prior_precisions():
 
 
 def test_prediction_needs_no_gradient_and_changes_nothing(fitted, data):
-    network = fitted.model_.network
+    network = fitted.network_
     before = {k: v.clone() for k, v in network.state_dict().items()}
     with torch.enable_grad():
         fitted.predict(data[2][0], return_std=True)

@@ -1,6 +1,7 @@
 """The folders are the arrows: each room imports earlier ones only, without cycles."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,11 @@ ORDER = [
     ("posterior",),
     ("estimators",),
     ("conformal",),
-    ("metrics", "distributed"),
+    ("metrics", "distributed", "persistence"),
     ("reasons",),
     ("diagnostics",),
     ("plots",),
-    ("studies",),
+    ("studies", "persistence"),
     ("benchmarks", "experiments", "demo"),
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
@@ -132,3 +133,22 @@ def test_reasons_metrics_and_plots_do_without_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent
     )
     assert run.stdout.split() == ["False"], run.stderr
+
+
+CONTRIBUTING = ROOT.parent / "docs" / "contributing.md"
+TABLE = [
+    line.split("|")[1:3]
+    for line in CONTRIBUTING.read_text(encoding="utf-8").splitlines()
+    if line.startswith("|") and "`" in line
+]
+
+
+def test_the_table_of_changes_names_twelve():
+    assert len(TABLE) == 12
+
+
+@pytest.mark.parametrize(("change", "files"), TABLE, ids=[row[0] for row in TABLE])
+def test_files_named_in_the_table_of_changes_exist(change, files):
+    named = re.findall(r"`([\w/.]+)`", files)
+    assert named
+    assert [name for name in named if not (ROOT.parent / name).is_file()] == []

@@ -25,7 +25,7 @@ def by_hand(model, data, levels):
     return np.stack([mu - q * std, mu + q * std], axis=1)
 
 
-def test_three_roads_to_the_same_interval(fitted, data):
+def test_three_ways_to_the_same_interval(fitted, data):
     expected = by_hand(fitted, data, LEVELS)
     residual = ResidualNormalisedScore(
         residual_estimator=ClapsScaleEstimator(fitted), prefit=True

@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import metrics
+from mapie_claps.exceptions import CrossedBoundsWarning
 
 # Six rows by hand: widths 2, 2, 4, 4, 6, 6; misses by 1 below and by 3 above.
 Y = np.array([0.0, 1.0, -3.0, 2.0, 6.0, 0.0])
@@ -185,3 +186,28 @@ def test_predictive_nll_takes_a_column_and_refuses_other_shapes():
         metrics.predictive_nll(y, mu, [1.0])
     with pytest.raises(ValueError, match=r"y.shape=\(3, 2\).*one target at a time"):
         metrics.predictive_nll(np.zeros((3, 2)), mu, std)
+
+
+CROSSED = np.array([[1.0, -1.0], [2.0, 3.0], [0.0, 1.0], [5.0, 1.0]])
+
+
+def test_swapped_ends_are_counted_and_named():
+    y = np.array([0.0, 2.5, 4.0, 3.0])
+    np.testing.assert_array_equal(metrics.crossed_intervals(CROSSED), [2])
+    message = "Got 2 of 4 rows whose lower end is above the upper end, the first in row"
+    with pytest.warns(CrossedBoundsWarning, match=message):
+        width = metrics.mean_width(CROSSED)
+    np.testing.assert_allclose(width, [0.5])  # 0, 1, 1, 0
+    missed = np.array([2.0, 0.0, 3.0, 4.0])  # both ends count
+    expected = (CROSSED[:, 1] - CROSSED[:, 0] + 20 * missed).mean()
+    with pytest.warns(CrossedBoundsWarning, match=message):
+        score = metrics.interval_score(y, CROSSED, 0.9)
+    np.testing.assert_allclose(score, [expected])
+    np.testing.assert_array_equal(metrics.coverage(y, CROSSED), [0.25])
+
+
+def test_an_evaluation_counts_swapped_ends_by_level():
+    both = np.stack([CROSSED, np.sort(CROSSED, axis=1)], axis=2)
+    found = metrics.evaluate_intervals([0.0, 2.5, 4.0, 3.0], both, [0.8, 0.9])
+    np.testing.assert_array_equal(found["crossed"], [2, 0])
+    np.testing.assert_allclose(found["width"], [0.5, 2.0])

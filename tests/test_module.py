@@ -66,11 +66,11 @@ class Rebuilt(nn.Module):
 
     def __init__(self, model):
         super().__init__()
-        self.members = model.model_.network
+        self.members = model.network_
         self.shift = torch.from_numpy(model.scaler_X_.mean_)
         self.unit = torch.from_numpy(model.scaler_X_.scale_)
         y_unit, y_mean = model.scaler_y_.scale_[0], model.scaler_y_.mean_[0]
-        weights = self.members.last_layer_weights()[0]
+        weights = self.members.trained_weights()[0]
         self.head = nn.Linear(len(weights) - 1, 1).double()
         with torch.no_grad():
             self.head.weight.copy_(weights[None, :-1] * y_unit)
@@ -79,9 +79,8 @@ class Rebuilt(nn.Module):
 
     def forward(self, x):
         x = ((x - self.shift) / self.unit).clamp(-6, 6)
-        phi = self.members.features(self.members.encoding(x))
-        h2 = self.members.noise_variance(phi)[0]
-        return self.head(phi[0]), h2 * self.y_unit**2
+        out = self.members(x)
+        return self.head(out.phi[0]), out.h2[0] * self.y_unit**2
 
 
 @pytest.fixture(scope="module", params=["trained", "ridge"])
@@ -118,7 +117,7 @@ def test_it_is_claps_regressor_on_the_same_network(regressor, scale):
 def test_marginal_likelihood_is_that_of_the_linear_model():
     net = seeded(Pair)
     model = ClapsModule(net, prior_precision="marglik").fit(X, y)
-    phi = model.network_(torch.from_numpy(X)).phi.numpy()
+    phi = model.network_(torch.from_numpy(X)).phi[0].numpy()
     h2 = model.predict_variance(X).aleatoric / y.var()
     target = (y - y.mean()) / y.std()
     features = np.hstack([phi, np.ones((len(X), 1))])

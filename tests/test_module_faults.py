@@ -10,15 +10,15 @@ from sklearn.exceptions import NotFittedError
 
 from mapie_claps import ClapsModule
 from mapie_claps.estimators import module as module
-from mapie_claps.posterior import feature_network as _feature_network
+from mapie_claps.network import noise_head
 
 pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = rows_of(120)
 STAGES = {
     "the network": (module, "wrap"),
-    "the variance head": (_feature_network, "fit_noise_head"),
-    "the sums": (_feature_network, "residual_sums"),
-    "the posterior": (module, "make_predictive"),
+    "the variance head": (noise_head, "fit_noise_head"),
+    "the sums": (module, "last_layer_sums"),
+    "the posterior": (module, "make_model"),
 }
 
 

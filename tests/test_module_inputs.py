@@ -143,7 +143,7 @@ def test_weights_belong_into_the_batches():
         ClapsModule(seeded(Pair)).fit(batches(X, y, 30), sample_weight=np.ones(120))
     triples = [(a, b, np.full(len(b), 2.0)) for a, b in batches(X, y, 30)]
     model = ClapsModule(seeded(Pair)).fit(triples)
-    assert model.sums_.spread.weight == 240
+    assert model.sums_.targets.weight == 240
 
 
 def test_frozen_and_read_only_inputs():

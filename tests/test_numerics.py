@@ -10,7 +10,9 @@ from conftest import heteroscedastic, tiny
 
 from mapie_claps.exceptions import NumericalWarning, TrainingDivergedError
 from mapie_claps.network import trainer as _training
+from mapie_claps.network.losses import GaussianLoss
 from mapie_claps.posterior import gaussian as _posterior
+from mapie_claps.posterior.sums import FeatureRows, sum_rows
 
 
 def features(kind, n=50, d=6):
@@ -39,14 +41,14 @@ def test_variance_stays_positive_and_finite(kind, structure):
     for weight, h2, prior_precision in itertools.product(
         (1.0, 1e8), (1e-12, 1.0), (1e-12, 1e-6, 1.0, 1e12)
     ):
-        batch = _posterior.FeatureBatch(
+        batch = FeatureRows(
             phi,
             torch.full(shape, h2).double(),
             phi.sum(-1),
             torch.full(shape, weight).double(),
         )
         trained = torch.zeros(1, phi.shape[-1] + 1, dtype=torch.float64)
-        moments = _posterior.batch_moments(batch, trained, structure)
+        moments = sum_rows([batch], structure)[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumericalWarning)
             last_layer = "ridge" if structure == "full" else "trained"
@@ -87,8 +89,8 @@ def test_jitter_says_how_much_and_is_not_added_where_it_is_not_needed():
 def test_posterior_and_predictions_are_in_double_precision(fitted):
     model = fitted.model_
     assert model.posterior.scale.dtype == model.posterior.mean.dtype == torch.float64
-    assert model.posterior.moments.gram.dtype == torch.float64
-    assert {p.dtype for p in model.network.parameters()} == {torch.float64}
+    assert fitted.sums_.moments.gram.dtype == torch.float64
+    assert {p.dtype for p in fitted.network_.parameters()} == {torch.float64}
 
 
 @pytest.mark.parametrize("variance_floor", [1e-300, 1e-12, 1e6])
@@ -140,13 +142,12 @@ def test_degenerate_tables(columns, target):
 
 @pytest.mark.parametrize("held_out", [True, False])
 def test_nan_in_the_loss_stops_the_fit(held_out, monkeypatch):
-    passes = _training.Backpropagation
-    original = passes._loss
+    original = GaussianLoss.with_gradient
 
-    def spoiled(self, weight):
-        return original(self, weight) * float("nan")
+    def spoiled(self, *args):
+        return original(self, *args) * float("nan")
 
-    monkeypatch.setattr(passes, "_loss", spoiled)
+    monkeypatch.setattr(GaussianLoss, "with_gradient", spoiled)
     model = tiny(validation_fraction=0.2 if held_out else 0.0, prior_precision=1.0)
     with pytest.raises(
         TrainingDivergedError,

@@ -271,24 +271,32 @@ def rewrite(path, change=lambda config, tensors, metadata: None):
     save_file(tensors, path, metadata)
 
 
+def fitted_of(config):
+    return config["regressor"]["fitted"]["dict"]
+
+
+def params_of(config):
+    return config["regressor"]["params"]["dict"]
+
+
 def foreign_class(config, tensors, metadata):
-    config["class"] = "os.system"
+    config["os.system"] = config.pop("regressor")
 
 
 def foreign_type(config, tensors, metadata):
-    config["state"]["fitted"]["model_"] = {"subprocess.Popen": {"args": "ls"}}
+    fitted_of(config)["model_"] = {"subprocess.Popen": {"args": "ls"}}
 
 
 def dunder(config, tensors, metadata):
-    config["state"]["fitted"]["__class__"] = 3
+    fitted_of(config)["__class__"] = 3
 
 
 def method(config, tensors, metadata):
-    config["state"]["fitted"]["predict"] = 3
+    fitted_of(config)["predict"] = 3
 
 
 def newer(config, tensors, metadata):
-    metadata["format_version"] = "2"
+    metadata["format_version"] = "3"
 
 
 def foreign_format(config, tensors, metadata):
@@ -311,7 +319,7 @@ def wrong_member_weight(config, tensors, metadata):
 
 
 def wrong_network(config, tensors, metadata):
-    name = "fitted.model_.network.state.trunk.0.bias"
+    name = "fitted.network_.state.trunk.0.bias"
     tensors[name] = tensors[name][:, :, :-1].contiguous()
 
 
@@ -320,28 +328,28 @@ def missing_tensor(config, tensors, metadata):
 
 
 def unknown_parameter(config, tensors, metadata):
-    config["state"]["params"]["colour"] = "red"
+    params_of(config)["colour"] = "red"
 
 
 def two_keys(config, tensors, metadata):
-    config["state"]["params"]["tol"] = {"a": 1, "b": 2}
+    params_of(config)["tol"] = {"a": 1, "b": 2}
 
 
 def deep(config, tensors, metadata):
     node = 1.0
     for _ in range(400):
         node = {"tuple": [node]}
-    config["state"]["params"]["tol"] = node
+    params_of(config)["tol"] = node
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (foreign_class, r"class 'os\.system'"),
+        (foreign_class, r"a file with \['os\.system'\]"),
         (foreign_type, r"unknown type 'subprocess\.Popen'"),
         (dunder, "attribute '__class__'"),
         (method, "attribute 'predict'"),
-        (newer, "format version 2"),
+        (newer, "format version 3"),
         (foreign_format, "did not write"),
         (wrong_dtype, r"mean has shape .* torch\.float32"),
         (wrong_shape, "scale has shape"),
@@ -366,9 +374,9 @@ def test_the_format_is_open(saved):
     with safe_open(saved, framework="np") as file:
         metadata = file.metadata()
         config = json.loads(metadata["config"])
-        gram = file.get_tensor("fitted.model_.posterior.moments.gram")
+        gram = file.get_tensor("fitted.sums_.moments.gram")
     assert metadata["format"] == "mapie_claps"
-    assert config["class"] == "ClapsRegressor"
+    assert list(config) == ["regressor"]
     assert gram.shape == (2, 7, 7)
 
 

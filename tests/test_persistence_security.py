@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from mapie_claps import load, save
 from mapie_claps.exceptions import FileFormatError
-from mapie_claps.files import codec as _codec
 from mapie_claps.files import container as _file_format
+from mapie_claps.network import stored
 
 X, Y = heteroscedastic(60)
 
@@ -55,8 +55,7 @@ def rewrite(path, change):
 
 
 def network_of(config):
-    model = config["state"]["fitted"]["model_"]["PredictiveModel"]
-    return model["network"]["HeteroscedasticNetwork"]
+    return config["regressor"]["fitted"]["dict"]["network_"]["ensemble"]
 
 
 def climbing_names(config, tensors, metadata):
@@ -66,7 +65,7 @@ def climbing_names(config, tensors, metadata):
 
 
 def climbing_class(config, tensors, metadata):
-    config["class"] = "../../outside/ClapsRegressor"
+    config["../../outside/regressor"] = config.pop("regressor")
 
 
 def terabytes(config, tensors, metadata):
@@ -91,7 +90,7 @@ def wide_layer_without_bytes(config, tensors, metadata):
 
 def no_members(config, tensors, metadata):
     for name, tensor in tensors.items():
-        if ".network.state." in name and not name.rpartition(".encoding.")[0]:
+        if ".network_.state." in name and not name.rpartition(".encoding.")[0]:
             tensors[name] = tensor[:0].clone()
 
 
@@ -116,7 +115,7 @@ def a_list(config, tensors, metadata):
 
 
 def no_state(config, tensors, metadata):
-    del config["state"]
+    del config["regressor"]["params"]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +161,8 @@ def test_sizes_are_refused_before_anything_is_made(path, change, monkeypatch):
 
     rewrite(path, change)
     with monkeypatch.context() as patch:
-        patch.setattr(_codec, "PiecewiseLinearEncoding", make)
-        patch.setattr(_codec.torch, "bincount", make)
+        patch.setattr(stored, "HeteroscedasticNetwork", make)
+        patch.setattr(torch, "bincount", make)
         with pytest.raises(FileFormatError, match="Got (a network of|bins for)"):
             load(path)
 

@@ -17,8 +17,9 @@ from hypothesis.extra.numpy import arrays
 from mapie_api import prefit_intervals
 
 from mapie_claps import ClapsScore
-from mapie_claps.posterior import gaussian as _posterior
-from mapie_claps.posterior.scales import fit_predictive_model
+from mapie_claps.posterior import sums
+from mapie_claps.posterior.members import fit_last_layers
+from mapie_claps.posterior.scales import LastLayerRecipe
 
 for name, max_examples in (("quick", 15), ("thorough", 500)):
     settings.register_profile(
@@ -115,25 +116,25 @@ def test_order_of_calibration_and_test_rows_is_irrelevant(fitted, data, seed, le
 def refit(fitted, X, y, weight=None):
     """Posterior of the fixed network on other rows, λ = 1."""
     n = len(X)
-    return fit_predictive_model(
-        fitted.model_.network,
+    model, _ = fit_last_layers(
+        fitted.network_,
         fitted._scaled(X),
         fitted._scaled_target(y),
         torch.ones(n).double() if weight is None else torch.from_numpy(weight),
         torch.empty((1, 0), dtype=torch.long),
-        1.0,
-        "ridge",
         "full",
+        LastLayerRecipe("ridge", 1.0, FLOOR),
     )
+    return model
 
 
 @given(seeds)
 def test_order_of_training_rows_is_irrelevant(fitted, data, seed):
     X, y = data[0]
-    x_test = fitted._scaled(data[2][0])
+    out = fitted.network_(fitted._scaled(data[2][0]))
     order = np.random.default_rng(seed).permutation(len(X))
-    got = refit(fitted, X[order], y[order]).parts(x_test, "claps")
-    expected = refit(fitted, X, y).parts(x_test, "claps")
+    got = refit(fitted, X[order], y[order]).parts(out, "claps")
+    expected = refit(fitted, X, y).parts(out, "claps")
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
 
@@ -153,10 +154,10 @@ def test_variance_has_its_floor_and_never_less_than_the_noise(fitted, X):
 @given(seeds, st.integers(2, 60), st.integers(1, 60))
 def test_rows_never_add_epistemic_variance(fitted, seed, n, extra):
     X, y = heteroscedastic(n + extra, seed=seed)
-    x_test = fitted._scaled(heteroscedastic(30, seed=1)[0])
+    out = fitted.network_(fitted._scaled(heteroscedastic(30, seed=1)[0]))
     weight = np.random.default_rng(seed).uniform(0.1, 10, n + extra)
-    few = refit(fitted, X[:n], y[:n], weight[:n]).parts(x_test, "claps").epistemic
-    more = refit(fitted, X, y, weight).parts(x_test, "claps").epistemic
+    few = refit(fitted, X[:n], y[:n], weight[:n]).parts(out, "claps").epistemic
+    more = refit(fitted, X, y, weight).parts(out, "claps").epistemic
     assert (more <= few * (1 + 1e-10)).all()
 
 
@@ -164,7 +165,7 @@ def test_rows_never_add_epistemic_variance(fitted, seed, n, extra):
 def test_batches_and_chunks_do_not_change_predictions(fitted, data, elements, cuts):
     X = data[2][0]
     expected = np.stack(fitted.predict(X, return_std=True))
-    with mock.patch.multiple(_posterior, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
+    with mock.patch.multiple(sums, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
         parts = [
             np.stack(fitted.predict(part, return_std=True))
             for part in np.split(X, sorted(set(cuts)))
@@ -176,7 +177,7 @@ def test_batches_and_chunks_do_not_change_predictions(fitted, data, elements, cu
 def test_batches_do_not_change_the_posterior(fitted, data, elements):
     X, y = data[0]
     expected = refit(fitted, X, y).posterior.covariance()
-    with mock.patch.multiple(_posterior, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
+    with mock.patch.multiple(sums, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
         got = refit(fitted, X, y).posterior.covariance()
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 

@@ -18,7 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from mapie_claps import ClapsRegressor
+from mapie_claps.estimators import regressor
 from mapie_claps.exceptions import TrainingDivergedError
+from mapie_claps.network import threads
 from mapie_claps.network import trainer as _training
 
 
@@ -272,7 +274,7 @@ def test_thread_setting_is_restored(data, small, monkeypatch):
         return original(self, step, batch)
 
     monkeypatch.setattr(_training._Trainer, "_step", spy)
-    monkeypatch.setattr(_training, "THREADING_PAYS_FROM", 1e18 if small else 0)
+    monkeypatch.setattr(threads, "THREADING_PAYS_FROM", 1e18 if small else 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -283,8 +285,17 @@ def test_thread_setting_is_restored(data, small, monkeypatch):
     assert set(seen) == {1 if small else 2}
 
 
-def test_accelerator_is_used_where_there_is_one(data):
-    assert tiny(device="cpu").fit(*data[0]).predict(data[2][0]).shape == (120,)
+@pytest.mark.parametrize("there", [True, False])
+def test_accelerator_is_used_where_there_is_one(data, there, monkeypatch):
+    """There is none here: what training is asked for tells."""
+
+    def record(*args):
+        raise RuntimeError(f"on {args[-1]}")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(regressor, "train", record)
+    with pytest.raises(RuntimeError, match="on cuda" if there else "on cpu"):
+        tiny(device="auto").fit(*data[0])
 
 
 @pytest.mark.parametrize(
@@ -335,4 +346,4 @@ def test_torchs_default_dtype_does_not_matter(fitted, data):
 
 
 def test_rows_are_counted_once_by_the_grid(data):
-    assert tiny().fit(*data[0]).model_.posterior.moments.n_rows == 150
+    assert tiny().fit(*data[0]).sums_.n_rows == 150

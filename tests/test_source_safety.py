@@ -1,4 +1,4 @@
-"""What the package's source must not contain, and what its data loader must check."""
+"""What the data loader must check, and what ruff's security rules do not find."""
 
 import ast
 from pathlib import Path
@@ -11,62 +11,36 @@ import mapie_claps
 from mapie_claps.datasets import DATASETS, load_dataset
 
 SOURCES = sorted(Path(mapie_claps.__file__).parent.rglob("*.py"))
-FORBIDDEN_CALLS = {
-    *("eval", "exec", "compile", "__import__"),
-    *("os.system", "os.popen", "pickle.load", "pickle.loads"),
-    *("joblib.load", "marshal.loads", "shelve.open", "yaml.load"),
-}
-FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
-
-
-def dotted(node):
-    """Name of what is called, as written."""
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def unsafe(tree):
-    """Calls and imports by which data could become code."""
+    """Built-in functions by which data could become code, and switches for it."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names = {(node.module or "").split(".")[0]}
-        else:
-            names = set()
-        yield from names & FORBIDDEN_IMPORTS
         if not isinstance(node, ast.Call):
             continue
-        name = dotted(node.func)
-        options = {k.arg: ast.unparse(k.value) for k in node.keywords}
-        if name in FORBIDDEN_CALLS:
-            yield name
-        if name == "torch.load" and options.get("weights_only") != "True":
-            yield name
-        if options.get("allow_pickle", "False") != "False":
-            yield f"{name}(allow_pickle)"
-        if options.get("shell", "False") != "False":
-            yield f"{name}(shell)"
+        if isinstance(node.func, ast.Name) and node.func.id in (
+            "compile",
+            "__import__",
+        ):
+            yield node.func.id
+        for option in node.keywords:
+            if option.arg == "allow_pickle" and ast.unparse(option.value) != "False":
+                yield "allow_pickle"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.name)
-def test_data_never_become_code(path):
-    assert list(unsafe(ast.parse(path.read_text(encoding="utf-8")))) == []
+def test_data_never_become_code():
+    """Most of it is checked by ruff, see the rules in pyproject.toml."""
+    assert len(SOURCES) > 40
+    found = {
+        path.name: names
+        for path in SOURCES
+        if (names := list(unsafe(ast.parse(path.read_text(encoding="utf-8")))))
+    }
+    assert found == {}
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "eval('1')",
-        "import pickle",
-        "from pickle import loads",
-        "torch.load(f)",
-        "torch.load(f, weights_only=False)",
-        "np.load(f, allow_pickle=True)",
-        "subprocess.run(c, shell=True)",
-        "os.system(c)",
-    ],
+    "line", ["compile(text, '', 'exec')", "__import__(name)", "f(allow_pickle=True)"]
 )
 def test_the_search_finds_what_it_looks_for(line):
     assert list(unsafe(ast.parse(line)))

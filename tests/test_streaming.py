@@ -130,11 +130,12 @@ def test_regressor_update_against_plain_numpy():
     model = ClapsRegressor.paper(random_state=0).fit(X[:100], y[:100])
     grown = update_posterior(model, X[100:], y[100:])
     Xs = (X - model.scaler_X_.mean_) / model.scaler_X_.scale_
-    out = model.model_.network(torch.from_numpy(Xs.clip(-6, 6)))
+    out = model.network_(torch.from_numpy(Xs.clip(-6, 6)))
     phi = np.c_[out.phi[0].numpy(), np.ones(400)]
     gram = phi.T @ (phi / out.h2[0].numpy()[:, None])
     Sigma = np.linalg.inv(np.eye(phi.shape[1]) + gram)
-    np.testing.assert_allclose(grown.posterior_covariance_[0], Sigma, atol=1e-12)
+    unit = model.scaler_y_.scale_[0] ** 2
+    np.testing.assert_allclose(grown.posterior_covariance_[0] / unit, Sigma, atol=1e-12)
 
 
 def test_sums_of_other_networks_do_not_add():
@@ -144,11 +145,36 @@ def test_sums_of_other_networks_do_not_add():
         a.sums_ + b.sums_
 
 
+def test_sums_of_other_networks_of_equal_shape_do_not_add():
+    a, b = (ClapsModule(seeded(Pair, seed=s)).fit(X, y) for s in (0, 1))
+    assert a.sums_.moments.gram.shape == b.sums_.moments.gram.shape
+    with pytest.raises(ValueError, match="only sums of one network"):
+        a.sums_ + b.sums_
+    c, d = (ClapsModule(mse_network()).fit(X[i:], y[i:]) for i in (0, 9))
+    with pytest.raises(ValueError, match="another variance head"):
+        c.sums_ + d.sums_
+    e = ClapsModule(seeded(Pair)).fit(X[:50], y[:50])
+    assert (a.sums_ + e.sums_).n_rows == len(X) + 50
+
+
+def test_sums_of_a_module_do_not_fit_a_regressor_of_one_member():
+    model = ClapsRegressor(
+        n_members=1, representation_size=8, max_steps=5, tol=None, random_state=0
+    ).fit(X, y)
+    other = ClapsModule(seeded(Pair)).fit(X, y)
+    assert model.sums_.moments.gram.shape == other.sums_.moments.gram.shape
+    for one, two in ((model, other), (other, model)):
+        with pytest.raises(ValueError, match="only sums of one network"):
+            with_sums(one, sums_of(two))
+        with pytest.raises(ValueError, match="only sums of one network"):
+            sums_of(one) + sums_of(two)
+
+
 def test_sums_of_another_estimator_are_refused(regressor):
     other = ClapsModule(mse_network()).fit(X[:60], y[:60])
-    with pytest.raises(ValueError, match=r"Got sums of shape .* has sums of shape"):
+    with pytest.raises(ValueError, match="Got sums that belong to another network"):
         with_sums(regressor, sums_of(other))
-    with pytest.raises(ValueError, match=r"Got sums of shape .* has sums of shape"):
+    with pytest.raises(ValueError, match="Got sums that belong to another network"):
         with_sums(other, sums_of(regressor))
     with pytest.raises(TypeError, match="Got sums of type int, but expected LastLayer"):
         with_sums(regressor, 3)

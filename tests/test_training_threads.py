@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from mapie_claps.network.trainer import THREADING_PAYS_FROM, threads_for
+from mapie_claps.network.threads import THREADING_PAYS_FROM, threads_for
 
 
 @pytest.fixture

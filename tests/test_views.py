@@ -1,4 +1,4 @@
-"""What members see of the inputs, and how they are dealt out to it."""
+"""What members see of the inputs, and how they are divided among the views."""
 
 import copy
 import pickle
@@ -8,12 +8,9 @@ import pytest
 import torch
 from conftest import heteroscedastic, tiny
 
-from mapie_claps.network.ensemble import (
-    VIEWS,
-    HeteroscedasticNetwork,
-    PiecewiseLinearEncoding,
-    dealt_out,
-)
+from mapie_claps.network.encoding import PiecewiseLinearEncoding
+from mapie_claps.network.ensemble import HeteroscedasticNetwork
+from mapie_claps.network.views import VIEWS, members_per_view
 
 EDGES = [torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([])]
 
@@ -56,11 +53,15 @@ def test_features_of_every_view_against_plain_numpy(scaling_rate):
     for first, part in zip(made.first, made.members_by_view(), strict=True):
         assert part == slice(k, k + first.n_members)
         for i in range(first.n_members):
-            frequency = None if first.frequency is None else first.frequency[i].tolist()
+            periodic = first.view.name == "periodic"
+            frequency = first.view.frequency[i].tolist() if periodic else None
             weight = first.weight[i].detach().numpy()
             if scaling_rate:
                 weight = weight * (1 + scaling_rate * first.factor[i].detach().numpy())
-            z = seen(first.view, x, frequency) @ weight + first.bias[i].detach().numpy()
+            z = (
+                seen(first.view.name, x, frequency) @ weight
+                + first.bias[i].detach().numpy()
+            )
             z = z / (1 + np.exp(-z))
             layer = made.trunk[0]
             z = z @ layer.weight[k].detach().numpy() + layer.bias[k].detach().numpy()
@@ -97,8 +98,8 @@ def test_every_parameter_belongs_to_its_members(scaling_rate):
     ("n_members", "n_views", "expected"),
     [(1, 3, [1, 0, 0]), (2, 3, [1, 1, 0]), (6, 3, [2, 2, 2]), (7, 3, [3, 2, 2])],
 )
-def test_members_are_dealt_out_evenly(n_members, n_views, expected):
-    assert dealt_out(n_members, n_views) == expected
+def test_members_are_divided_evenly(n_members, n_views, expected):
+    assert members_per_view(n_members, n_views) == expected
 
 
 @pytest.fixture(scope="module")

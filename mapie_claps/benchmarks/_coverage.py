@@ -1,4 +1,4 @@
-"""Replications of conformal prediction, and the exact law of what they cover.
+"""Replications of conformal prediction.
 
 Validity rests on exchangeable rows alone. So the cases below include noise that no
 network here can fit and scales that mean nothing; the law of coverage is the same.
@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
 from numpy.typing import NDArray
 
-from ..conformal.quantile import conformal_rank
-from ..conformal.score import ClapsScore
-from ..estimators.regressor import ClapsRegressor
+from .. import ClapsRegressor, ClapsScore
+from ..studies.data import Array
 
-Array = NDArray[np.float64]
 Generator = np.random.Generator
+Counts = NDArray[np.int64]
 
 N_TRAIN = 60
 N_COLUMNS = 2
@@ -36,7 +36,7 @@ TINY: dict[str, Any] = {
 
 
 class Draw(NamedTuple):
-    """Rows of one law."""
+    """Rows of one generator."""
 
     X: Array  # (n, N_COLUMNS)
     y: Array  # (n,)
@@ -47,7 +47,7 @@ def _curve(X: Array) -> Array:
     return curve
 
 
-def _law(noise: Callable[[Generator, Array], Array]) -> Callable[..., Draw]:
+def _generator(noise: Callable[[Generator, Array], Array]) -> Callable[..., Draw]:
     """Uniform inputs, a smooth mean, and this noise around it."""
 
     def draw(rng: Generator, n: int) -> Draw:
@@ -63,53 +63,49 @@ def _counts(rng: Generator, n: int) -> Draw:
     return Draw(X, rng.poisson(np.exp(0.5 * _curve(X))).astype(np.float64))
 
 
-LAWS: dict[str, Callable[[Generator, int], Draw]] = {
-    "gaussian": _law(lambda rng, X: 0.3 * rng.standard_normal(len(X))),
-    "heteroscedastic": _law(
+GENERATORS: dict[str, Callable[[Generator, int], Draw]] = {
+    "gaussian": _generator(lambda rng, X: 0.3 * rng.standard_normal(len(X))),
+    "heteroscedastic": _generator(
         lambda rng, X: 0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
     ),
     # Student's t with two degrees of freedom: its variance is infinite.
-    "heavy-tailed": _law(lambda rng, X: 0.2 * rng.standard_t(2, len(X))),
-    "skewed": _law(lambda rng, X: 0.5 * rng.exponential(size=len(X))),
+    "heavy-tailed": _generator(lambda rng, X: 0.2 * rng.standard_t(2, len(X))),
+    "skewed": _generator(lambda rng, X: 0.5 * rng.exponential(size=len(X))),
     "discrete": _counts,
 }
 
 
 class Case(NamedTuple):
-    """A law of the data, and what the score gets to see of the network."""
+    """A generator of the data, and what the score gets to see of the network."""
 
-    law: str
+    generator: str
     scale: str = "claps"  # or "random", "shuffled"
     support: str | None = None
 
     @property
     def name(self) -> str:
         """How tables call it."""
-        parts = [self.law]
-        if self.scale != "claps":
-            parts.append(f"{self.scale} scale")
-        if self.support is not None:
-            parts.append(f"support={self.support!r}")
-        return ", ".join(parts)
+        scale = "" if self.scale == "claps" else f", {self.scale} scale"
+        support = "" if self.support is None else f", support={self.support!r}"
+        return self.generator + scale + support
 
-    @property
-    def has_ties(self) -> bool:
-        """Whether scores can be equal, so that coverage is only bounded from below."""
-        return self.law == "discrete"
+    def draw(self, rng: Generator, n: int) -> Draw:
+        """Rows of the generator."""
+        return GENERATORS[self.generator](rng, n)
 
 
 CASES = (
-    *(Case(law) for law in LAWS),
+    *(Case(name) for name in GENERATORS),
     Case("discrete", support="integer"),
     Case("heteroscedastic", "random"),
     Case("heteroscedastic", "shuffled"),
 )
 
 
-def fit_network(law: str, rng: Generator) -> ClapsRegressor:
-    """A tiny network, fitted to a few rows of the law."""
+def fit_network(case: Case, rng: Generator) -> ClapsRegressor:
+    """A tiny network, fitted to a few rows of the case."""
     seed = int(rng.integers(2**31))
-    return ClapsRegressor(**TINY, random_state=seed).fit(*LAWS[law](rng, N_TRAIN))
+    return ClapsRegressor(**TINY, random_state=seed).fit(*case.draw(rng, N_TRAIN))
 
 
 class _Recorded:
@@ -127,7 +123,7 @@ def predictions(
 ) -> tuple[Array, Array]:
     """μ and √v of the network, or what the case puts in their place."""
     if case.scale == "shuffled":  # μ and √v of rows that have nothing to do with y
-        X = LAWS[case.law](rng, len(X)).X
+        X = case.draw(rng, len(X)).X
     mu, std = model.predict(X, return_std=True)
     if case.scale == "random":
         std = np.exp(2 * rng.standard_normal(len(X)))
@@ -141,8 +137,8 @@ def covered_by_fixed_network(
     levels: Sequence[float],
     n_replications: int,
     rng: Generator,
-) -> NDArray[np.int64]:  # (len(n_cals), len(levels))
-    """Replications whose one test row is covered; calibration rows drawn anew in each.
+) -> Counts:  # (len(n_cals), len(levels))
+    """Replications whose one test row is covered; new calibration rows in each.
 
     Smaller calibration sets are the first rows of the largest.
     """
@@ -150,21 +146,13 @@ def covered_by_fixed_network(
     for start in range(0, n_replications, CHUNK):
         size = min(CHUNK, n_replications - start)
         shape = size, max(n_cals) + 1
-        X, y = LAWS[case.law](rng, size * shape[1])
+        X, y = case.draw(rng, size * shape[1])
         mu, std = (a.reshape(shape) for a in predictions(case, model, X, rng))
         for rows in zip(y.reshape(shape), mu, std, strict=True):
             for i, n_cal in enumerate(n_cals):
-                covered[i] += _covers(case, *rows, n_cal=n_cal, levels=levels)
+                lower, upper = bounds_of_last_row(case, *rows, n_cal, levels)
+                covered[i] += (lower <= rows[0][-1]) & (rows[0][-1] <= upper)
     return covered
-
-
-def _covers(
-    case: Case, y: Array, mu: Array, std: Array, *, n_cal: int, levels: Sequence[float]
-) -> NDArray[np.bool_]:  # (len(levels),)
-    """Calibrate on the first rows, test on the last, by the score's own methods."""
-    lower, upper = bounds_of_last_row(case, y, mu, std, n_cal, levels)
-    covers: NDArray[np.bool_] = (lower <= y[-1]) & (y[-1] <= upper)
-    return covers
 
 
 def bounds_of_last_row(
@@ -189,12 +177,10 @@ def covered_by_split_refit(
     levels: Sequence[float],
     n_test: int,
     rng: Generator,
-) -> NDArray[np.int64]:  # (len(n_cals), len(levels))
+) -> Counts:  # (len(n_cals), len(levels))
     """Test rows covered after one fit, by MAPIE from end to end."""
-    from mapie.regression import SplitConformalRegressor
-
-    model = fit_network(case.law, rng)
-    cal, test = LAWS[case.law](rng, max(n_cals)), LAWS[case.law](rng, n_test)
+    model = fit_network(case, rng)
+    cal, test = case.draw(rng, max(n_cals)), case.draw(rng, n_test)
     covered = []
     for n_cal in n_cals:
         mapie = SplitConformalRegressor(
@@ -211,10 +197,8 @@ def covered_by_cross_refit(
     case: Case, n: int, levels: Sequence[float], n_test: int, n_folds: int, seed: int
 ) -> NDArray[np.bool_]:  # (n_test, len(levels))
     """Which test rows CV+ covers after it fitted all folds on n rows."""
-    from mapie.regression import CrossConformalRegressor
-
     rng = np.random.default_rng(seed)
-    rows, test = LAWS[case.law](rng, n), LAWS[case.law](rng, n_test)
+    rows, test = case.draw(rng, n), case.draw(rng, n_test)
     mapie = CrossConformalRegressor(
         ClapsRegressor(**TINY, random_state=seed % 2**31),
         confidence_level=list(levels),
@@ -234,42 +218,3 @@ def _inside(mapie: Any, test: Draw) -> NDArray[np.bool_]:  # (n_test, n_levels)
     y = test.y[:, None]
     inside: NDArray[np.bool_] = (bounds[:, 0] <= y) & (y <= bounds[:, 1])
     return inside
-
-
-def exact_coverage(n_cal: int, level: float) -> float:
-    """P(covered) = k / (n + 1) where scores are not tied; a lower bound if they are."""
-    return conformal_rank(n_cal, 1 - level) / (n_cal + 1)
-
-
-def binomial_limits(
-    n: int, probability: float, error: float, two_sided: bool
-) -> tuple[int, int]:
-    """Counts that a binomial variable leaves with probability at most ``error``."""
-    from scipy.stats import binom
-
-    if not two_sided:
-        return int(binom.ppf(error, n, probability)), n
-    low, high = binom.ppf([error / 2, 1 - error / 2], n, probability)
-    return int(low), int(high)
-
-
-def refit_limits(
-    n_refits: int, n_test: int, n_cal: int, level: float, error: float, two_sided: bool
-) -> tuple[int, int]:
-    """The same for all test rows of all refits together.
-
-    Given a fit and its calibration rows the test rows are covered independently with
-    a probability that is Beta(k, n + 1 − k), whatever the model. So each refit is a
-    beta-binomial count, and their sum a convolution.
-    """
-    from scipy.stats import betabinom
-
-    k = conformal_rank(n_cal, 1 - level)
-    pmf = betabinom.pmf(np.arange(n_test + 1), n_test, k, n_cal + 1 - k)
-    size = n_refits * n_test + 1
-    law = np.fft.irfft(np.fft.rfft(pmf, size) ** n_refits, size)
-    cdf = np.cumsum(law)
-    if not two_sided:
-        return int(np.searchsorted(cdf, error)), size - 1
-    low, high = np.searchsorted(cdf, [error / 2, 1 - error / 2])
-    return int(low), int(high)

@@ -7,7 +7,6 @@ conformalize and predict and names the outcome.
 import re
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..conformal.score import ClapsScore
-from ..estimators.regressor import ClapsRegressor
+from .. import ClapsRegressor, ClapsScore
 from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
 
 # What the documentation names; NotFittedError is a ValueError.
-DOCUMENTED = (
-    ValueError,
-    TypeError,
-    TrainingDivergedError,
-    NotPositiveDefiniteError,
-)
-CONTAINERS = ("array", "list", "frame", "sparse", "fortran")
+DOCUMENTED = (ValueError, TypeError, TrainingDivergedError, NotPositiveDefiniteError)
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool", "object", "str")
-SPOILERS = (None, None, None, "nan", "inf", "huge", "tiny", "constant", "duplicates")
+CORRUPTIONS = (None, None, None, "nan", "inf", "huge", "tiny", "constant", "duplicates")
+HARMLESS = (None, None, None, "constant", "duplicates", "tiny")
+NUMBERS = ("float64", "float64", "float32", "int64")
+# Fields of TableSpec, for tables that are fit for use, and for any.
+VALID_TABLE: dict[str, Any] = {
+    "n": range(4, 41),
+    "p": (2,),
+    "container": ("array", "array", "list", "fortran"),
+    "dtype": NUMBERS,
+    "corruption": HARMLESS,
+    "y_dtype": NUMBERS,
+    "y_corruption": HARMLESS,
+    "y_shape": ("flat",),
+}
+WILD_TABLE: dict[str, Any] = {
+    "n": range(41),
+    "p": (2, 2, 2, 0, 1, 3, 4, 5),
+    "container": ("array", "list", "frame", "sparse", "fortran"),
+    "dtype": DTYPES,
+    "corruption": CORRUPTIONS,
+    "y_dtype": DTYPES,
+    "y_corruption": CORRUPTIONS,
+    "y_shape": ("flat", "flat", "flat", "column", "pair", "short"),
+}
 # The valid values come first; N_INVALID counts those that are not.
 PARAMETERS: dict[str, tuple[Any, ...]] = {
     "hidden_layer_sizes": ((4,), (), (3, 2), 4, (0,), "4"),
@@ -55,18 +70,11 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "device": ("cpu", "auto", "abacus"),
     "random_state": (0, None, 2**32 - 1, -1, "seed"),
 }
-N_INVALID = dict.fromkeys(PARAMETERS, 1) | {
-    "hidden_layer_sizes": 3,
-    "representation_size": 2,
-    "n_members": 2,
-    "views": 3,
-    "max_steps": 2,
-    "learning_rate": 3,
-    "validation_fraction": 2,
-    "prior_precision": 2,
-    "hessian_structure": 2,
-    "random_state": 2,
-}
+N_INVALID = dict.fromkeys(PARAMETERS, 1)
+N_INVALID |= dict.fromkeys(("hidden_layer_sizes", "views", "learning_rate"), 3)
+N_INVALID |= dict.fromkeys(("representation_size", "n_members", "max_steps"), 2)
+N_INVALID |= dict.fromkeys(("validation_fraction", "prior_precision"), 2)
+N_INVALID |= dict.fromkeys(("hessian_structure", "random_state"), 2)
 FIXED: dict[str, Any] = {
     "hidden_layer_sizes": (4,),
     "representation_size": 3,
@@ -78,7 +86,7 @@ LEVELS = (0.9, 0.5, 0.7, [0.5, 0.8], [0.7, 0.6, 0.7], 0.999, 0.0, 1.0, 1.5, -0.1
 N_VALID_LEVELS = 5
 SUPPORTS: tuple[Any, ...] = (None, "integer", [0.0, 1.0, 2.0], "counts", [])
 N_VALID_SUPPORTS = 3
-ROADS = ("split", "split", "prefit", "held", "plus", "minmax", "base")
+CALIBRATION_MODES = ("split", "split", "prefit", "held", "plus", "minmax", "base")
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,9 @@ class TableSpec:
     p: int
     container: str
     dtype: str
-    spoiler: str | None
+    corruption: str | None
     y_dtype: str
-    y_spoiler: str | None
+    y_corruption: str | None
     y_shape: str  # "flat", "column", "pair" or "short"
     seed: int
 
@@ -105,7 +113,7 @@ class FuzzCase:
     test: TableSpec
     params: dict[str, Any] = field(default_factory=dict)
     weights: str | None = None
-    road: str = "split"
+    mode: str = "split"
     level: Any = 0.9
     support: Any = None
     allow_infinite: bool = False
@@ -137,31 +145,28 @@ def strategy() -> Any:
             lambda chosen: {name: _value(name, i, valid) for name, i in chosen.items()}
         )
 
-    table, wild_table = _tables(st, pick)
-    valid = {
-        "train": table,
-        "cal": table,
-        "test": table,
+    seeds = st.integers(0, 2**16)
+    table, wild_table = (
+        st.builds(TableSpec, seed=seeds, **{k: pick(v) for k, v in values.items()})
+        for values in (VALID_TABLE, WILD_TABLE)
+    )
+    valid = dict.fromkeys(("train", "cal", "test"), table) | {
         "params": parameters(True),
         "weights": pick((None, None, "ones", "random")),
         "level": pick(LEVELS[:N_VALID_LEVELS]),
         "support": pick(SUPPORTS[:N_VALID_SUPPORTS]),
     }
-    wild = {
-        "train": wild_table,
-        "cal": wild_table,
-        "test": wild_table,
+    wild = dict.fromkeys(("train", "cal", "test"), wild_table) | {
         "params": parameters(False),
         "weights": pick(("zeros", "negative", "short")),
         "level": pick(LEVELS),
         "support": pick(SUPPORTS),
     }
+    rest = {"mode": pick(CALIBRATION_MODES), "allow_infinite": st.booleans()}
 
     def with_wild(names: list[str]) -> Any:
         parts = {k: wild[k] if k in names else valid[k] for k in valid}
-        return st.builds(
-            FuzzCase, road=pick(ROADS), allow_infinite=st.booleans(), **parts
-        )
+        return st.builds(FuzzCase, **parts, **rest)
 
     names = st.lists(pick(sorted(wild)), max_size=2, unique=True)
     return st.one_of(st.just([]), names).flatmap(with_wild)
@@ -174,59 +179,28 @@ def _value(name: str, index: int, valid: bool) -> Any:
     return values[index % len(values)]
 
 
-def _tables(st: Any, pick: Any) -> tuple[Any, Any]:
-    """Strategies of tables that are fit for use, and of any."""
-    seeds = st.integers(0, 2**16)
-    numbers = pick(("float64", "float64", "float32", "int64"))
-    valid = st.builds(
-        TableSpec,
-        n=st.integers(4, 40),
-        p=st.just(2),
-        container=pick(("array", "array", "list", "fortran")),
-        dtype=numbers,
-        spoiler=pick((None, None, None, "constant", "duplicates", "tiny")),
-        y_dtype=numbers,
-        y_spoiler=pick((None, None, None, "constant", "duplicates", "tiny")),
-        y_shape=st.just("flat"),
-        seed=seeds,
-    )
-    wild = st.builds(
-        TableSpec,
-        n=st.integers(0, 40),
-        p=st.one_of(st.just(2), st.integers(0, 5)),
-        container=pick(CONTAINERS),
-        dtype=pick(DTYPES),
-        spoiler=pick(SPOILERS),
-        y_dtype=pick(DTYPES),
-        y_spoiler=pick(SPOILERS),
-        y_shape=pick(("flat", "flat", "flat", "column", "pair", "short")),
-        seed=seeds,
-    )
-    return valid, wild
-
-
 def make_table(spec: TableSpec) -> tuple[Any, Any]:
     """X and y as the specification says; the same each time."""
     rng = np.random.default_rng(spec.seed)
-    X = _spoil(3 * rng.standard_normal((spec.n, spec.p)), spec.spoiler, rng)
+    X = _corrupted(3 * rng.standard_normal((spec.n, spec.p)), spec.corruption, rng)
     signal = X[:, 0] if spec.p else np.zeros(spec.n)
     with np.errstate(invalid="ignore", over="ignore"):
         y = np.nan_to_num(signal) + rng.standard_normal(spec.n)
-    y = _spoil(y, spec.y_spoiler, rng)
+    y = _corrupted(y, spec.y_corruption, rng)
     return _contain(_cast(X, spec.dtype), spec.container), _shape(
         _cast(y, spec.y_dtype), spec.y_shape
     )
 
 
-def _spoil(values: Any, spoiler: str | None, rng: np.random.Generator) -> Any:
-    if spoiler is None or values.size == 0:
+def _corrupted(values: Any, corruption: str | None, rng: np.random.Generator) -> Any:
+    if corruption is None or values.size == 0:
         return values
-    if spoiler == "constant":
+    if corruption == "constant":
         return np.full_like(values, 7.0)
-    if spoiler == "duplicates":
+    if corruption == "duplicates":
         return values[rng.integers(0, len(values), len(values)) // 2]
     special = {"nan": np.nan, "inf": np.inf, "huge": 1e300, "tiny": 5e-324}
-    values.flat[rng.integers(0, values.size)] = special[spoiler]
+    values.flat[rng.integers(0, values.size)] = special[corruption]
     return values
 
 
@@ -251,25 +225,15 @@ def _contain(X: NDArray[Any], container: str) -> Any:
 
 
 def _shape(y: NDArray[Any], shape: str) -> Any:
-    shapes: dict[str, Callable[[], Any]] = {
-        "flat": lambda: y,
-        "column": lambda: y[:, None],
-        "pair": lambda: np.column_stack([y, y]),
-        "short": lambda: y[:-1],
-    }
-    return shapes[shape]()
+    pair = np.column_stack([y, y])
+    return {"flat": y, "column": y[:, None], "pair": pair, "short": y[:-1]}[shape]
 
 
 def _weights(kind: str | None, n: int) -> NDArray[np.float64] | None:
-    made = {
-        None: lambda: None,
-        "ones": lambda: np.ones(n),
-        "zeros": lambda: np.zeros(n),
-        "random": lambda: np.random.default_rng(n).uniform(0, 1e6, n),
-        "negative": lambda: -np.ones(n),
-        "short": lambda: np.ones(max(0, n - 1)),
-    }
-    return made[kind]()
+    random = np.random.default_rng(n).uniform(0, 1e6, n)
+    kinds = {"ones": np.ones(n), "zeros": np.zeros(n), "random": random}
+    kinds |= {"negative": -np.ones(n), "short": np.ones(max(0, n - 1))}
+    return None if kind is None else kinds[kind]
 
 
 def run_case(case: FuzzCase) -> Outcome:
@@ -279,13 +243,20 @@ def run_case(case: FuzzCase) -> Outcome:
         try:
             failure = _check(case, *_intervals(case))
         except DOCUMENTED as error:
-            return _documented(error)
+            message, name = str(error), type(error).__name__
+            failure = None if message.strip() else f"{name} without a message"
+            return Outcome(name, message, failure)
         except Exception as error:
             if _is_empty_list_in_mapie(error):
                 return Outcome("IndexError of MAPIE, empty list", str(error))
             name = type(error).__name__
             return Outcome(name, str(error), f"undocumented {name}: {error}")
-    stray = [w for w in caught if _is_stray(w)]
+    # Whether NumPy complains about arithmetic in this package.
+    stray = [
+        w
+        for w in caught
+        if issubclass(w.category, RuntimeWarning) and "mapie_claps" in w.filename
+    ]
     if failure is None and stray:
         failure = f"{stray[0].filename}:{stray[0].lineno}: {stray[0].message}"
     return Outcome("interval", failure=failure)
@@ -303,20 +274,6 @@ def _is_empty_list_in_mapie(error: Exception) -> bool:
     return where[-1].name == "_num_features" and not ours_asked
 
 
-def _is_stray(warning: Any) -> bool:
-    """Whether NumPy complains about arithmetic in this package."""
-    return (
-        issubclass(warning.category, RuntimeWarning)
-        and "mapie_claps" in warning.filename
-    )
-
-
-def _documented(error: Exception) -> Outcome:
-    message = str(error)
-    failure = None if message.strip() else f"{type(error).__name__} without a message"
-    return Outcome(type(error).__name__, message, failure)
-
-
 def _intervals(case: FuzzCase) -> tuple[Any, Any]:
     """Predictions and bounds, by MAPIE from end to end."""
     from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
@@ -327,32 +284,22 @@ def _intervals(case: FuzzCase) -> tuple[Any, Any]:
     model = ClapsRegressor(**(FIXED | case.params))
     weight = _weights(case.weights, case.train.n)
     fit_params = {} if weight is None else {"sample_weight": weight}
-    options = {"allow_infinite_bounds": case.allow_infinite}
-    if case.road in ("plus", "minmax", "base"):
-        cross = CrossConformalRegressor(
-            model,
-            confidence_level=case.level,
-            conformity_score=ClapsScore(support=case.support),
-            method=case.road,
-            cv=2,
-        )
-        cross.fit_conformalize(X, y, fit_params=fit_params)
-        points, bounds = cross.predict_interval(X_test, **options)
-        return points, bounds
-    prefit = case.road != "split"
-    if prefit:
-        model.fit(X, y, **fit_params)
-    held = model if case.road == "held" else None
-    split = SplitConformalRegressor(
-        model,
-        confidence_level=case.level,
-        conformity_score=ClapsScore(held, support=case.support),
-        prefit=prefit,
-    )
-    if not prefit:
-        split.fit(X, y, fit_params=fit_params)
-    points, bounds = split.conformalize(X_cal, y_cal).predict_interval(
-        X_test, **options
+    if case.mode in ("plus", "minmax", "base"):
+        score = ClapsScore(support=case.support)
+        cross = CrossConformalRegressor(model, case.level, score, case.mode, cv=2)
+        mapie = cross.fit_conformalize(X, y, fit_params=fit_params)
+    else:
+        prefit = case.mode != "split"
+        if prefit:
+            model.fit(X, y, **fit_params)
+        held = model if case.mode == "held" else None
+        score = ClapsScore(held, support=case.support)
+        mapie = SplitConformalRegressor(model, case.level, score, prefit)
+        if not prefit:
+            mapie.fit(X, y, fit_params=fit_params)
+        mapie.conformalize(X_cal, y_cal)
+    points, bounds = mapie.predict_interval(
+        X_test, allow_infinite_bounds=case.allow_infinite
     )
     return points, bounds
 

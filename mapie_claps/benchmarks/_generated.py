@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ._data import Array, Dataset
+from ..studies.data import Array, Dataset
 
 Rows = tuple[Array, Array]  # X (n, p) and y (n,)
 Generator = np.random.Generator
@@ -175,7 +175,7 @@ def sound_of_a_wing(seed: int, n_rows: int = 1500) -> Rows:
     return np.column_stack(columns), level + noise
 
 
-GENERATED: dict[str, Callable[[int], Rows]] = {
+GENERATORS: dict[str, Callable[[int], Rows]] = {
     "geo": prices_on_a_map,
     "mix": strength_of_a_mixture,
     "trees": sum_of_trees,
@@ -188,8 +188,8 @@ GENERATED: dict[str, Callable[[int], Rows]] = {
 
 
 def generate(name: str, seed: int) -> Dataset:
-    """Draw the rows of one of the sets of ``GENERATED``."""
-    return Dataset(name, *GENERATED[name](seed))
+    """Draw the rows of one of the sets of ``GENERATORS``."""
+    return Dataset(name, *GENERATORS[name](seed))
 
 
 def _bumps(law: Generator) -> Callable[[Array], Array]:

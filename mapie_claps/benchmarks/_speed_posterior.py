@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import laplace
 import torch
@@ -10,11 +10,16 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..estimators.module import ClapsModule
-from ..network.ensemble import HeteroscedasticNetwork, PiecewiseLinearEncoding
-from ..posterior.curvature import HeteroscedasticGGN, TensorLoader
-from ..posterior.gaussian import FeatureBatches, make_posterior, sum_moments
-from ._speed_timing import Kind, Result, Settings, best_of, peak_above, run_child
+from .. import ClapsModule, HeteroscedasticGGN, TensorLoader
+
+# Private parts, which ClapsRegressor is made of.
+from ..network.encoding import PiecewiseLinearEncoding
+from ..network.ensemble import HeteroscedasticNetwork
+from ..posterior.gaussian import make_posterior
+from ..posterior.members import feature_rows, rows_of_ensemble
+from ..posterior.sums import sum_rows
+from ._networks import TwoHeads, seeded_network
+from ._speed_timing import Result, Settings, best_of, peak_above, run_child
 
 P = 32  # columns of X
 HIDDEN = 64
@@ -24,30 +29,12 @@ SLICED_ROWS = 2048  # fastest of 256, 2,048 and 65,536 for the default backend
 LIMIT_ELEMENTS = 2**18  # of φ at a time: fastest of 2¹⁵ to 2¹⁹ in all sizes
 AGAINST_LAPLACE, AGAINST_LIMIT = 20.0, 1.5
 BOUNDED = (20_000, 64)  # where laplace-torch is to be left behind by that much
-FASTER: Kind = "faster"
-COST: Kind = "cost"
 BY_LAPLACE = "laplace-torch, default backend"
 LIMIT = "limit: forward pass + one Gram matrix"
 SLICED = "laplace-torch, default backend, TensorLoader"
 ADAPTER = "laplace-torch with HeteroscedasticGGN"
 MEMBER = "sums and Σ of one member"
 MODULE = "ClapsModule.fit"
-
-
-class TwoHeads(nn.Module):
-    """32 → 64 → d, with a mean and a variance."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(P, HIDDEN), nn.SiLU(), nn.Linear(HIDDEN, size), nn.SiLU()
-        )
-        self.mean, self.noise = nn.Linear(size, 1), nn.Linear(size, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance."""
-        phi = self.body(x)
-        return self.mean(phi), softplus(self.noise(phi)) + FLOOR
 
 
 class MeanAlone(nn.Module):
@@ -68,10 +55,8 @@ class MeanAlone(nn.Module):
 
 
 def make_network(size: int) -> TwoHeads:
-    """Random weights in float64, the same in every process."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return TwoHeads(size).double().eval()
+    """32 → 64 → size, random weights in float64."""
+    return seeded_network(P, HIDDEN, size, floor=FLOOR).double().eval()
 
 
 def make_rows(n: int) -> tuple[Tensor, Tensor]:
@@ -103,9 +88,11 @@ def as_member(network: TwoHeads) -> HeteroscedasticNetwork:
 
 def fit_ours(member: HeteroscedasticNetwork, X: Tensor, y: Tensor) -> Tensor:
     """Sums with W = diag(1/h²) as in ClapsRegressor, and the factor of Σ."""
-    weights, ones = member.last_layer_weights(), torch.ones_like(y)[None]
-    sums = sum_moments(FeatureBatches(member, X, y, ones), weights, "full")
-    return make_posterior(sums, weights, "ridge", 1.0).scale
+    size, ones = rows_of_ensemble(member), torch.ones_like(y)[None]
+    parts = zip(X.split(size), y.split(size), ones.split(size, 1), strict=True)
+    batches = (feature_rows(member, *part) for part in parts)
+    (moments,) = sum_rows(batches, "full", plain=False) or ()
+    return make_posterior(moments, member.trained_weights(), "ridge", 1.0).scale
 
 
 def fit_module(network: TwoHeads, X: Tensor, y: Tensor) -> ClapsModule:
@@ -158,7 +145,7 @@ def limit(network: TwoHeads, X: Tensor) -> Tensor:
 
 
 def posterior(settings: Settings) -> Iterator[Result]:
-    """Item 1: rows × features, in torch's default type and in double precision."""
+    """Rows × features, in torch's default type and in double precision."""
     sizes = [(n, d) for n in (20_000, 200_000) for d in (64, 256, 1024)]
     for n, d in [(500, 16)] if settings.smoke else sizes:
         for dtype in (torch.float32, torch.float64):
@@ -183,90 +170,70 @@ def _posterior_of(
     small = n * d * d < 2e10
     times = best_of(calls, settings, None if small else min(2, settings.repeats))
     size = f"{n:,} × {d:,} in {str(dtype).removeprefix('torch.')}"
-    for case, against, kind, bound in (
-        (ADAPTER, BY_LAPLACE, FASTER, AGAINST_LAPLACE if at_bound else None),
-        (ADAPTER, SLICED, FASTER, None),
-        (ADAPTER, LIMIT, COST, AGAINST_LIMIT),
-        (MEMBER, BY_LAPLACE, FASTER, None),
-        (MEMBER, LIMIT, COST, AGAINST_LIMIT),
-        (MODULE, BY_LAPLACE, FASTER, None),
-        (MODULE, LIMIT, COST, None),
-    ):
-        if case in calls and against in calls:
-            name, ours, other = f"{case}, {size}", times[case], times[against]
-            yield Result("posterior", name, against, ours, other, "s", kind, bound)
+    bounds = {
+        (ADAPTER, BY_LAPLACE): AGAINST_LAPLACE if at_bound else None,
+        (ADAPTER, SLICED): None,
+        (ADAPTER, LIMIT): AGAINST_LIMIT,
+        (MEMBER, BY_LAPLACE): None,
+        (MEMBER, LIMIT): AGAINST_LIMIT,
+        (MODULE, BY_LAPLACE): None,
+        (MODULE, LIMIT): None,
+    }
+    for (name, against), bound in bounds.items():
+        if name in calls and against in calls:
+            kind: Literal["cost", "faster"] = "cost" if against == LIMIT else "faster"
+            both = times[name], times[against]
+            yield Result(f"{name}, {size}", against, *both, "s", kind, bound)
 
 
 def growth(settings: Settings) -> Iterator[Result]:
-    """Item 4: linear in the number of rows, flat in memory."""
+    """Linear in the number of rows, flat in memory; the diagonal against the full."""
     rows = [1000, 3000] if settings.smoke else [10**k for k in range(4, 8)]
-    found = run_child(settings, stream, rows=rows, size=64, clock=settings.clock)
-    first = found[0]
+    clock = settings.clock
+    found = run_child(settings, stream, rows=rows, size=64, clock=clock)
+    start = [1e6 * found[0][0] / rows[0], found[0][1] + 50]
+    same = f"the same at {rows[0]:,} rows"
     for n, (seconds, mb) in zip(rows, found, strict=True):
-        yield Result(
-            "growth",
-            f"stream {n:,} rows × 64 features: µs per row",
-            f"the same at {rows[0]:,} rows",
-            1e6 * seconds / n,
-            1e6 * first[0] / rows[0],
-            "µs",
-            "cost",
-            1.2,
-        )
-        yield Result(
-            "growth",
-            f"stream {n:,} rows × 64 features: peak memory above the start",
-            f"the same at {rows[0]:,} rows, + 50 MB",
-            mb,
-            first[1] + 50,
-            "MB",
-            "cost",
-            1.0,
-        )
-    yield from _widths(settings)
-
-
-def _widths(settings: Settings) -> Iterator[Result]:
-    """10⁴ rows; the diagonal against the full structure."""
+        case = f"stream {n:,} rows × 64 features"
+        per_row = f"{case}: µs per row"
+        yield Result(per_row, same, 1e6 * seconds / n, start[0], "µs", "cost", 1.2)
+        peak = f"{case}: peak memory above the start"
+        yield Result(peak, f"{same}, + 50 MB", mb, start[1], "MB", "cost", 1.0)
     sizes = [16, 32] if settings.smoke else [16, 64, 256, 1024, 4096]
     n = settings.size(10_000, 500)
     full, diagonal = (
-        run_child(
-            settings,
-            widths,
-            rows=n,
-            sizes=sizes,
-            structure=structure,
-            clock=settings.clock,
-        )
-        for structure in ("full", "diag")
+        run_child(settings, widths, rows=n, sizes=sizes, structure=s, clock=clock)
+        for s in ("full", "diag")
     )
     for d, (a, a_mb), (b, b_mb) in zip(sizes, full, diagonal, strict=True):
         case = f"{n:,} rows × {d:,} features, diagonal"
-        yield Result("growth", case, "full structure", b, a, "s", "faster")
-        yield Result("growth", case, "full structure", b_mb, a_mb, "MB", "cost")
+        yield Result(case, "full structure", b, a, "s", "faster")
+        yield Result(case, "full structure", b_mb, a_mb, "MB", "cost")
+
+
+def _time_and_peak(
+    call: Callable[[], Any], clock: str, repeats: int
+) -> tuple[float, float]:
+    """Seconds, and MB at the peak."""
+    timed = partial(best_of, {"": call}, Settings(clock=clock), repeats)
+    peak, times = peak_above(timed)
+    return times[""], max(1.0, peak)
 
 
 def stream(rows: list[int], size: int, clock: str) -> list[tuple[float, float]]:
     """Seconds and peak memory for growing numbers of streamed rows; in a child."""
     X, y = make_rows(10_000)
-    network = make_network(size)
-    model = fit_module(network, X, y)
-    found = []
-    for n in rows:
-        repeats = 3 if n <= 10**6 else 1
-        call = partial(_sum_stream, model, X, y, n)
-        peak, times = peak_above(
-            partial(best_of, {"": call}, Settings(clock=clock), repeats)
-        )
-        found.append((times[""], max(1.0, peak)))
-    return found
+    model = fit_module(make_network(size), X, y)
 
+    def sum_stream(n: int) -> None:
+        """Sums over n rows that come in chunks: the same chunk over and over."""
+        starts = range(0, n, len(X))
+        model.partial_sums((X[: n - i], y[: n - i]) for i in starts)
 
-def _sum_stream(model: ClapsModule, X: Tensor, y: Tensor, n: int) -> None:
-    """Sums over n rows that come in chunks: the same chunk over and over."""
-    starts = range(0, n, len(X))
-    model.partial_sums((X[: n - i], y[: n - i]) for i in starts)
+    return [
+        _time_and_peak(partial(sum_stream, n), clock, 3 if n <= 10**6 else 1)
+        for n in rows
+    ]
 
 
 def widths(
@@ -274,17 +241,14 @@ def widths(
 ) -> list[tuple[float, float]]:
     """Seconds and peak memory for growing numbers of features; in a child."""
     X, y = make_rows(rows)
-    found = []
-    for d in sizes:
-        model = ClapsModule(
+    models = (
+        ClapsModule(
             make_network(d),
             last_layer_name="mean",
             prior_precision=1.0,
             hessian_structure=structure,
             last_layer="trained",
         )
-        peak, times = peak_above(
-            partial(best_of, {"": partial(model.fit, X, y)}, Settings(clock=clock), 2)
-        )
-        found.append((times[""], max(1.0, peak)))
-    return found
+        for d in sizes
+    )
+    return [_time_and_peak(partial(model.fit, X, y), clock, 2) for model in models]

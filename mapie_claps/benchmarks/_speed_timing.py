@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -12,12 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["faster", "cost"]
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     # On a shared machine, and with one thread, the processor's time is the fairer.
     "cpu": time.process_time,
 }
+SECONDS, MOST_REPEATS = 10.0, 30
+CHILD = """
+import json, torch
+from {module} import {name}
+torch.set_num_threads({threads})
+print(json.dumps({name}(**{params!r})))
+"""
 
 
 @dataclass(frozen=True)
@@ -43,34 +50,29 @@ class Result:
     bound; where less is ("cost") it is ``ours / other``, and must stay below.
     """
 
-    section: str
     case: str
     against: str
     ours: float
     other: float
     unit: str
-    kind: Kind
+    kind: Literal["faster", "cost"]
     bound: float | None = None
     note: str = ""
+    section: str = ""  # set by the command
 
     @property
     def ratio(self) -> float:
         """How many times faster than the other, or how many times its cost."""
-        if self.kind == "faster":
-            return self.other / self.ours
-        return self.ours / self.other
+        faster = self.kind == "faster"
+        return self.other / self.ours if faster else self.ours / self.other
 
     @property
     def met(self) -> bool | None:
         """Whether the bound holds; None where there is none."""
         if self.bound is None:
             return None
-        if self.kind == "faster":
-            return self.ratio >= self.bound
-        return self.ratio <= self.bound
-
-
-SECONDS, MOST_REPEATS = 10.0, 30
+        faster = self.kind == "faster"
+        return self.ratio >= self.bound if faster else self.ratio <= self.bound
 
 
 def best_of(
@@ -101,20 +103,14 @@ def run_child(settings: Settings, function: Callable[..., Any], **params: Any) -
     """What a function of this package returns in a new process; here if short."""
     if settings.smoke:
         return function(**params)
-    where = [function.__module__, function.__name__]
-    call = json.dumps([*where, settings.threads, params])
-    return _run("-m", "mapie_claps.benchmarks._speed_child", call)
+    where = {"module": function.__module__, "name": function.__name__}
+    return run_code(CHILD.format(**where, threads=settings.threads, params=params))
 
 
 def run_code(code: str) -> Any:
     """What a few lines of Python print as JSON, from a new process."""
-    return _run("-c", code)
-
-
-def _run(*arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments], capture_output=True, text=True
-    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(
             f"A measurement in a process of its own failed:\n{done.stderr.strip()}"
@@ -127,20 +123,18 @@ def peak_above(function: Callable[[], Any]) -> tuple[float, Any]:
     gc.collect()
     with suppress(AttributeError, OSError):  # where there is glibc
         ctypes.CDLL(None).malloc_trim(0)  # what is free and kept would count as there
-    before = _peak_mb(reset=True)
+    before = peak_mb(reset=True)
     result = function()
-    return max(0.0, _peak_mb() - before), result
+    return max(0.0, peak_mb() - before), result
 
 
-def _peak_mb(reset: bool = False) -> float:
+def peak_mb(reset: bool = False) -> float:
     """Largest resident memory of this process; on Linux since the last reset."""
     try:
         if reset:
             Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
         status = Path("/proc/self/status").read_text()
     except OSError:  # elsewhere: since the start of the process
-        import resource
-
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

@@ -1,30 +1,62 @@
-"""Speed of training: against skorch, scikit-learn's MLP and gradient boosting."""
+"""Speed of training: against skorch, scikit-learn's MLP and gradient boosting.
+
+Also of importing the package, and of two processes against one.
+"""
 
 import cProfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from joblib import parallel_config
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
-from ..estimators.regressor import ClapsRegressor
-from ..network import defaults as _recipe
-from ._data import PAPER_DATASETS, Dataset, load_named, split_rows
-from ._speed_timing import CLOCKS, Result, Settings, best_of
+from .. import ClapsRegressor, ClapsScore
+from ..network import defaults  # private: what "auto" means
+from ..studies.data import PAPER_DATASETS, Dataset, load_named, split_rows
+from ._networks import TwoHeads
+from ._speed_timing import CLOCKS, Result, Settings, best_of, run_code
 
 Rows = NDArray[np.float32]
 WIDTH = 64
-AGAINST_SKORCH, AGAINST_MLP = 3.0, 1.0
+AGAINST_SKORCH, AGAINST_MLP, ALLOWED_MS = 3.0, 1.0, 100.0
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-3
+GOALS = [(100, 8, 0.5), (3000, 12, 10.0)]  # seconds of the default fit, n × p
+IMPORT = """
+import json, time
+import torch, mapie.regression, laplace
+clock = time.{clock}
+start = clock()
+{statement}
+print(json.dumps(1e3 * (clock() - start)))
+"""
+STATEMENTS = (
+    "import mapie_claps",
+    "from mapie_claps import ClapsRegressor, ClapsScore",
+    "from mapie_claps import *",
+)
+# What the profile tells apart: names of torch's functions, or a function of ours in
+# its file with all that it calls.
+OPERATIONS = {
+    "matrix products": ("torch.mm", "torch.bmm", "torch.addmm", "torch.baddbmm"),
+    "activations and slopes": ("torch._ops.aten.", "torch.sin", "torch.cos"),
+    "optimiser": ("torch._fused_adamw_",),
+}
+PHASES = {
+    "evaluation": ("trainer.py", "_evaluate"),
+    "training in all": ("trainer.py", "train"),
+    "posterior": ("scales.py", "fit_predictive_model"),
+}
 
 
 def make_rows(n: int, p: int) -> tuple[Rows, Rows]:
@@ -33,23 +65,6 @@ def make_rows(n: int, p: int) -> tuple[Rows, Rows]:
     X = rng.standard_normal((n, p), dtype=np.float32)
     noise = 0.3 * rng.standard_normal(n, dtype=np.float32)
     return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + noise
-
-
-class Network(nn.Module):
-    """The default network of one member: three layers of 64 and two heads."""
-
-    def __init__(self, p: int) -> None:
-        super().__init__()
-        layers = [nn.Linear(p, WIDTH), nn.SiLU()]
-        for _ in range(2):
-            layers += [nn.Linear(WIDTH, WIDTH), nn.SiLU()]
-        self.body = nn.Sequential(*layers)
-        self.mean, self.noise = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance."""
-        phi = self.body(x)
-        return self.mean(phi), softplus(self.noise(phi)) + 1e-6
 
 
 class GaussianLoss(nn.Module):
@@ -86,7 +101,7 @@ def skorch_regressor(p: int, batch_size: int, epochs: int) -> Any:
     from skorch import NeuralNetRegressor
 
     return NeuralNetRegressor(
-        Network(p),
+        TwoHeads(p, WIDTH, WIDTH, WIDTH, floor=1e-6),
         criterion=GaussianLoss,
         optimizer=torch.optim.AdamW,
         optimizer__fused=True,
@@ -115,111 +130,50 @@ def mlp_regressor(batch_size: int, epochs: int) -> MLPRegressor:
     )
 
 
-def fit_new(
-    make: Callable[..., Any], arguments: tuple[int, ...], X: Any, y: Any
-) -> None:
-    """Make an estimator and fit it."""
-    make(*arguments).fit(X, y)
-
-
-def fit_default(X: Any, y: Any) -> ClapsRegressor:
-    """ClapsRegressor as it comes; its warning would only disturb the table."""
-    return ClapsRegressor(tol=None, random_state=0).fit(X, y)
-
-
 def training(settings: Settings) -> Iterator[Result]:
-    """Item 3: whole calls of ``fit``, with about as many steps as the defaults take."""
+    """Whole calls of ``fit``, with about as many steps as the defaults take."""
     for n, p in [(200, 3)] if settings.smoke else [(5000, 8), (100_000, 32)]:
         X, y = make_rows(n, p)
-        batch_size = _recipe.batch_size(n)
+        batch_size = defaults.batch_size(n)
         in_epoch = n // batch_size
-        epochs = settings.size(_recipe.max_steps(n) // in_epoch, 1)
-        steps = epochs * in_epoch
-        members = ClapsRegressor().n_members
-        calls: dict[str, Callable[[], Any]] = {
-            "one": partial(fit_new, ours, (1, batch_size, steps), X, y),
-            "many": partial(fit_new, ours, (members, batch_size, steps), X, y),
-            "skorch": partial(
-                fit_new, skorch_regressor, (p, batch_size, epochs), X, y[:, None]
-            ),
-            "mlp": partial(fit_new, mlp_regressor, (batch_size, epochs), X, y),
+        epochs = settings.size(defaults.max_steps(n) // in_epoch, 1)
+        steps, members = epochs * in_epoch, ClapsRegressor().n_members
+        estimators: dict[str, Callable[[], Any]] = {
+            "one": partial(ours, 1, batch_size, steps),
+            "many": partial(ours, members, batch_size, steps),
+            "skorch": partial(skorch_regressor, p, batch_size, epochs),
+            "MLPRegressor": partial(mlp_regressor, batch_size, epochs),
+        }
+        targets = dict.fromkeys(estimators, y) | {"skorch": y[:, None]}
+        calls = {
+            name: partial(_fit_new, make, X, targets[name])
+            for name, make in estimators.items()
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             times = best_of(calls, settings)
         times["many"] /= members
-        passed = batch_size * steps / 1e3
-        case = f"training, {n:,} × {p}, batches of {batch_size}"
+        per_row = {name: 1e6 * t / (batch_size * steps) for name, t in times.items()}
         for name, other, bound in (
             ("one", "skorch", AGAINST_SKORCH),
-            ("one", "mlp", None),
+            ("one", "MLPRegressor", None),
             ("many", "skorch", AGAINST_SKORCH),
-            ("many", "mlp", AGAINST_MLP),
+            ("many", "MLPRegressor", AGAINST_MLP),
         ):
             who = "one network" if name == "one" else f"per member of {members}"
-            yield Result(
-                "training",
-                f"{case}, {who}",
-                {"skorch": "skorch", "mlp": "MLPRegressor"}[other],
-                1e3 * times[name] / passed,
-                1e3 * times[other] / passed,
-                "µs per row",
-                "faster",
-                bound,
-            )
+            case = f"training, {n:,} × {p}, batches of {batch_size}, {who}"
+            both = per_row[name], per_row[other]
+            yield Result(case, other, *both, "µs per row", "faster", bound)
 
 
-def default_fit(settings: Settings) -> Iterator[Result]:
-    """Item 7: the default ``fit`` against that of MAPIE's CQR, with its profile."""
-    for data in _datasets(settings):
-        split = split_rows(data, 0, 5000)
-        X, y = split.X_train, split.y_train
-        times = best_of(
-            {"ours": partial(fit_default, X, y), "cqr": partial(fit_cqr, X, y)},
-            settings,
-            min(2, settings.repeats),
-        )
-        yield Result(
-            "default",
-            f"default fit, {data.name}, {len(X):,} × {X.shape[1]}",
-            "MAPIE CQR, HistGradientBoosting",
-            times["ours"],
-            times["cqr"],
-            "s",
-            "cost",
-            note=profile(partial(fit_default, X, y), settings.clock),
-        )
-    yield from _target_sizes(settings)
+def _fit_new(make: Callable[[], Any], X: Rows, y: Rows) -> None:
+    """Make an estimator and fit it."""
+    make().fit(X, y)
 
 
-def _datasets(settings: Settings) -> Iterator[Dataset]:
-    if settings.data is not None and not settings.smoke:
-        for name in PAPER_DATASETS:
-            yield load_named(name, settings.data)
-        return
-    for n, p in [(100, 3)] if settings.smoke else [(500, 8), (5000, 8), (5000, 16)]:
-        X, y = make_rows(n, p)
-        yield Dataset("generated", X.astype(np.float64), y.astype(np.float64))
-
-
-def _target_sizes(settings: Settings) -> Iterator[Result]:
-    """Goals of the project for the default ``fit``: seconds at two sizes."""
-    for n, p, seconds in [(60, 3, 0.5)] if settings.smoke else GOALS:
-        X, y = make_rows(n, p)
-        times = best_of({"": partial(fit_default, X, y)}, settings, 2)
-        yield Result(
-            "default",
-            f"default fit, {n:,} × {p}",
-            f"goal of {seconds:g} s",
-            times[""],
-            seconds,
-            "s",
-            "cost",
-            1.0,
-        )
-
-
-GOALS = [(100, 8, 0.5), (3000, 12, 10.0)]
+def fit_default(X: Any, y: Any) -> ClapsRegressor:
+    """ClapsRegressor as it comes; its warning would only disturb the table."""
+    return ClapsRegressor(tol=None, random_state=0).fit(X, y)
 
 
 def fit_cqr(X: Any, y: Any) -> Any:
@@ -232,18 +186,32 @@ def fit_cqr(X: Any, y: Any) -> Any:
     ).fit(X, y)
 
 
-# What the profile tells apart: names of torch's functions, or a function of ours in
-# its file with all that it calls.
-OPERATIONS = {
-    "matrix products": ("torch.mm", "torch.bmm", "torch.addmm", "torch.baddbmm"),
-    "activations and slopes": ("torch._ops.aten.", "torch.sin", "torch.cos"),
-    "optimiser": ("torch._fused_adamw_",),
-}
-PHASES = {
-    "evaluation": ("_training.py", "_evaluate"),
-    "training in all": ("_training.py", "train"),
-    "posterior": ("_predictive.py", "fit_predictive_model"),
-}
+def default_fit(settings: Settings) -> Iterator[Result]:
+    """The default ``fit`` against that of MAPIE's CQR, with its profile, and goals."""
+    for data in _datasets(settings):
+        split = split_rows(data, 0)
+        X, y = split.X_train, split.y_train
+        fit = partial(fit_default, X, y)
+        calls = {"ours": fit, "cqr": partial(fit_cqr, X, y)}
+        times = best_of(calls, settings, min(2, settings.repeats))
+        both = times["ours"], times["cqr"]
+        case = f"default fit, {data.name}, {len(X):,} × {X.shape[1]}"
+        against = "MAPIE CQR, HistGradientBoosting"
+        note = profile(fit, settings.clock)
+        yield Result(case, against, *both, "s", "cost", note=note)
+    for n, p, goal in [(60, 3, 0.5)] if settings.smoke else GOALS:
+        seconds = best_of({"": partial(fit_default, *make_rows(n, p))}, settings, 2)[""]
+        case, against = f"default fit, {n:,} × {p}", f"goal of {goal:g} s"
+        yield Result(case, against, seconds, goal, "s", "cost", 1.0)
+
+
+def _datasets(settings: Settings) -> Iterator[Dataset]:
+    if settings.data is not None and not settings.smoke:
+        yield from (load_named(name, settings.data) for name in PAPER_DATASETS)
+        return
+    for n, p in [(100, 3)] if settings.smoke else [(500, 8), (5000, 8), (5000, 16)]:
+        X, y = (a.astype(np.float64) for a in make_rows(n, p))
+        yield Dataset("generated", X, y)
 
 
 def profile(function: Callable[[], Any], clock: str) -> str:
@@ -260,8 +228,45 @@ def profile(function: Callable[[], Any], clock: str) -> str:
                 if entry.code in [f"<built-in method {name}>" for name in names]:
                     spent[operation] += entry.inlinetime
             continue
-        for phase, (file, name) in PHASES.items():
-            path = Path(entry.code.co_filename)
-            if path.name == file and entry.code.co_name == name:
+        for phase, where in PHASES.items():
+            if where == (Path(entry.code.co_filename).name, entry.code.co_name):
                 spent[phase] += entry.totaltime
     return ", ".join(f"{what} {100 * t / total:.0f} %" for what, t in spent.items())
+
+
+def imports(settings: Settings) -> Iterator[Result]:
+    """What an import adds to those of torch, mapie and laplace."""
+    clock = CLOCKS[settings.clock].__name__
+    for statement in STATEMENTS[: settings.size(3, 1)]:
+        code = IMPORT.format(clock=clock, statement=statement)
+        best = min(run_code(code) for _ in range(settings.repeats))
+        case = f"`{statement}` after torch, mapie and laplace"
+        against = f"allowed {ALLOWED_MS:.0f} ms"
+        yield Result(case, against, best, ALLOWED_MS, "ms", "cost", 1.0)
+
+
+def threads(settings: Settings) -> Iterator[Result]:
+    """Two processes against one, by the clock on the wall."""
+    from mapie.regression import CrossConformalRegressor
+
+    steps, n = settings.size(400, 5), settings.size(2000, 100)
+    X, y = (a.astype(np.float64) for a in make_rows(n, 8))
+    model = ClapsRegressor(max_steps=steps, tol=None, random_state=0)
+    grid = {"weight_decay": [1e-4, 1e-3]}
+    calls: dict[str, Callable[[int], Any]] = {
+        "GridSearchCV": lambda n_jobs: GridSearchCV(
+            model, grid, n_jobs=n_jobs, cv=2
+        ).fit(X, y),
+        "CrossConformalRegressor": lambda n_jobs: CrossConformalRegressor(
+            model, conformity_score=ClapsScore(), cv=4, n_jobs=n_jobs
+        ).fit_conformalize(X, y),
+    }
+    # Processes take long to start: the short version makes do with threads.
+    backend = "threading" if settings.smoke else "loky"
+    for name, call in calls.items():
+        with parallel_config(backend):
+            call(2)  # starts the workers, which joblib keeps, and their imports
+            calls_of_both = {n_jobs: partial(call, int(n_jobs)) for n_jobs in "21"}
+            times = best_of(calls_of_both, replace(settings, clock="wall"))
+        case = f"{name}(n_jobs=2) over ClapsRegressor, {n:,} × 8"
+        yield Result(case, "n_jobs=1", times["2"], times["1"], "s", "faster", 1.0)

@@ -1,14 +1,14 @@
 """Count how often intervals cover, against the exact law of that count.
 
-Three parts. "fixed": one network, calibration rows and one test row drawn anew in each
-replication. "split": a network fitted anew in each replication, calibrated by MAPIE.
-"cv+": the same for MAPIE's cross-conformal method, which promises 1 − 2α; one test row
-of each refit is held against it, since rows of one refit are not independent. Limits
-are quantiles of the binomial (fixed, cv+) and beta-binomial (split) law, such that all
+Three parts. "fixed": one network; new calibration rows and one test row in each
+replication. "split": a new network in each replication, calibrated by MAPIE. "cv+": the
+same for MAPIE's cross-conformal method, which promises 1 − 2α; one test row of each
+refit is held against it, since rows of one refit are not independent. Limits are
+quantiles of the binomial (fixed, cv+) and beta-binomial (split) law, such that all
 lines together raise a false alarm with probability 0.01 at most. Where scores are tied
 (discrete data) coverage may only exceed its law, and the limit is one-sided.
 
-Finished lines are kept in OUT/coverage.csv; the same command goes on where it stopped.
+Finished counts are kept in OUT/runs.jsonl; the same command goes on where it stopped.
 
 Examples
 --------
@@ -17,27 +17,22 @@ Examples
 """
 
 import argparse
-import csv
+import sys
 import zlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ._coverage import (
-    CASES,
-    Case,
-    binomial_limits,
-    covered_by_cross_refit,
-    covered_by_fixed_network,
-    covered_by_split_refit,
-    exact_coverage,
-    fit_network,
-    refit_limits,
-)
-
-DESCRIPTION = "coverage over many replications, against its exact law"
+from .. import conformal_rank
+from ..studies.runner import Run, finished_rows, run_missing
+from ..studies.scoring import SplitSize, covered_limits
+from ..studies.store import Row, run_key
+from ..studies.text import csv_table, markdown_table
+from . import _coverage
+from ._coverage import CASES, Case
+from ._peer_table import claps_parameters
 
 LEVELS = (0.8, 0.9, 0.95)
 N_CALS = (20, 50, 100)
@@ -71,11 +66,7 @@ class Verdict:
     low: float
     high: float
     two_sided: bool
-
-    def holds(self, count: Count) -> bool:
-        """Whether the share covered lies within the limits."""
-        share = count.covered / count.tested
-        return self.low <= share <= self.high
+    holds: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,91 +88,100 @@ def run(arguments: argparse.Namespace) -> int:
             f"Got {sizes} replications and seed {arguments.seed}, but expected at "
             "least 1 each and a seed of at least 0. Leave them out for the defaults."
         )
-    if arguments.smoke:
-        sizes = 200, 4, 3
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    counts = read_counts(out)
-    for job in _jobs(*sizes):
-        if not any(_belongs(count, job) for count in counts):
-            counts += _count(job, arguments.seed)
-            _write_csv(out, counts)
-    counts = [c for job in _jobs(*sizes) for c in counts if _belongs(c, job)]
-    text = _markdown(counts)
-    (out / "coverage.md").write_text(text, encoding="utf-8")
-    print(text)  # noqa: T201
-    return 0 if all(v.holds(c) for c, v in judged(counts)) else 1
+    sizes = (200, 4, 3) if arguments.smoke else sizes
+    cases = {"fixed": CASES, "split": REFIT_CASES, "cv+": CROSS_CASES}
+    runs = [
+        plan(part, case, n, arguments.seed)
+        for (part, of_part), n in zip(cases.items(), sizes, strict=True)
+        for case in of_part
+    ]
+    failures = run_missing(runs, arguments.out)
+    counts = [Count(**row) for row in finished_rows(runs, arguments.out)]
+    text = markdown_of(counts)
+    (arguments.out / "coverage.md").write_text(text, encoding="utf-8")
+    (arguments.out / "coverage.csv").write_text(csv_of(counts), encoding="utf-8")
+    sys.stdout.write(text)
+    sys.stdout.writelines(map(str, failures))
+    return 0 if not failures and all(v.holds for _, v in judged(counts)) else 1
 
 
-@dataclass(frozen=True)
-class _Job:
-    part: str
-    case: Case
-    replications: int
+def plan(part: str, case: Case, replications: int, seed: int) -> Run:
+    """All levels and calibration sizes of one part and case."""
+    n_cals = {"fixed": N_CALS, "split": REFIT_N_CALS, "cv+": (CROSS_ROWS,)}[part]
+    n_test = {"fixed": 1, "split": SPLIT_TEST_ROWS, "cv+": CROSS_TEST_ROWS}[part]
+    key = run_key(
+        "coverage",
+        data={"generator": case.generator, "n_train": _coverage.N_TRAIN, "seed": seed},
+        split={"part": part, "n_cal": n_cals, "n_test": n_test, "folds": N_FOLDS},
+        method={
+            "case": case._asdict(),
+            "levels": LEVELS,
+            "replications": replications,
+            "parameters": claps_parameters(**_coverage.TINY),
+        },
+    )
+    label = f"{part}, {case.name}"
+    return Run(label, key, partial(count, part, case, replications, seed))
 
 
-def _jobs(n_fixed: int, n_split: int, n_cross: int) -> Iterator[_Job]:
-    yield from (_Job("fixed", case, n_fixed) for case in CASES)
-    yield from (_Job("split", case, n_split) for case in REFIT_CASES)
-    yield from (_Job("cv+", case, n_cross) for case in CROSS_CASES)
-
-
-def _belongs(count: Count, job: _Job) -> bool:
-    found = count.part, count.case, count.replications
-    return found == (job.part, job.case.name, job.replications)
-
-
-def _count(job: _Job, seed: int) -> list[Count]:
-    """All levels and calibration sizes of one job."""
-    key = zlib.crc32(f"{job.part} {job.case.name}".encode())
-    rng = np.random.default_rng([seed, key])
-    n = job.replications
-    if job.part == "fixed":
-        model = fit_network(job.case.law, rng)
-        covered = covered_by_fixed_network(job.case, model, N_CALS, LEVELS, n, rng)
-        return _lines(job, N_CALS, 1, covered.tolist())
-    if job.part == "split":
-        refits = [
-            covered_by_split_refit(job.case, REFIT_N_CALS, LEVELS, SPLIT_TEST_ROWS, rng)
-            for _ in range(n)
-        ]
+def count(part: str, case: Case, n: int, seed: int) -> list[Row]:
+    """Count one part and case in n replications."""
+    rng = np.random.default_rng([seed, zlib.crc32(f"{part} {case.name}".encode())])
+    if part == "fixed":
+        model = _coverage.fit_network(case, rng)
+        covered = _coverage.covered_by_fixed_network(
+            case, model, N_CALS, LEVELS, n, rng
+        )
+        return _rows(part, case, N_CALS, n, 1, covered)
+    if part == "split":
+        sizes = REFIT_N_CALS, LEVELS, SPLIT_TEST_ROWS
+        refits = [_coverage.covered_by_split_refit(case, *sizes, rng) for _ in range(n)]
         covered = np.sum(refits, axis=0)
-        return _lines(job, REFIT_N_CALS, SPLIT_TEST_ROWS, covered.tolist())
-    inside = np.stack(
+        return _rows(part, case, REFIT_N_CALS, n, SPLIT_TEST_ROWS, covered)
+    inside = np.stack(  # (n, CROSS_TEST_ROWS, levels)
         [
-            covered_by_cross_refit(
-                job.case, CROSS_ROWS, LEVELS, CROSS_TEST_ROWS, N_FOLDS, int(refit_seed)
+            _coverage.covered_by_cross_refit(
+                case, CROSS_ROWS, LEVELS, CROSS_TEST_ROWS, N_FOLDS, int(refit_seed)
             )
             for refit_seed in rng.integers(2**62, size=n)
         ]
     )
-    first = inside[:, 0].sum(axis=0)
-    lines = _lines(job, (CROSS_ROWS,), 1, [first.tolist()])
+    rows = _rows(part, case, (CROSS_ROWS,), n, 1, inside[:, 0].sum(axis=0)[None])
     means = inside.mean(axis=(0, 1))
     return [
-        Count(**{**asdict(line), "mean_coverage": round(float(mean), 6)})
-        for line, mean in zip(lines, means, strict=True)
+        row | {"mean_coverage": round(float(mean), 6)}
+        for row, mean in zip(rows, means, strict=True)
     ]
 
 
-def _lines(
-    job: _Job, n_cals: tuple[int, ...], n_test: int, covered: list[list[int]]
-) -> list[Count]:
-    tested = job.replications * n_test
+def _rows(
+    part: str,
+    case: Case,
+    n_cals: tuple[int, ...],
+    n: int,
+    n_test: int,
+    covered: _coverage.Counts,
+) -> list[Row]:
+    """Counts (n_cal, level) as rows."""
+    tested = n * n_test
     return [
-        Count(
-            job.part,
-            job.case.name,
-            n_cal,
-            level,
-            job.replications,
-            tested,
-            number,
-            round(number / tested, 6),
-        )
-        for n_cal, by_level in zip(n_cals, covered, strict=True)
-        for level, number in zip(LEVELS, by_level, strict=True)
+        asdict(Count(part, case.name, n_cal, level, n, tested, k, round(k / tested, 6)))
+        for n_cal, by_level in zip(n_cals, covered.tolist(), strict=True)
+        for level, k in zip(LEVELS, by_level, strict=True)
     ]
+
+
+def exact_coverage(n_cal: int, level: float) -> float:
+    """P(covered) = k / (n + 1) where scores are not tied; a lower bound if they are."""
+    return conformal_rank(n_cal, 1 - level) / (n_cal + 1)
+
+
+def binomial_limits(n: int, probability: float, tail: float) -> tuple[int, int]:
+    """Counts that a binomial variable leaves with at most ``tail`` on either side."""
+    from scipy.stats import binom
+
+    low, high = binom.ppf([tail, 1 - tail], n, probability)
+    return int(low), int(high)
 
 
 def judged(counts: list[Count]) -> list[tuple[Count, Verdict]]:
@@ -192,68 +192,56 @@ def judged(counts: list[Count]) -> list[tuple[Count, Verdict]]:
 
 def _verdict(count: Count, error: float) -> Verdict:
     two_sided = count.part != "cv+" and not count.case.startswith("discrete")
+    tail = error / 2 if two_sided else error
     promised = exact_coverage(count.n_cal, count.level)
     if count.part == "cv+":
         promised = 1 - 2 * (1 - count.level)
-        limits = binomial_limits(count.tested, promised, error, two_sided)
-    elif count.part == "split":
-        n_test = count.tested // count.replications
-        limits = refit_limits(
-            count.replications, n_test, count.n_cal, count.level, error, two_sided
-        )
+    if count.part == "split":
+        size = SplitSize(count.n_cal, count.tested // count.replications)
+        limits = covered_limits([size] * count.replications, 1 - count.level, tail)
     else:
-        limits = binomial_limits(count.tested, promised, error, two_sided)
-    low, high = (limit / count.tested for limit in limits)
-    return Verdict(promised, low, high, two_sided)
+        limits = binomial_limits(count.tested, promised, tail)
+    low, high = limits[0], limits[1] if two_sided else count.tested
+    holds = low <= count.covered <= high
+    return Verdict(promised, low / count.tested, high / count.tested, two_sided, holds)
 
 
-def read_counts(out: Path) -> list[Count]:
-    """Lines that an earlier run left."""
-    file = out / "coverage.csv"
-    if not file.exists():
-        return []
-    kinds = {f.name: f.type for f in fields(Count)}
-    with file.open(newline="", encoding="utf-8") as lines:
-        return [
-            Count(**{k: kinds[k](v) for k, v in line.items() if k in kinds})  # type: ignore[operator]
-            for line in csv.DictReader(lines)
-        ]
+def csv_of(counts: list[Count]) -> str:
+    """Counts with their limits."""
+    names = [f.name for f in fields(Count)]
+    return csv_table(
+        [*names, "promised", "low", "high", "holds"],
+        [
+            [
+                *asdict(c).values(),
+                *(round(x, 6) for x in (v.promised, v.low, v.high)),
+                v.holds,
+            ]
+            for c, v in judged(counts)
+        ],
+    )
 
 
-def _write_csv(out: Path, counts: list[Count]) -> None:
-    """Counts with their limits, under another name first: an interrupt loses none."""
-    partial = out / "coverage.csv.partial"
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        names = [f.name for f in fields(Count)]
-        writer = csv.writer(file)
-        writer.writerow([*names, "promised", "low", "high", "holds"])
-        for count, verdict in judged(counts):
-            limits = verdict.promised, verdict.low, verdict.high
-            writer.writerow(
-                [
-                    *asdict(count).values(),
-                    *(round(x, 6) for x in limits),
-                    verdict.holds(count),
-                ]
-            )
-    partial.replace(out / "coverage.csv")
-
-
-def _markdown(counts: list[Count]) -> str:
+def markdown_of(counts: list[Count]) -> str:
+    """The table, and how many counts are outside their limits."""
     verdicts = judged(counts)
-    failed = sum(not v.holds(c) for c, v in verdicts)
     lines = [
-        f"{len(counts)} counts, {failed} outside their limits.",
-        "",
-        "| part | case | n_cal | level | replications | covered | law | limits "
-        "| mean over all test rows | holds |",
-        "|---|---|---:|---:|---:|---:|---:|---|---:|---|",
+        [
+            c.part,
+            c.case,
+            str(c.n_cal),
+            str(c.level),
+            str(c.replications),
+            f"{c.covered / c.tested:.4f}",
+            ("" if v.two_sided else "≥ ") + f"{v.promised:.4f}",
+            f"{v.low:.4f} to {v.high:.4f}",
+            f"{c.mean_coverage:.4f}",
+            "yes" if v.holds else "NO",
+        ]
+        for c, v in verdicts
     ]
-    for c, v in verdicts:
-        law = f"{v.promised:.4f}" if v.two_sided else f"≥ {v.promised:.4f}"
-        lines.append(
-            f"| {c.part} | {c.case} | {c.n_cal} | {c.level} | {c.replications} | "
-            f"{c.covered / c.tested:.4f} | {law} | {v.low:.4f} to {v.high:.4f} | "
-            f"{c.mean_coverage:.4f} | {'yes' if v.holds(c) else 'NO'} |"
-        )
-    return "\n".join(lines) + "\n"
+    names = [f.name for f in fields(Count)][:5]
+    header = [*names, "covered", "law", "limits", "mean over all test rows", "holds"]
+    failed = sum(not v.holds for _, v in verdicts)
+    title = f"{len(counts)} counts, {failed} outside their limits.\n\n"
+    return title + markdown_table(header, lines, align="llrrrrrlrl")

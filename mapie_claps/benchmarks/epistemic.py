@@ -3,36 +3,29 @@
 Nearly all training rows of a region (the top fifth of the first principal component)
 are dropped; calibration and test rows stay. On the same networks the scale is h²; h²
 plus the spread of the members; h² plus φᵀΣφ; and all of them.
+
+Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from ..conformal.quantile import conformal_quantile
-from ..estimators.regressor import ClapsRegressor
-from ._data import PAPER_DATASETS, Dataset, Split, load_diabetes_rows, load_named
-from ._data import split_rows as split_dataset
-from ._runs import Row, append_row, key_of, read_rows
-from ._scoring import interval_score
+from ..studies.data import Array, Dataset, Split, split_rows
+from ..studies.runner import Run, finished_rows, run_missing
+from ..studies.scoring import score_intervals, stratified_estimate
+from ..studies.store import Row, run_key
+from ..studies.text import markdown_table
+from ._arguments import add_data_arguments, check_numbers, load_datasets
+from ._peer_table import claps_parameters
 
-DESCRIPTION = (
-    "what the spread and the Laplace term bring where training data are sparse"
-)
 ALPHA = 0.1
-KEPT_SHARE = 0.01
+REGION = {"quantile": 0.8, "kept_share": 0.01}
 MODES = ("sparse", "ordinary")
-
-Array = NDArray[np.float64]
 
 
 class Parts(NamedTuple):
@@ -46,77 +39,86 @@ class Parts(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add = parser.add_argument
-    add("--data", type=Path, metavar="FOLDER", help="CSV files, target last")
-    add("--datasets", nargs="+", metavar="NAME", default=list(PAPER_DATASETS))
-    add("--seeds", type=int, default=5, metavar="N", help="splits 0 to N − 1 (5)")
-    add("--max-rows", type=int, default=5000, metavar="N", help="rows per split (5000)")
-    add("--out", type=Path, default=Path("benchmark_epistemic"), metavar="FOLDER")
-    add("--smoke", action="store_true", help="quick trial on 150 rows")
+    add_data_arguments(parser, seeds=5, out="benchmark_epistemic")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is missing and print the table."""
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    finished = {key_of(row)[:2] for row in read_rows(out)}
-    for seed in range(1 if arguments.smoke else arguments.seeds):
-        for dataset in _datasets(arguments):
-            if (dataset.name, seed) in finished:
-                continue
-            split = split_dataset(dataset, seed, arguments.max_rows)
-            rows = list(measure(split, seed, max_steps=20 if arguments.smoke else None))
-            for row in rows:
-                append_row(out, {"dataset": dataset.name, "seed": seed, **row})
-            sys.stderr.write(f"{dataset.name} {seed} done\n")
-    text = report(read_rows(out))
-    (out / "epistemic.md").write_text(text, encoding="utf-8")
+    """Run what is missing and print the table; 1 if a run failed."""
+    check_numbers(arguments)
+    params = {"tol": None} | ({"max_steps": 20} if arguments.smoke else {})
+    runs = [
+        plan(data, seed, arguments.max_rows, params)
+        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for data in load_datasets(arguments)
+    ]
+    failures = run_missing(runs, arguments.out, arguments.jobs)
+    text = report(finished_rows(runs, arguments.out))
+    (arguments.out / "epistemic.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
-    return 0
+    sys.stdout.writelines(map(str, failures))
+    return 1 if failures else 0
 
 
-def _datasets(arguments: argparse.Namespace) -> Iterator[Dataset]:
-    if arguments.smoke:
-        yield load_diabetes_rows()
-        return
-    for name in arguments.datasets:
-        yield load_named(name, arguments.data)
+def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run:
+    """All scales on one split of one data set."""
+    key = run_key(
+        "epistemic",
+        data=data.key,
+        split={"seed": seed, "max_rows": max_rows, "region": REGION},
+        method={"name": "claps", "alpha": ALPHA} | claps_parameters(**params),
+    )
+    label = f"{data.name}, seed {seed}"
+    return Run(label, key, partial(measure, data, seed, max_rows, params))
 
 
-def measure(split: Split, seed: int, max_steps: int | None = None) -> Iterator[Row]:
+def measure(
+    data: Dataset, seed: int, max_rows: int, params: dict[str, Any]
+) -> list[Row]:
+    """Rows of one split, in both modes."""
+    row = {"dataset": data.name, "seed": seed}
+    return [
+        row | found
+        for found in _measure(split_rows(data, seed, max_rows), seed, params)
+    ]
+
+
+def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
     """Scores of all scales with a sparse and with an ordinary training region."""
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from .. import ClapsRegressor
+
     axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full"))
     position = axis.fit_transform(split.X_train)[:, 0]
-    cut = np.quantile(position, 0.8)
+    cut = np.quantile(position, REGION["quantile"])
     in_region = axis.transform(split.X_test)[:, 0] > cut
     for mode in MODES:
         kept = np.ones(len(position), dtype=bool)
         if mode == "sparse":
             dropped = np.flatnonzero(position > cut)
-            n_kept = max(1, round(KEPT_SHARE * len(dropped)))
+            n_kept = max(1, round(REGION["kept_share"] * len(dropped)))
             kept[np.random.default_rng(seed).permutation(dropped)[n_kept:]] = False
-        model = ClapsRegressor(random_state=seed, tol=None)
-        if max_steps is not None:
-            model.set_params(max_steps=max_steps)
+        model = ClapsRegressor(random_state=seed, **params)
         model.fit(split.X_train[kept], split.y_train[kept])
         cal, test = member_parts(model, split.X_cal), member_parts(model, split.X_test)
         for method, scale in SCALES.items():
-            scores = np.mean(
-                [_scores(c, t, split, in_region) for c, t in scale(cal, test)], axis=0
-            )
-            names = ("interval_score", "coverage", "region_score", "region_coverage")
-            values = dict(zip(names, map(float, scores), strict=True))
-            yield {"method": f"{mode}, {method}", **values}
+            scores = [_scores(c, t, split, in_region) for c, t in scale(cal, test)]
+            means = {k: float(np.mean([s[k] for s in scores])) for k in scores[0]}
+            yield {"method": f"{mode}, {method}", **means}
 
 
-def member_parts(model: ClapsRegressor, X: Array) -> Parts:
-    """μ, h² and φᵀΣφ of every member from one forward pass."""
+def member_parts(model: Any, X: Array) -> Parts:
+    """μ, h² and φᵀΣφ of every member from one forward pass; needs private parts."""
+    import torch
+
     fitted, unit = model.model_, model.scaler_y_.scale_[0]
     with torch.no_grad():
-        phi = fitted.network.features(fitted.network.encoding(model._scaled(X)))
-        mu = fitted.posterior.mu(phi) * unit + model.scaler_y_.mean_[0]
-        h2 = fitted.network.noise_variance(phi) * unit**2
-        laplace = fitted.posterior.epistemic(phi) * unit**2
+        out = model.network_(model._scaled(X))
+        mu = fitted.posterior.mu(out.phi) * unit + model.scaler_y_.mean_[0]
+        h2 = out.h2 * unit**2
+        laplace = fitted.posterior.epistemic(out.phi) * unit**2
     weight = fitted.member_weight
     return Parts(mu.numpy(), h2.numpy(), laplace.numpy(), weight.numpy())
 
@@ -159,85 +161,67 @@ SCALES = {
 }
 
 
-def _scores(cal: Scaled, test: Scaled, split: Split, in_region: Array) -> list[float]:
+def _scores(
+    cal: Scaled, test: Scaled, split: Split, in_region: Any
+) -> dict[str, float]:
     """Interval score and coverage, overall and inside the region."""
+    from .. import conformal_quantile
+
     q = conformal_quantile(np.abs(split.y_cal - cal[0]) / np.sqrt(cal[1]), [ALPHA])[0]
     half = q * np.sqrt(test[1])
     lower, upper, y = test[0] - half, test[0] + half, split.y_test
-    inside = (lower <= y) & (y <= upper)
-    region = np.asarray(in_region, dtype=bool)
-    return [
-        interval_score(lower, upper, y, ALPHA),
-        float(inside.mean()),
-        interval_score(lower[region], upper[region], y[region], ALPHA),
-        float(inside[region].mean()),
-    ]
+    overall = score_intervals(y, lower, upper, ALPHA)
+    y, lower, upper = y[in_region], lower[in_region], upper[in_region]
+    region = score_intervals(y, lower, upper, ALPHA)
+    return {
+        "interval_score": overall["interval_score"],
+        "coverage": overall["coverage"],
+        "region_score": region["interval_score"],
+        "region_coverage": region["coverage"],
+    }
 
 
 def report(rows: Sequence[Row]) -> str:
     """Ratios to h² on the same networks, with paired standard errors."""
-    lines = [
-        "| training rows | scale | score / score of h² | inside the region "
-        "| coverage inside | coverage |",
-        "|---|---|---|---|---|---|",
-    ]
-    by_key = {key_of(row): row for row in rows}
-    datasets = sorted({row["dataset"] for row in rows})
-    seeds = sorted({row["seed"] for row in rows})
+    lines = []
     for mode in MODES:
         for method in SCALES:
-            base = f"{mode}, {method.split(',')[0]}, h²"
-            name = f"{mode}, {method}"
-            cells = [
-                _ratio(by_key, datasets, seeds, name, base, field)
-                for field in ("interval_score", "region_score")
-            ]
+            name, base = f"{mode}, {method}", f"{mode}, {method.split(',')[0]}, h²"
             found = [r for r in rows if r["method"] == name]
             covered = [
                 f"{np.mean([r[field] for r in found]):.3f}"
                 for field in ("region_coverage", "coverage")
             ]
-            lines.append("| " + " | ".join([mode, method, *cells, *covered]) + " |")
+            lines.append([mode, method, *_ratios(rows, name, base), *covered])
+    header = ["training rows", "scale", "score / score of h²", "inside the region"]
+    parts = [markdown_table([*header, "coverage inside", "coverage"], lines)]
     for mode in MODES:
         both, spread = (f"{mode}, all members, {v}" for v in ("all", "h² + spread"))
-        cells = [
-            _ratio(by_key, datasets, seeds, both, spread, field)
-            for field in ("interval_score", "region_score")
-        ]
-        lines += [
-            "",
-            f"Laplace on top of the spread ({mode}): {cells[0]}, inside the region "
-            f"{cells[1]}.",
-        ]
-    lines += [
-        "",
+        overall, region = _ratios(rows, both, spread)
+        parts.append(
+            f"Laplace on top of the spread ({mode}): {overall}, inside the region "
+            f"{region}.\n"
+        )
+    datasets = sorted({row["dataset"] for row in rows})
+    parts.append(
         f"{len(datasets)} data sets ({', '.join(datasets)}), "
-        f"{len(seeds)} seeds. Geometric means over data sets of ratios on the "
-        "same networks ± standard error over seeds.",
-    ]
-    return "\n".join(lines) + "\n"
+        f"{len({row['seed'] for row in rows})} seeds. Geometric means over data sets "
+        "of ratios on the same networks ± standard error over seeds.\n"
+    )
+    return "\n".join(parts)
 
 
-def _ratio(
-    by_key: dict[tuple[str, int, str], Row],
-    datasets: Sequence[str],
-    seeds: Sequence[int],
-    name: str,
-    base: str,
-    field: str,
-) -> str:
-    """Geometric mean over data sets, and its paired standard error over seeds."""
-    means, variances = [], []
-    for dataset in datasets:
-        logs = [
-            np.log(
-                by_key[dataset, seed, name][field] / by_key[dataset, seed, base][field]
-            )
-            for seed in seeds
-            if (dataset, seed, name) in by_key
-        ]
-        means.append(np.mean(logs))
-        variances.append(np.var(logs, ddof=1) / len(logs) if len(logs) > 1 else np.nan)
-    mean = float(np.exp(np.mean(means)))
-    error = mean * float(np.sqrt(np.sum(variances))) / len(datasets)
-    return f"{mean:.3f} ± {error:.3f}"
+def _ratios(rows: Sequence[Row], name: str, base: str) -> list[str]:
+    """Geometric means over data sets, with paired standard errors over seeds."""
+    by_key = {(r["dataset"], r["seed"], r["method"]): r for r in rows}
+    texts = []
+    for field in ("interval_score", "region_score"):
+        logs: dict[str, list[float]] = {}
+        for (dataset, seed, method), row in by_key.items():
+            if method == name:
+                ratio = row[field] / by_key[dataset, seed, base][field]
+                logs.setdefault(dataset, []).append(float(np.log(ratio)))
+        found = stratified_estimate(logs)
+        mean = float(np.exp(found.mean))
+        texts.append(f"{mean:.3f} ± {mean * found.error:.3f}")
+    return texts

@@ -16,14 +16,15 @@ Examples
 
 import argparse
 import math
+import sys
 import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..studies.text import markdown_table
 from ._fuzz_cases import FuzzCase, Outcome, run_case, strategy, without_numbers
 
-DESCRIPTION = "random input and parameters: a valid interval or a documented error"
 N_MESSAGES = 25
 N_FAILURES = 20
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = math.inf if arguments.minutes is None else 60 * arguments.minutes
     outcomes = try_cases(arguments.cases, arguments.seed, seconds)
     text = report(outcomes, time.perf_counter() - start)
-    print(text)  # noqa: T201
+    sys.stdout.write(text)
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "fuzz.md").write_text(text, encoding="utf-8")
@@ -91,22 +92,17 @@ def report(outcomes: list[tuple[FuzzCase, Outcome]], seconds: float) -> str:
     messages = Counter(
         (o.kind, without_numbers(o.message)) for _, o in outcomes if o.message
     )
-    lines = [
-        f"{len(outcomes)} cases in {seconds:.0f} s, {len(failures)} failures.",
-        "",
-        "| outcome | cases |",
-        "|---|---:|",
-        *(f"| {kind} | {count} |" for kind, count in kinds.most_common()),
-        "",
-        f"Commonest of {len(messages)} messages (numbers replaced):",
-        "",
-        "| exception | message begins | cases |",
-        "|---|---|---:|",
-        *(
-            f"| {kind} | {text.replace('|', '/')} | {count} |"
-            for (kind, text), count in messages.most_common(N_MESSAGES)
-        ),
+    counts = [[kind, str(count)] for kind, count in kinds.most_common()]
+    commonest = [
+        [kind, text.replace("|", "/"), str(count)]
+        for (kind, text), count in messages.most_common(N_MESSAGES)
+    ]
+    parts = [
+        f"{len(outcomes)} cases in {seconds:.0f} s, {len(failures)} failures.\n",
+        markdown_table(["outcome", "cases"], counts, align="lr"),
+        f"Commonest of {len(messages)} messages (numbers replaced):\n",
+        markdown_table(["exception", "message begins", "cases"], commonest, "llr"),
     ]
     for case, outcome in failures[:N_FAILURES]:
-        lines += ["", f"FAILURE: {outcome.failure}", f"    {case!r}"]
-    return "\n".join(lines) + "\n"
+        parts.append(f"FAILURE: {outcome.failure}\n    {case!r}\n")
+    return "\n".join(parts)

@@ -4,20 +4,15 @@
 """
 
 import argparse
-import resource
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import softplus
 
-from mapie_claps import (
+from .. import (
     ClapsModule,
     ClapsRegressor,
     StreamingConformalRegressor,
@@ -25,13 +20,19 @@ from mapie_claps import (
     train_on_batches,
     with_sums,
 )
-from mapie_claps._validation import check_integer
+from .._validation import check_integer
+from ..studies.data import Array
+from ._networks import seeded_network
+from ._speed_timing import peak_mb, run_code
 
-DESCRIPTION = "Ten million rows on one machine; two Dask workers against one."
-Array = NDArray[np.float64]
 Rows = tuple[Array, Array]
 TRAINING_ROWS = 20_000
 SIZE = 64
+TORCH_ALONE = """
+import json, torch
+from mapie_claps.benchmarks._speed_timing import peak_mb
+print(json.dumps(peak_mb()))
+"""
 
 
 def chunk(seed: int, n: int, p: int) -> Rows:
@@ -43,7 +44,7 @@ def chunk(seed: int, n: int, p: int) -> Rows:
 
 
 class Chunks:
-    """Rows made when they are asked for; the same in every walk."""
+    """Rows made when they are asked for; the same in every pass."""
 
     def __init__(self, n_rows: int, p: int, size: int, seed: int) -> None:
         self.n_rows, self.p, self.size, self.seed = n_rows, p, size, seed
@@ -52,22 +53,6 @@ class Chunks:
         for i, start in enumerate(range(0, self.n_rows, self.size)):
             n = min(self.size, self.n_rows - start)
             yield chunk(self.seed * 1_000_003 + i, n, self.p)
-
-
-class TwoHeads(nn.Module):
-    """A network as a user would write it: mean and variance."""
-
-    def __init__(self, p: int, size: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(p, size), nn.SiLU(), nn.Linear(size, size), nn.SiLU()
-        )
-        self.mean, self.noise = nn.Linear(size, 1), nn.Linear(size, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance."""
-        phi = self.body(x)
-        return self.mean(phi), softplus(self.noise(phi)) + 1e-4
 
 
 def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
@@ -83,31 +68,14 @@ def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
             tol=None,
             random_state=0,
         ).fit(X, y)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = TwoHeads(p, SIZE)
+    network = seeded_network(p, SIZE, SIZE)
     train_on_batches(network, Chunks(TRAINING_ROWS, p, 64, 0), n_epochs=2)
     return ClapsModule(network).fit(Chunks(TRAINING_ROWS, p, 2000, 0))
 
 
-def peak_mb() -> float:
-    """Largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def torch_alone_mb() -> float:
     """Peak of an interpreter that imports torch and does nothing."""
-    code = (
-        "import resource, torch;"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
-    )
-    out = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return float(out.stdout)
+    return float(run_code(TORCH_ALONE))
 
 
 def out_of_core(args: argparse.Namespace) -> None:
@@ -239,21 +207,19 @@ def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> float:
 
 def say(line: str) -> None:
     """Print a line at once."""
-    print(line, flush=True)  # noqa: T201
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the command."""
-    parser.add_argument("stage", choices=("out_of_core", "dask"))
-    parser.add_argument("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6")
-    parser.add_argument("--columns", type=int, default=32)
-    parser.add_argument("--chunk", type=int, default=50_000)
-    parser.add_argument(
-        "--estimator",
-        choices=("ClapsRegressor", "ClapsModule"),
-        default="ClapsRegressor",
-        help="for out_of_core",
-    )
+    """Declare the options."""
+    add = parser.add_argument
+    add("stage", choices=("out_of_core", "dask"))
+    add("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6")
+    add("--columns", type=int, default=32)
+    add("--chunk", type=int, default=50_000)
+    names = ("ClapsRegressor", "ClapsModule")
+    add("--estimator", choices=names, default=names[0], help="for out_of_core")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -263,19 +229,5 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.rows = 2_000_000 if on_dask else 10_000_000
     for name in ("rows", "columns", "chunk"):
         check_integer(name, getattr(arguments, name), low=3, hint="Leave it out.")
-    if on_dask:
-        dask_workers(arguments)
-    else:
-        out_of_core(arguments)
+    (dask_workers if on_dask else out_of_core)(arguments)
     return 0
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command by itself."""
-    parser = argparse.ArgumentParser(description=DESCRIPTION)
-    add_arguments(parser)
-    run(parser.parse_args(argv))
-
-
-if __name__ == "__main__":
-    main()

@@ -21,34 +21,27 @@ Examples
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, fields, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-from threadpoolctl import threadpool_limits
-
 from .._validation import check_integer
-from ._speed_interval import intervals
-from ._speed_posterior import growth, posterior
-from ._speed_process import imports, threads
+from ..studies.text import csv_table, markdown_table
 from ._speed_timing import CLOCKS, Result, Settings
-from ._speed_training import default_fit, training
 
-DESCRIPTION = "time and memory against laplace-torch, MAPIE, skorch, scikit-learn"
-SECTIONS: dict[str, Callable[[Settings], Iterator[Result]]] = {
-    "posterior": posterior,
-    "intervals": intervals,
-    "training": training,
-    "growth": growth,
-    "import": imports,
-    "threads": threads,
-    "default": default_fit,
+#: Section → module and function that yields its results.
+SECTIONS = {
+    "posterior": ("_speed_posterior", "posterior"),
+    "intervals": ("_speed_interval", "intervals"),
+    "training": ("_speed_training", "training"),
+    "growth": ("_speed_posterior", "growth"),
+    "import": ("_speed_training", "imports"),
+    "threads": ("_speed_training", "threads"),
+    "default": ("_speed_training", "default_fit"),
 }
-HEADER = (
-    "| what | CLAPS | against | its figure | ratio | required | met |\n"
-    "|---|---|---|---|---|---|---|\n"
-)
+HEADER = ("what", "CLAPS", "against", "its figure", "ratio", "required", "met")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("threads", "repeats"):
         check_integer(name, getattr(arguments, name), low=1, hint="Leave it out.")
     settings = Settings(
-        smoke=arguments.smoke,
-        threads=arguments.threads,
-        repeats=1 if arguments.smoke else arguments.repeats,
-        clock=arguments.clock,
-        data=arguments.data,
+        arguments.smoke,
+        arguments.threads,
+        1 if arguments.smoke else arguments.repeats,
+        arguments.clock,
+        arguments.data,
     )
+    import torch
+    from threadpoolctl import threadpool_limits
+
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:
@@ -106,22 +102,24 @@ def _sections(names: list[str] | None) -> list[str]:
 
 def _measure(names: Iterable[str], settings: Settings) -> Iterator[Result]:
     """Results one by one, each printed at once."""
-    sys.stdout.write(HEADER)
+    sys.stdout.write(markdown_table(HEADER, []))
     for name in names:
-        for result in SECTIONS[name](settings):
-            sys.stdout.write(line(result))
+        module, function = SECTIONS[name]
+        measure = getattr(import_module(f".{module}", __package__), function)
+        for result in measure(settings):
+            sys.stdout.write(f"| {' | '.join(cells(result))} |\n")
             sys.stdout.flush()
-            yield result
+            yield replace(result, section=name)
 
 
-def line(result: Result) -> str:
-    """One line of the Markdown table."""
+def cells(result: Result) -> list[str]:
+    """One line of the table."""
     sign = "≥" if result.kind == "faster" else "≤"
     required = "" if result.bound is None else f"{sign} {result.bound:g}"
     met = {None: "", True: "yes", False: "**no**"}[result.met]
     ours, other = (f"{v:.3g} {result.unit}" for v in (result.ours, result.other))
-    cells = (result.case, ours, result.against, other, f"{result.ratio:.2f}")
-    return f"| {' | '.join(cells)} | {required} | {met} |\n"
+    ratio = f"{result.ratio:.2f}"
+    return [result.case, ours, result.against, other, ratio, required, met]
 
 
 def report(results: list[Result]) -> str:
@@ -129,9 +127,9 @@ def report(results: list[Result]) -> str:
     parts = []
     for name in SECTIONS:
         rows = [r for r in results if r.section == name]
-        if not rows:
-            continue
-        parts.append(f"## {name.capitalize()}\n\n{HEADER}{''.join(map(line, rows))}")
+        if rows:
+            table = markdown_table(HEADER, map(cells, rows))
+            parts.append(f"## {name.capitalize()}\n\n{table}")
         notes = [f"- {r.case}: {r.note}\n" for r in rows if r.note]
         if notes:
             parts.append(f"Where the time goes:\n\n{''.join(notes)}")
@@ -146,27 +144,25 @@ def write(results: list[Result], folder: Path) -> None:
     results = results + [r for r in before if r.section not in measured]
     results.sort(key=lambda r: list(SECTIONS).index(r.section))
     (folder / "speed.md").write_text(report(results), encoding="utf-8")
-    with (folder / "speed.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*Result.__dataclass_fields__, "ratio", "met"])
-        for r in results:
-            writer.writerow([*vars(r).values(), r.ratio, r.met])
+    header = [*(f.name for f in fields(Result)), "ratio", "met"]
+    lines = [[*astuple(r), r.ratio, r.met] for r in results]
+    (folder / "speed.csv").write_text(csv_table(header, lines), encoding="utf-8")
 
 
 def read(file: Path) -> list[Result]:
     """Results that an earlier run wrote."""
-    with file.open(newline="", encoding="utf-8") as rows:
+    with file.open(newline="", encoding="utf-8") as lines:
         return [
             Result(
-                row["section"],
-                row["case"],
-                row["against"],
-                float(row["ours"]),
-                float(row["other"]),
-                row["unit"],
-                "faster" if row["kind"] == "faster" else "cost",
-                float(row["bound"]) if row["bound"] else None,
-                row["note"],
+                line["case"],
+                line["against"],
+                float(line["ours"]),
+                float(line["other"]),
+                line["unit"],
+                "faster" if line["kind"] == "faster" else "cost",
+                float(line["bound"]) if line["bound"] else None,
+                line["note"],
+                line["section"],
             )
-            for row in csv.DictReader(rows)
+            for line in csv.DictReader(lines)
         ]

@@ -1,25 +1,27 @@
-"""Accuracy against time: the settings that trade one for the other."""
+"""Accuracy against time: the settings that trade one for the other.
+
+Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
+"""
 
 import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import numpy as np
+from ..studies.data import Dataset, split_rows
+from ..studies.runner import Run, finished_rows, run_missing
+from ..studies.scoring import geometric_mean, score_intervals
+from ..studies.store import Row, run_key
+from ..studies.text import markdown_table
+from ._arguments import add_data_arguments, check_numbers, load_datasets
+from ._generated import GENERATORS, generate
+from ._peer_table import claps_parameters
 
-from ..conformal.score import ClapsScore
-from ..estimators.regressor import ClapsRegressor
-from ._data import PAPER_DATASETS, Dataset, Split, load_diabetes_rows, load_named
-from ._data import split_rows as split_dataset
-from ._generated import GENERATED, generate
-from ._runs import Row, append_row, key_of, read_rows
-from ._scoring import interval_score
-
-DESCRIPTION = "interval score and fit time of cheaper and dearer settings"
+REFERENCE = "default (n_members=6)"
 SETTINGS: dict[str, dict[str, Any]] = {
-    "default (n_members=6)": {},
+    REFERENCE: {},
     "n_members=12": {"n_members": 12},
     "n_members=3": {"n_members": 3},
     "n_members=1": {"n_members": 1},
@@ -30,94 +32,97 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'views=("raw",)': {"views": ("raw",)},
     "scaling_rate=0": {"scaling_rate": 0.0},
 }
-REFERENCE = "default (n_members=6)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add = parser.add_argument
-    add("--data", type=Path, metavar="FOLDER", help="CSV files, target last")
-    add("--datasets", nargs="+", metavar="NAME", help="the paper's eight if not given")
-    add(
+    add_data_arguments(parser, seeds=2, out="benchmark_tradeoff")
+    parser.add_argument(
         "--generated",
         action="store_true",
         help="the eight generated sets; beside the others if --data or --datasets is "
         "given, else alone",
     )
-    add("--seeds", type=int, default=2, metavar="N", help="splits 0 to N − 1 (2)")
-    add("--max-rows", type=int, default=5000, metavar="N", help="rows per split (5000)")
-    add("--out", type=Path, default=Path("benchmark_tradeoff"), metavar="FOLDER")
-    add("--smoke", action="store_true", help="quick trial on 150 rows")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is missing and print the table."""
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    finished = {key_of(row) for row in read_rows(out)}
+    """Run what is missing and print the table; 1 if a run failed."""
+    check_numbers(arguments)
     extra = {"max_steps": 10} if arguments.smoke else {}
-    for seed in range(1 if arguments.smoke else arguments.seeds):
-        for data in _datasets(arguments, seed):
-            split = split_dataset(data, seed, arguments.max_rows)
-            for method, params in SETTINGS.items():
-                if (data.name, seed, method) not in finished:
-                    row = {"dataset": data.name, "seed": seed, "method": method}
-                    append_row(out, row | measure(split, seed, params | extra))
-    text = report(read_rows(out))
-    (out / "tradeoff.md").write_text(text, encoding="utf-8")
+    runs = [
+        plan(data, seed, arguments.max_rows, name, {"tol": None} | params | extra)
+        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for data in _datasets(arguments, seed)
+        for name, params in SETTINGS.items()
+    ]
+    failures = run_missing(runs, arguments.out, arguments.jobs)
+    text = report(finished_rows(runs, arguments.out))
+    (arguments.out / "tradeoff.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
-    return 0
+    sys.stdout.writelines(map(str, failures))
+    return 1 if failures else 0
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
     """The data sets asked for; the seed draws the rows of the generated ones."""
-    generated = list(GENERATED) if arguments.generated else []
-    if arguments.smoke:
-        yield load_diabetes_rows()
-        return
-    alone = generated and not (arguments.data or arguments.datasets)
-    for name in [] if alone else arguments.datasets or PAPER_DATASETS:
-        yield load_named(name, arguments.data)
-    for name in generated:
-        yield generate(name, seed)
+    generated = arguments.generated and not arguments.smoke
+    if not generated or arguments.data or arguments.datasets:
+        yield from load_datasets(arguments)
+    yield from (generate(name, seed) for name in GENERATORS if generated)
 
 
-def measure(split: Split, seed: int, params: dict[str, Any]) -> Row:
+def plan(
+    data: Dataset, seed: int, max_rows: int, name: str, params: dict[str, Any]
+) -> Run:
+    """One setting on one split of one data set."""
+    key = run_key(
+        "tradeoff",
+        data=data.key,
+        split={"seed": seed, "max_rows": max_rows},
+        method={"name": name, "parameters": claps_parameters(**params)},
+    )
+    label = f"{name} on {data.name}, seed {seed}"
+    return Run(label, key, partial(measure, data, seed, max_rows, name, params))
+
+
+def measure(
+    data: Dataset, seed: int, max_rows: int, name: str, params: dict[str, Any]
+) -> list[Row]:
     """Interval score at level 0.9 and fit time of one setting on one split."""
     from mapie.regression import SplitConformalRegressor
 
-    model = ClapsRegressor(random_state=seed, tol=None).set_params(**params)
+    from .. import ClapsRegressor, ClapsScore
+
+    split = split_rows(data, seed, max_rows)
+    model = ClapsRegressor(random_state=seed, **params)
     start = time.perf_counter()
     model.fit(split.X_train, split.y_train)
     seconds = time.perf_counter() - start
     mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
     mapie.conformalize(split.X_cal, split.y_cal)
-    bounds = mapie.predict_interval(split.X_test)[1][:, :, 0]
-    score = interval_score(bounds[:, 0], bounds[:, 1], split.y_test, 0.1)
-    return {"interval_score": score, "fit_seconds": seconds}
+    lower, upper = mapie.predict_interval(split.X_test)[1][:, :, 0].T
+    score = score_intervals(split.y_test, lower, upper, 0.1)["interval_score"]
+    row = {"dataset": data.name, "seed": seed, "method": name}
+    return [row | {"interval_score": score, "fit_seconds": seconds}]
 
 
 def report(rows: Sequence[Row]) -> str:
     """Geometric means over all runs of the ratios to the default."""
-    by_key = {key_of(row): row for row in rows}
-    lines = [
-        "| setting | interval score / default | fit time / default |",
-        "|---|---|---|",
-    ]
+    default = {(r["dataset"], r["seed"]): r for r in rows if r["method"] == REFERENCE}
+    lines = []
     for method in SETTINGS:
         pairs = [
-            (row, by_key[row["dataset"], row["seed"], REFERENCE])
+            (row, default[row["dataset"], row["seed"]])
             for row in rows
-            if row["method"] == method
+            if row["method"] == method and (row["dataset"], row["seed"]) in default
         ]
-        if not pairs:
-            continue
-        cells = []
-        for field in ("interval_score", "fit_seconds"):
-            logs = [np.log(ours[field] / default[field]) for ours, default in pairs]
-            cells.append(f"{np.exp(np.mean(logs)):.3f}")
-        lines.append("| " + " | ".join([f"`{method}`", *cells]) + " |")
-    datasets = sorted({row["dataset"] for row in rows})
-    seeds = {row["seed"] for row in rows}
-    lines += ["", f"Data sets: {', '.join(datasets)}; {len(seeds)} seeds."]
-    return "\n".join(lines) + "\n"
+        ratios = [
+            geometric_mean([ours[field] / other[field] for ours, other in pairs])
+            for field in ("interval_score", "fit_seconds")
+        ]
+        if pairs:
+            lines.append([f"`{method}`", *(f"{ratio:.3f}" for ratio in ratios)])
+    header = ["setting", "interval score / default", "fit time / default"]
+    datasets = ", ".join(sorted({row["dataset"] for row in rows}))
+    n_seeds = len({row["seed"] for row in rows})
+    return f"{markdown_table(header, lines)}\nData sets: {datasets}; {n_seeds} seeds.\n"

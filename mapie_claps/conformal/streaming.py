@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._validation import check_number
 from ..estimators.variance import Parts
-from ..files.codec import Context, register
+from ..files.codec import Context, check_saveable, register
 from ..files.methods import SaveMixin
 from ..network.batches import check_has_target, column, is_batches, items_of
 from .bounds import predict_with_std
@@ -358,6 +358,7 @@ def _checked_levels(confidence_level: Any) -> list[float]:
 def _to_fields(streaming: StreamingConformalRegressor) -> dict[str, Any]:
     """Estimator, levels and scores, for a file."""
     streaming.quantiles(allow_infinite_bounds=True)  # raises if not calibrated
+    check_saveable(streaming.estimator)
     return {
         "estimator": streaming.estimator,
         "confidence_level": streaming.confidence_level,

@@ -32,9 +32,11 @@ def choose_device(value: Any) -> torch.device:
     if isinstance(value, str) and value == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(value)
-    except (RuntimeError, TypeError):
-        raise_for("device", value, "a device that torch knows", "Use 'auto' or 'cpu'.")
+        device = torch.device(value)
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
+        raise_for("device", value, "a device that torch has", "Use 'auto' or 'cpu'.")
+    return device
 
 
 def layer_sizes(params: dict[str, Any]) -> tuple[int, ...]:

@@ -10,8 +10,9 @@ The modules, from the bottom up::
     methods                    the six methods on one split
     synthetic, benchmark,
     sensitivity                what one run of each experiment computes
-    runs                       many runs, in parallel, each kept on disk once finished
-    tables, figures, report    ours beside the published figures in ``published/``
+    experiment                 the table of experiments and their runs
+    tables, figures            ours beside the published figures in ``published/``
+    claims, report             the paper's claims, from the table ``claims.csv``
 
-Needs MAPIE 1.5 or later.
+Runs are stored and computed by :mod:`mapie_claps.studies`. Needs MAPIE 1.5 or later.
 """

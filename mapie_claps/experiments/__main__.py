@@ -3,33 +3,20 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..conformal import mapie as _mapie
-from ..datasets import DATA_VARIABLE
-from .benchmark import BENCHMARK
-from .figures import write_figures
-from .report import write_report
-from .runs import (
-    Experiment,
-    Options,
-    Row,
-    Store,
-    execute,
-    plan,
-    rows_of,
-    seconds_of,
-    unfinished,
+from ..studies.runner import (
+    check_mapie,
+    finished_lines,
+    finished_rows,
+    run_missing,
 )
-from .sensitivity import SENSITIVITY
-from .synthetic import CONTRACTION, MECHANISM
-from .tables import write_rows, write_tables
+from ..studies.store import Row, Store
+from .experiment import EXPERIMENTS, Options
 
-EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for e in (MECHANISM, CONTRACTION, BENCHMARK, *SENSITIVITY)
-}
 SMOKE_SEEDS = 2
+DATA_VARIABLE = "MAPIE_CLAPS_DATA"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,36 +28,35 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m mapie_claps.experiments",
         description=(
             "Run an experiment of the CLAPS paper and write its tables, figures and "
-            "the report of claims. Finished runs are kept: the same command continues "
-            "where it was interrupted."
+            "the report of claims. Finished runs are kept in OUT/runs.jsonl: the same "
+            "command continues where it was interrupted."
         ),
         epilog="names:\n" + "\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    add = made.add_argument
+    add(
         "name",
         choices=[*EXPERIMENTS, "all", "report"],
         metavar="NAME",
-        help="an experiment (see below), all, or report to write the output anew",
+        help="an experiment (see below), all, or report to write the output again",
     )
-    made.add_argument("--seeds", type=_positive, help="number of seeds per case")
-    made.add_argument(
-        "--jobs", type=_positive, default=1, help="processes, of one thread each"
-    )
-    made.add_argument(
+    add("--seeds", type=_positive, help="number of seeds per case")
+    add("--jobs", type=_positive, default=1, help="processes, of one thread each")
+    add(
         "--data",
         metavar="FOLDER",
         help=f"folder with <data set>.csv, target last (or set {DATA_VARIABLE}); "
         "what is not there is downloaded",
     )
-    made.add_argument(
+    add(
         "--out",
         type=Path,
         default=None,
         metavar="FOLDER",
         help="where output goes (paper_results; with --smoke paper_results_smoke)",
     )
-    made.add_argument(
+    add(
         "--smoke",
         action="store_true",
         help="5 steps, 2 seeds, data that scikit-learn ships: shows that it runs",
@@ -87,51 +73,65 @@ def _positive(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = parser().parse_args(arguments)
-    if not _mapie.MAPIE_PASSES_STD:
-        sys.stderr.write("The experiments need MAPIE 1.5 or later.\n")
-        return 2
+    command = parser()
+    args = command.parse_args(arguments)
+    try:
+        check_mapie((1, 5), "the experiments need, for its standard deviations")
+        return _run(args)
+    except (ValueError, OSError, RuntimeError) as error:
+        command.error(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; the same command continues from here.\n")
+        return 130
+
+
+def _run(args: argparse.Namespace) -> int:
     options = Options(args.data, args.smoke)
     out = args.out or Path("paper_results_smoke" if args.smoke else "paper_results")
     n_seeds = args.seeds or (SMOKE_SEEDS if args.smoke else None)
-    store = Store(out / "runs")
-    plans = {name: plan(e, n_seeds, options) for name, e in EXPERIMENTS.items()}
-    chosen = EXPERIMENTS if args.name == "all" else [args.name]
-    if args.name != "report":
-        runs = [run for name in chosen for run in plans[name]]
-        started = time.perf_counter()
-        try:
-            execute(runs, store, args.jobs)
-        except KeyboardInterrupt:
-            sys.stderr.write("Interrupted; the same command continues from here.\n")
-            return 130
-        _say(
+    chosen = [] if args.name == "report" else [args.name]
+    chosen = list(EXPERIMENTS) if args.name == "all" else chosen
+    # Keys hold a hash of the data, which are loaded only for runs that can be there.
+    wanted = {line["key"].get("study") for line in Store(out).lines()} | set(chosen)
+    plans = {
+        name: experiment.plan(n_seeds, options) if name in wanted else []
+        for name, experiment in EXPERIMENTS.items()
+    }
+    runs = [run for name in chosen for run in plans[name]]
+    started = time.perf_counter()
+    failures = run_missing(runs, out, args.jobs) if runs else []
+    if runs:
+        worked = sum(line["cpu_seconds"] for line in finished_lines(runs, out))
+        sys.stdout.write(
             f"{len(runs)} runs in {time.perf_counter() - started:.0f} s with "
-            f"{args.jobs} job(s); processor time of all runs "
-            f"{seconds_of(runs, store, 'cpu_seconds'):.0f} s"
+            f"{args.jobs} job(s); processor time of all runs {worked:.0f} s\n"
         )
-    rows = {name: rows_of(planned, store) for name, planned in plans.items()}
-    for file in write_output(rows, out, options, unfinished(plans, store)):
-        _say(str(file))
-    return 0
+    done = {name: len(finished_lines(plan, out)) for name, plan in plans.items()}
+    planned = {name: e.n_runs(n_seeds) for name, e in EXPERIMENTS.items()}
+    incomplete = {n: (done[n], planned[n]) for n in done if done[n] < planned[n]}
+    rows = {name: finished_rows(plan, out) for name, plan in plans.items()}
+    for file in write_output(rows, out, options, incomplete):
+        sys.stdout.write(f"{file}\n")
+    sys.stdout.writelines(map(str, failures))
+    return 1 if failures else 0
 
 
 def write_output(
-    rows: dict[str, list[Row]],
+    rows: Mapping[str, list[Row]],
     out: Path,
     options: Options,
-    incomplete: dict[str, tuple[int, int]],
+    incomplete: Mapping[str, tuple[int, int]],
 ) -> list[Path]:
     """Rows, tables, figures and report."""
+    from .figures import write_figures
+    from .report import write_report
+    from .tables import write_rows, write_tables
+
     written = write_rows(rows, out / "rows") + write_tables(rows, out / "tables")
     figures = write_figures(rows, out / "figures", options)
     if not figures:
-        _say("No figures: install mapie-claps[plot].")
+        sys.stdout.write("No figures: install mapie-claps[plot].\n")
     return [*written, *figures, write_report(rows, out / "report.md", incomplete)]
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
 
 
 if __name__ == "__main__":

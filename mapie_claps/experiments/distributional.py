@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 from mapie.conformity_scores import BaseRegressionScore
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, ndtri_exp
 
-Array = NDArray[np.float64]
+from ..studies.data import Array
+
 LOG_2 = float(np.log(2))
 
 
@@ -15,16 +16,6 @@ def distributional_score(z: ArrayLike) -> Array:
     r"""How far out in the predictive distribution, :math:`-\log 2\,\mathrm{sf}(|z|)`.
 
     The same order as :math:`|\Phi(z) - \tfrac12|`, which rounds to ½ from |z| = 8 on.
-
-    Parameters
-    ----------
-    z : array-like
-        Standardised residuals.
-
-    Returns
-    -------
-    ndarray
-        Scores ≥ 0.
 
     Examples
     --------
@@ -38,16 +29,6 @@ def distributional_score(z: ArrayLike) -> Array:
 
 def standardised_residual(score: ArrayLike) -> Array:
     """|z| with this score: the inverse of ``distributional_score``.
-
-    Parameters
-    ----------
-    score : array-like
-        Scores ≥ 0.
-
-    Returns
-    -------
-    ndarray
-        Absolute standardised residuals.
 
     Examples
     --------

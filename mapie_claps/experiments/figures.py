@@ -1,15 +1,15 @@
 """Figures where a picture says more than a table. Needs matplotlib (extra ``plot``)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..datasets import NOISY, SPARSE
-from . import synthetic
-from .methods import METHODS, Contest, Split
-from .runs import Options, Row
+from ..studies.store import Row
+from .experiment import SYNTHETIC, SYNTHETIC_TRAINING, Options
 from .tables import TABLES, Cell, fill
 
 OURS, PAPER = "#1f6f8b", "#c2592e"
@@ -17,7 +17,7 @@ DPI = 90
 
 
 def write_figures(
-    rows: dict[str, list[Row]], folder: Path, options: Options
+    rows: Mapping[str, list[Row]], folder: Path, options: Options
 ) -> list[Path]:
     """PNG files of all experiments that have rows; none without matplotlib."""
     try:
@@ -28,14 +28,13 @@ def write_figures(
         return []
     draw: dict[str, tuple[tuple[float, float], Callable[[Any], None]]] = {}
     if rows.get("mechanism"):
-        draw["mechanism"] = (10, 5.5), lambda f: draw_mechanism(f, options)
+        draw["mechanism"] = (10, 5.5), partial(draw_mechanism, options=options)
     if rows.get("contraction"):
-        draw["contraction"] = (10, 3), lambda f: draw_contraction(f, rows)
+        draw["contraction"] = (10, 3), partial(draw_contraction, rows=rows)
     if rows.get("benchmark"):
-        draw["benchmark_ranks"] = (7, 3.2), lambda f: draw_ranks(f, rows)
-    sensitivities = [t for t in TABLES if t.key == "value"]
-    if all(rows.get(t.experiment) for t in sensitivities):
-        draw["sensitivity"] = (10, 7), lambda f: draw_sensitivity(f, rows)
+        draw["benchmark_ranks"] = (7, 3.2), partial(draw_ranks, rows=rows)
+    if all(rows.get(t.experiment) for t in TABLES if t.key == "value"):
+        draw["sensitivity"] = (10, 7), partial(draw_sensitivity, rows=rows)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (size, fill_in) in draw.items():
@@ -50,19 +49,15 @@ def write_figures(
 
 def draw_mechanism(figure: Any, options: Options) -> None:
     """Intervals of every method over the whole domain, seed 0."""
-    methods, _ = synthetic.contest(synthetic.N_TRAIN, 0, options)
+    from . import synthetic
+    from .methods import METHODS
+
+    training = SYNTHETIC_TRAINING | ({"max_steps": 5} if options.smoke else {})
+    n_train = int(SYNTHETIC["n_train"])
+    methods, _ = synthetic.paper_methods(n_train, 0, training)
     x = np.linspace(-4, 4, 400)
     mean = np.sin(1.5 * x) + 0.3 * x
-    split = methods.split
-    grid = Split(
-        split.X_train,
-        split.y_train,
-        split.X_calibration,
-        split.y_calibration,
-        x[:, None],
-        mean,
-    )
-    methods = Contest(grid, methods.seed, methods.paper)
+    methods.split = split = methods.split._replace(X_test=x[:, None], y_test=mean)
     axes = figure.subplots(2, 3, sharex=True, sharey=True)
     for ax, method in zip(axes.flat, METHODS, strict=True):
         lower, upper = methods.interval(method).T
@@ -78,7 +73,7 @@ def draw_mechanism(figure: Any, options: Options) -> None:
     )
 
 
-def _cells(name: str, rows: dict[str, list[Row]]) -> list[Cell]:
+def _cells(name: str, rows: Mapping[str, list[Row]]) -> list[Cell]:
     table = next(t for t in TABLES if t.name == name)
     return fill(table, rows[table.experiment])
 
@@ -96,7 +91,7 @@ def _curve(ax: Any, cells: Sequence[Cell], column: str, log: bool = True) -> Non
     ax.set_title(column)
 
 
-def draw_contraction(figure: Any, rows: dict[str, list[Row]]) -> None:
+def draw_contraction(figure: Any, rows: Mapping[str, list[Row]]) -> None:
     """What becomes of the epistemic part as training rows are added."""
     cells = _cells("exp2_contraction", rows)
     columns = ("Epi. Frac.", "Scale Ratio", "Width Ratio", "Score delta")
@@ -106,7 +101,7 @@ def draw_contraction(figure: Any, rows: dict[str, list[Row]]) -> None:
         ax.legend(frameon=False, fontsize=8)
 
 
-def draw_ranks(figure: Any, rows: dict[str, list[Row]]) -> None:
+def draw_ranks(figure: Any, rows: Mapping[str, list[Row]]) -> None:
     """Mean ranks of the methods on the real data."""
     cells = _cells("exp3_real_benchmark", rows)
     axes = figure.subplots(1, 2, sharey=True)
@@ -121,7 +116,7 @@ def draw_ranks(figure: Any, rows: dict[str, list[Row]]) -> None:
     axes[1].legend(frameon=False, fontsize=8, loc="upper right")
 
 
-def draw_sensitivity(figure: Any, rows: dict[str, list[Row]]) -> None:
+def draw_sensitivity(figure: Any, rows: Mapping[str, list[Row]]) -> None:
     """Coverage, width and epistemic share over the four grids."""
     tables = [t for t in TABLES if t.key == "value"]
     columns = ("Coverage", "Width Ratio", "Epi. Frac.")

@@ -7,34 +7,19 @@ from typing import Any
 
 import numpy as np
 from mapie import regression
-from numpy.typing import NDArray
 
-from ..conformal.score import ClapsScore
-from ..estimators.regressor import ClapsRegressor
+from .. import ClapsRegressor, ClapsScore
+from ..studies.data import Array, Split
 from .distributional import DistributionalScore
-from .networks import Protocol, QuantileNetworkRegressor, SquaredErrorRegressor
-
-Array = NDArray[np.float64]
+from .networks import QuantileNetworkRegressor, SquaredErrorRegressor
 
 CONFIDENCE_LEVEL = 0.9
 METHODS = ("Split CP", "CV+", "LACP", "CQR", "DCP", "CLAPS")
 N_FOLDS = 5
 
 
-@dataclass(frozen=True)
-class Split:
-    """Rows to train on, to calibrate with and to test on."""
-
-    X_train: Array
-    y_train: Array
-    X_calibration: Array
-    y_calibration: Array
-    X_test: Array
-    y_test: Array
-
-
 @dataclass
-class Contest:
+class PaperMethods:
     """The methods on one split and seed; networks are trained when first needed.
 
     LACP, DCP and CLAPS share one heteroscedastic network: their scales alone differ.
@@ -51,9 +36,9 @@ class Contest:
         return model.fit(self.split.X_train, self.split.y_train)
 
     @property
-    def protocol(self) -> Protocol:
-        """Backbone and training of all networks."""
-        return Protocol.of(ClapsRegressor.paper(**self.paper))
+    def template(self) -> ClapsRegressor:
+        """Layers and training of all networks."""
+        return ClapsRegressor.paper(**self.paper)
 
     def scaled_by(self, scale: str) -> ClapsRegressor:
         """The heteroscedastic network with another scale."""
@@ -75,16 +60,15 @@ class Contest:
         return bounds
 
     def _split_cp(self) -> Array:
-        split = self.split
-        model = SquaredErrorRegressor(self.protocol, self.seed)
-        model.fit(split.X_train, split.y_train)
-        return split_interval(model, split, "absolute")
+        model = SquaredErrorRegressor(self.template, self.seed)
+        model.fit(self.split.X_train, self.split.y_train)
+        return split_interval(model, self.split, "absolute")
 
     def _cv_plus(self) -> Array:
         """Training and calibration rows together, five folds."""
         split = self.split
         mapie = regression.CrossConformalRegressor(
-            SquaredErrorRegressor(self.protocol, self.seed),
+            SquaredErrorRegressor(self.template, self.seed),
             confidence_level=CONFIDENCE_LEVEL,
             conformity_score="absolute",
             method="plus",
@@ -92,21 +76,20 @@ class Contest:
             random_state=self.seed,
         )
         mapie.fit_conformalize(
-            np.concatenate([split.X_train, split.X_calibration]),
-            np.concatenate([split.y_train, split.y_calibration]),
+            np.concatenate([split.X_train, split.X_cal]),
+            np.concatenate([split.y_train, split.y_cal]),
         )
         return np.asarray(mapie.predict_interval(split.X_test)[1])
 
     def _cqr(self) -> Array:
         split, alpha = self.split, 1 - CONFIDENCE_LEVEL
-        # In the order in which MAPIE wants prefit models.
-        levels = (alpha / 2, 1 - alpha / 2, 0.5)
-        network = QuantileNetworkRegressor(levels, self.protocol, self.seed)
+        levels = (alpha / 2, 1 - alpha / 2)
+        network = QuantileNetworkRegressor(levels, self.template, self.seed)
         network.fit(split.X_train, split.y_train)
         mapie = regression.ConformalizedQuantileRegressor(
-            network.heads(), confidence_level=CONFIDENCE_LEVEL, prefit=True
+            network.models_for_mapie(), confidence_level=CONFIDENCE_LEVEL, prefit=True
         )
-        mapie.conformalize(split.X_calibration, split.y_calibration)
+        mapie.conformalize(split.X_cal, split.y_cal)
         _, bounds = mapie.predict_interval(split.X_test, symmetric_correction=True)
         return np.asarray(bounds)
 
@@ -123,5 +106,5 @@ def split_interval(model: Any, split: Split, score: Any) -> Array:
         conformity_score=score,
         prefit=True,
     )
-    mapie.conformalize(split.X_calibration, split.y_calibration)
+    mapie.conformalize(split.X_cal, split.y_cal)
     return np.asarray(mapie.predict_interval(split.X_test)[1])

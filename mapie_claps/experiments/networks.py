@@ -1,171 +1,66 @@
-"""Squared-error and quantile networks: the backbone and the protocol of CLAPS.
+"""Squared-error and quantile networks: the same networks as CLAPS, with another loss.
 
-Layers, standardisation, optimiser, steps and learning rate are read from
-``ClapsRegressor.paper``; only the heads and the loss differ.
+Layers, initial weights, standardisation, optimiser, steps and learning rate are those
+of a ``ClapsRegressor`` that is given as a template: it trains them with its own loop.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
 
+from .. import ClapsRegressor
 from .._compat import validate_data
-from ..estimators.regressor import ClapsRegressor
-from ..network.ensemble import BIAS_BOUND, HEAD_GAIN
-
-Array = NDArray[np.float64]
-# As in ClapsRegressor, whose training also clips.
-MAX_GRADIENT_NORM = 5.0
-CLIP = 6.0
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Backbone and training common to all networks of an experiment."""
-
-    layer_sizes: tuple[int, ...]
-    max_steps: int
-    learning_rate: float
-
-    @classmethod
-    def of(cls, model: ClapsRegressor) -> Self:
-        """Protocol of a regressor that trains on the full batch at a constant rate."""
-        return cls(
-            (*model.hidden_layer_sizes, model.representation_size),
-            int(model.max_steps),
-            float(model.learning_rate),
-        )
-
-
-def squared_error(y: Tensor, out: Tensor) -> Tensor:
-    """Mean squared error of one output."""
-    return (y - out).square().mean()
-
-
-def pinball(levels: Sequence[float]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Mean quantile loss, summed over one output per level."""
-    tau = torch.tensor(list(levels))
-
-    def loss(y: Tensor, out: Tensor) -> Tensor:
-        error = y - out
-        return torch.maximum(tau * error, (tau - 1) * error).mean(0).sum()
-
-    return loss
-
-
-def train_network(
-    X: Array,
-    y: Array,
-    n_outputs: int,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    protocol: Protocol,
-    generator: torch.Generator,
-) -> nn.Sequential:
-    """Train on standardised (n, p) and (n,) arrays, on one thread."""
-    network = _new_network(X.shape[1], n_outputs, protocol, generator)
-    x, target = torch.from_numpy(X).float(), torch.from_numpy(y).float()[:, None]
-    parameters = list(network.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=protocol.learning_rate, fused=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in range(protocol.max_steps):
-            optimizer.zero_grad(set_to_none=True)
-            loss(target, network(x)).backward()
-            nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
-            optimizer.step()
-    finally:
-        torch.set_num_threads(threads)
-    return network.double().requires_grad_(False)
-
-
-def _new_network(
-    n_inputs: int, n_outputs: int, protocol: Protocol, generator: torch.Generator
-) -> nn.Sequential:
-    """SiLU layers with the initial weights of ``ClapsRegressor``."""
-    layers: list[nn.Module] = []
-    for a, b in pairwise([n_inputs, *protocol.layer_sizes]):
-        layers += [_linear(a, b, generator), nn.SiLU()]
-    last = protocol.layer_sizes[-1]
-    head = _linear(last, n_outputs, generator, gain=HEAD_GAIN)
-    return nn.Sequential(*layers, head)
-
-
-def _linear(
-    n_inputs: int, n_outputs: int, generator: torch.Generator, gain: float = 1.0
-) -> nn.Linear:
-    """A layer drawn from our own generator, not from the global one."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_inputs, n_outputs)
-    bound = gain * n_inputs**-0.5
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-BIAS_BOUND, BIAS_BOUND, generator=generator)
-    return layer
+from ..network.losses import Loss, PinballLoss, SquaredError
+from ..studies.data import Array
 
 
 class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Standardisation around a trained network."""
+    """The network of a template, trained with another loss."""
 
-    protocol: Protocol
+    template: ClapsRegressor
     random_state: int | None
 
-    def _train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        n_outputs: int,
-        loss: Callable[[Tensor, Tensor], Tensor],
-    ) -> None:
-        X_, y_ = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self.scaler_X_ = StandardScaler().fit(X_)
-        self.scaler_y_ = StandardScaler().fit(y_[:, None])
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.network_ = train_network(
-            self._scaled(X_),
-            self.scaler_y_.transform(y_[:, None])[:, 0],
-            n_outputs,
-            loss,
-            self.protocol,
-            torch.Generator().manual_seed(seed),
-        )
+    def _train(self, X: ArrayLike, y: ArrayLike, loss: Loss) -> None:
+        model = clone(self.template).set_params(random_state=self.random_state)
+        model._fit_network(X, y, None, loss)
+        self.model_ = model
+        self.n_features_in_ = model.n_features_in_
 
-    def _scaled(self, X: Array) -> Array:
-        return np.asarray(np.clip(self.scaler_X_.transform(X), -CLIP, CLIP))
-
-    def _outputs(self, X: ArrayLike) -> Array:  # (n, n_outputs)
+    @torch.no_grad()
+    def _outputs(self, X: ArrayLike) -> Array:  # (n, 2)
         check_is_fitted(self)
-        X_ = validate_data(self, X, reset=False, dtype=np.float64)
-        out = self.network_(torch.from_numpy(self._scaled(X_))).numpy()
-        return np.asarray(out * self.scaler_y_.scale_[0] + self.scaler_y_.mean_[0])
+        model = self.model_
+        X_ = validate_data(model, X, reset=False, dtype=np.float64)
+        network = model.network_
+        phi = network.features(network.encoding(model._scaled(X_)))
+        centre, unit = model._target_units()
+        return np.asarray(network.outputs(phi)[0].T.numpy() * unit + centre)
 
 
 class SquaredErrorRegressor(_Network):
-    """Mean regression with the backbone of CLAPS.
+    """Mean regression with the network of CLAPS.
 
     Parameters
     ----------
-    protocol : Protocol
-        Backbone and training.
+    template : ClapsRegressor
+        Layers and training.
     random_state : int or None, default=None
         Seed of the initial weights.
     """
 
-    def __init__(self, protocol: Protocol, random_state: int | None = None) -> None:
-        self.protocol = protocol
+    def __init__(
+        self, template: ClapsRegressor, random_state: int | None = None
+    ) -> None:
+        self.template = template
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train the network."""
-        self._train(X, y, 1, squared_error)
+        self._train(X, y, SquaredError())
         return self
 
     def predict(self, X: ArrayLike) -> Array:
@@ -174,69 +69,73 @@ class SquaredErrorRegressor(_Network):
 
 
 class QuantileNetworkRegressor(_Network):
-    """Conditional quantiles: one head per level on shared features.
+    """Two conditional quantiles: the two heads of the network of CLAPS.
 
     Parameters
     ----------
     levels : tuple of float
-        Levels of the quantiles.
-    protocol : Protocol
-        Backbone and training.
+        Levels of the two quantiles.
+    template : ClapsRegressor
+        Layers and training.
     random_state : int or None, default=None
         Seed of the initial weights.
     """
 
     def __init__(
         self,
-        levels: tuple[float, ...],
-        protocol: Protocol,
+        levels: tuple[float, float],
+        template: ClapsRegressor,
         random_state: int | None = None,
     ) -> None:
         self.levels = levels
-        self.protocol = protocol
+        self.template = template
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train the network."""
-        self._train(X, y, len(self.levels), pinball(self.levels))
+        self._train(X, y, PinballLoss(self.levels))
         return self
 
     def predict(self, X: ArrayLike) -> Array:
-        """Predict all quantiles, in increasing order, shape (n, n_levels).
+        """Predict both quantiles, in increasing order, shape (n, 2).
 
         Sorting undoes crossings, which quantile heads do not rule out.
         """
         return np.sort(self._outputs(X), axis=1)
 
-    def heads(self) -> list["OneQuantile"]:
-        """One regressor per level, for MAPIE's ``ConformalizedQuantileRegressor``."""
-        return [OneQuantile(self, float(level)) for level in self.levels]
+    def models_for_mapie(self) -> list["OneQuantile"]:
+        """Lower and upper quantile and their mean.
+
+        MAPIE's ``ConformalizedQuantileRegressor`` asks for three fitted models; the
+        third, which it predicts with, is the mean of the two and is not trained.
+        """
+        return [OneQuantile(self, weight) for weight in (0.0, 1.0, 0.5)]
 
 
 class OneQuantile(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """One quantile of a fitted network.
+    """A weighted mean of both quantiles of a fitted network.
 
     Parameters
     ----------
     network : QuantileNetworkRegressor
         Fitted network.
-    level : float
-        One of its levels.
+    upper_weight : float
+        0 for the lower quantile, 1 for the upper one.
     """
 
-    def __init__(self, network: QuantileNetworkRegressor, level: float) -> None:
+    def __init__(self, network: QuantileNetworkRegressor, upper_weight: float) -> None:
         self.network = network
-        self.level = level
+        self.upper_weight = upper_weight
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network anew."""
+        """Train the network again."""
         self.network.fit(X, y)
         return self
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the quantile, shape (n,)."""
-        rank = sorted(self.network.levels).index(self.level)
-        return self.network.predict(X)[:, rank]
+        lower, upper = self.network.predict(X).T
+        return np.asarray(lower + self.upper_weight * (upper - lower))
 
     @property
     def n_features_in_(self) -> int:
@@ -244,7 +143,7 @@ class OneQuantile(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return int(self.network.n_features_in_)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self.network, "network_")
+        return hasattr(self.network, "model_")
 
     def __sklearn_clone__(self) -> Any:
         return self

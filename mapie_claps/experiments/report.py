@@ -1,23 +1,15 @@
 """The report: every claim of the paper's analyses, with our figures and a verdict."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from . import benchmark_claims, claims, data_set_claims, sensitivity_claims
-from .evidence import CLEAR, NEAR_COVERAGE, NEAR_RATIO, Claim
-from .runs import Row
+from ..studies.scoring import CLEAR
+from ..studies.store import Row
+from ..studies.text import markdown_table
+from .claims import Claim, check_claims
 
-CLAIMS: dict[str, tuple[Callable[[Sequence[Row]], list[Claim]], ...]] = {
-    "mechanism": (claims.mechanism,),
-    "contraction": (claims.contraction,),
-    "benchmark": (benchmark_claims.aggregate, data_set_claims.by_data_set),
-    "prior_precision": (sensitivity_claims.prior_precision,),
-    "calibration_size": (sensitivity_claims.calibration_size,),
-    "representation_size": (sensitivity_claims.representation_size,),
-    "variance_floor": (sensitivity_claims.variance_floor,),
-}
-
+NO_PLANS: Mapping[str, tuple[int, int]] = MappingProxyType({})
 HOW_TO_READ = f"""# Claims of the paper, checked
 
 Each line restates one claim of the paper's analyses of its results, with our figure.
@@ -26,80 +18,54 @@ A figure is a mean ± its standard error over runs; a difference is taken run by
 holds if the mean difference has the claimed sign and is at least {CLEAR:g} standard
 errors from zero. Where a line counts data sets, it counts those on which this is so. A
 claim that there is no gain holds if no gain is clear. A claim of size is about the mean
-alone: "near" means within {NEAR_COVERAGE:g} for a coverage and {NEAR_RATIO:g} for a
-ratio. With one seed there is no standard error, and no direction is clear.
+alone: "near" means within 0.02 for a coverage and 0.05 for a ratio. With one seed there
+is no standard error, and no direction is clear. Where a line compares with several
+methods on several data sets, it shows the comparison that supports the claim least.
 Where data sets are averaged they are taken as given: the standard error comes from the
 seeds within each. Runs on real data share rows between seeds, so that their standard
 errors are somewhat too small.
 """
 
 
-def check(rows: dict[str, list[Row]]) -> list[Claim]:
-    """All claims about experiments that have rows."""
-    return [
-        claim
-        for name, functions in CLAIMS.items()
-        if rows.get(name)
-        for function in functions
-        for claim in function(rows[name])
-    ]
-
-
 def to_markdown(
     found: Sequence[Claim],
-    n_seeds: dict[str, int],
-    unfinished: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    n_seeds: Mapping[str, int],
+    unfinished: Mapping[str, tuple[int, int]] = NO_PLANS,
 ) -> str:
     """The report."""
     held = sum(claim.holds for claim in found)
     seeds = ", ".join(f"{name} {n}" for name, n in n_seeds.items())
-    lines = [
-        HOW_TO_READ,
-        f"{held} of {len(found)} claims hold. Seeds: {seeds}.",
-    ]
+    parts = [HOW_TO_READ, f"{held} of {len(found)} claims hold. Seeds: {seeds}.\n"]
     if unfinished:
         names = ", ".join(f"{n} ({a} of {b} runs)" for n, (a, b) in unfinished.items())
-        lines += ["", f"Not checked, for they are unfinished: {names}."]
+        parts.append(f"Not checked, because they are unfinished: {names}.\n")
     for source in dict.fromkeys(claim.source for claim in found):
-        lines += [
-            "",
-            f"## {source}",
-            "",
-            "| claim | ours | verdict |",
-            "|---|---|---|",
+        lines = [
+            [claim.text, claim.figures, _verdict(claim)]
+            for claim in found
+            if claim.source == source
         ]
-        lines += [_line(claim) for claim in found if claim.source == source]
-    return "\n".join(lines) + "\n"
+        table = markdown_table(["claim", "ours", "verdict"], lines)
+        parts.append(f"## {source}\n\n{table}")
+    return "\n".join(parts)
 
 
-def _line(claim: Claim) -> str:
-    verdict = "holds" if claim.holds else "**does not hold**"
-    if not claim.holds and claim.why:
-        verdict += f": {claim.why}"
-    return f"| {claim.text} | {claim.figures} | {verdict} |"
+def _verdict(claim: Claim) -> str:
+    if claim.holds:
+        return "holds"
+    return "**does not hold**" + (f": {claim.why}" if claim.why else "")
 
 
 def write_report(
-    rows: dict[str, list[Row]],
+    rows: Mapping[str, Sequence[Row]],
     file: Path,
-    unfinished: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    unfinished: Mapping[str, tuple[int, int]] = NO_PLANS,
 ) -> Path:
     """Write the report.
 
-    Parameters
-    ----------
-    rows : dict
-        Rows by experiment.
-    file : Path
-        Where the report goes.
-    unfinished : mapping of str to (int, int)
-        Finished and planned runs of experiments that are not complete: a mean over some
-        of the data sets says nothing about a claim, and they are only listed.
-
-    Returns
-    -------
-    Path
-        The file.
+    ``unfinished`` has the finished and planned runs of experiments that are not
+    complete: a mean over some of the data sets says nothing about a claim, and they are
+    only listed.
     """
     rows = {name: found for name, found in rows.items() if name not in unfinished}
     n_seeds = {
@@ -108,5 +74,6 @@ def write_report(
         if found
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_markdown(check(rows), n_seeds, unfinished))
+    text = to_markdown(check_claims(rows), n_seeds, unfinished)
+    file.write_text(text, encoding="utf-8")
     return file

@@ -4,35 +4,33 @@ from typing import Any
 
 from .. import metrics
 from ..datasets import SyntheticData, make_heteroscedastic_sparse
-from .methods import CONFIDENCE_LEVEL, METHODS, Contest, Split
-from .runs import Experiment, Options, Row
-
-TRAINING = {"learning_rate": 1e-2, "max_steps": 300}
-N_TRAIN, N_CALIBRATION, N_TEST = 500, 500, 2000
-KEEP_PROBABILITY = 0.1
-SIZES = (100, 250, 500, 1000, 2000)
+from ..studies.data import Split
+from ..studies.store import Row
+from .experiment import SYNTHETIC
+from .methods import CONFIDENCE_LEVEL, METHODS, PaperMethods
 
 
-def contest(n_train: int, seed: int, options: Options) -> tuple[Contest, SyntheticData]:
+def paper_methods(
+    n_train: int, seed: int, training: dict[str, Any]
+) -> tuple[PaperMethods, SyntheticData]:
     """The methods on the synthetic problem, and its test rows."""
+    keep = SYNTHETIC["keep_probability"]
+    sizes = int(SYNTHETIC["n_calibration"]), int(SYNTHETIC["n_test"])
     # Three streams: calibration and test rows do not depend on the training size.
     train = make_heteroscedastic_sparse(
-        n_train, keep_probability=KEEP_PROBABILITY, random_state=3 * seed
+        n_train, keep_probability=keep, random_state=3 * seed
     )
-    calibration = make_heteroscedastic_sparse(N_CALIBRATION, random_state=3 * seed + 1)
-    test = make_heteroscedastic_sparse(N_TEST, random_state=3 * seed + 2)
-    split = Split(train.X, train.y, calibration.X, calibration.y, test.X, test.y)
-    return Contest(split, seed, training(options)), test
+    cal, test = (
+        make_heteroscedastic_sparse(n, random_state=3 * seed + i)
+        for i, n in enumerate(sizes, start=1)
+    )
+    split = Split(train.X, train.y, cal.X, cal.y, test.X, test.y)
+    return PaperMethods(split, seed, training), test
 
 
-def training(options: Options) -> dict[str, Any]:
-    """How networks are trained here."""
-    return TRAINING | ({"max_steps": 5} if options.smoke else {})
-
-
-def mechanism_rows(case: str, seed: int, options: Options) -> list[Row]:
+def mechanism_rows(case: str, seed: int, training: dict[str, Any]) -> list[Row]:
     """One row per method: coverage by region, width, score."""
-    methods, test = contest(N_TRAIN, seed, options)
+    methods, test = paper_methods(int(SYNTHETIC["n_train"]), seed, training)
     rows = []
     for method in METHODS:
         bounds = methods.interval(method)
@@ -45,16 +43,13 @@ def mechanism_rows(case: str, seed: int, options: Options) -> list[Row]:
     return rows
 
 
-def contraction_rows(case: str, seed: int, options: Options) -> list[Row]:
+def contraction_rows(case: str, seed: int, training: dict[str, Any]) -> list[Row]:
     """One row: CLAPS against LACP with this many training rows."""
-    methods, test = contest(int(case), seed, options)
-    found = {
-        method: metrics.evaluate_intervals(
-            test.y, methods.interval(method), CONFIDENCE_LEVEL
-        )
-        for method in ("LACP", "CLAPS")
-    }
-    lacp, claps = found["LACP"], found["CLAPS"]
+    methods, test = paper_methods(int(case), seed, training)
+    lacp, claps = (
+        metrics.evaluate_intervals(test.y, methods.interval(m), CONFIDENCE_LEVEL)
+        for m in ("LACP", "CLAPS")
+    )
     variance = methods.heteroscedastic.predict_variance(test.X)
     parts = variance.aleatoric, variance.epistemic
     row = {
@@ -66,21 +61,3 @@ def contraction_rows(case: str, seed: int, options: Options) -> list[Row]:
         "coverage_claps": claps["coverage"][0],
     }
     return [{name: float(value) for name, value in row.items()}]
-
-
-MECHANISM = Experiment(
-    "mechanism",
-    "Experiment 1: controlled synthetic mechanism",
-    ("synthetic",),
-    20,
-    mechanism_rows,
-    TRAINING | {"n": [N_TRAIN, N_CALIBRATION, N_TEST]},
-)
-CONTRACTION = Experiment(
-    "contraction",
-    "Experiment 2: posterior contraction",
-    tuple(map(str, SIZES)),
-    20,
-    contraction_rows,
-    TRAINING | {"n": [N_CALIBRATION, N_TEST]},
-)

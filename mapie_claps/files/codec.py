@@ -91,6 +91,33 @@ def schema() -> dict[str, tuple[str, ...]]:
     return {tag: record.names for tag, record in sorted(_BY_TAG.items())}
 
 
+def _estimators() -> dict[str, str]:
+    """Tags and names of the classes that a file may hold as a whole."""
+    known = {
+        r.tag: cls.__name__ for cls, r in _BY_CLASS.items() if hasattr(cls, "save")
+    }
+    return dict(sorted(known.items()))
+
+
+def check_saveable(value: Any) -> None:
+    """Raise for an object that is no estimator of ours."""
+    record = _BY_CLASS.get(type(value))
+    if record is None or record.tag not in _estimators():
+        raise TypeError(
+            f"Got an estimator of type {type(value).__name__}, but save knows "
+            f"{', '.join(_estimators().values())}."
+        )
+
+
+def check_root(config: Any) -> None:
+    """Raise unless a file says that it holds an estimator."""
+    tags = list(config) if isinstance(config, dict) else [type(config).__name__]
+    if len(tags) != 1 or tags[0] not in _estimators():
+        raise FileFormatError(
+            f"Got a file with {tags}, but expected one of {list(_estimators())}."
+        )
+
+
 class Encoder:
     """Turns objects into JSON values, and gathers their tensors."""
 
@@ -138,11 +165,11 @@ class Encoder:
 
 
 def _cannot_save(value: Any, name: str) -> TypeError:
-    known = sorted(cls.__name__ for cls in _BY_CLASS if hasattr(cls, "save"))
+    known = " or ".join(_estimators().values())
     return TypeError(
         f"Got {name or 'an object'} of type {type(value).__name__}, which the file "
-        f"format does not know. Save a fitted {' or '.join(known)} whose parameters "
-        "are numbers, strings or tuples (random_state: an integer or None)."
+        f"format does not know. Save a fitted {known} whose parameters are "
+        " numbers, strings or tuples (random_state: an integer or None)."
     )
 
 

@@ -10,13 +10,14 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from ..exceptions import FileFormatError
-from .codec import Context, Decoder, Encoder, WrongPartError
+from .codec import Context, Decoder, Encoder, WrongPartError, check_root, check_saveable
 from .container import import_safetensors, read, write
 from .migrations import migrate
 
 
 def save_object(value: Any, path: str | os.PathLike[str]) -> None:
     """Write an object of a registered class."""
+    check_saveable(value)
     encoder = Encoder()
     config = json.dumps(encoder.encode(value, ""))
     write(Path(path), config, encoder.tensors)
@@ -28,6 +29,7 @@ def load_object(path: str | os.PathLike[str], context: Context) -> Any:
     with _as_file_error(path):
         version, text, tensors = read(path)
         config, tensors = migrate(version, json.loads(text), tensors)
+        check_root(config)
         return Decoder(tensors, context).decode(config)
 
 

@@ -15,6 +15,7 @@ from ._across_runs import (
 from ._intervals import (
     coverage,
     coverage_error,
+    crossed_intervals,
     evaluate_intervals,
     interval_score,
     mean_width,
@@ -33,6 +34,7 @@ __all__ = [
     "average_ranks",
     "coverage",
     "coverage_error",
+    "crossed_intervals",
     "epistemic_fraction",
     "evaluate_intervals",
     "interval_score",

@@ -6,8 +6,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_number, raise_for
+from .._validation import raise_for
 from . import mapie_metrics
+from ._checks import (
+    checked_bounds,
+    checked_levels,
+    checked_rows,
+    crossed_rows,
+    finite_levels,
+    warn_of_crossed,
+)
 
 Array = NDArray[np.float64]
 
@@ -33,7 +41,7 @@ def coverage(y: ArrayLike, y_interval: ArrayLike) -> Array:
     >>> coverage([0.0, 5.0], [[-1.0, 1.0], [2.0, 3.0]])
     array([0.5])
     """
-    y_, bounds = _check(y, y_interval)
+    y_, bounds = checked_rows(y, y_interval)
     return mapie_metrics.coverage(y_, _with_finite_stand_ins(y_, bounds))
 
 
@@ -43,7 +51,9 @@ def mean_width(y_interval: ArrayLike) -> Array:
     Parameters
     ----------
     y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
-        Lower and upper bounds.
+        Lower and upper bounds. An interval whose ends are swapped is empty: it has
+        width 0, and a :class:`~mapie_claps.exceptions.CrossedBoundsWarning` says how
+        many there are.
 
     Returns
     -------
@@ -56,8 +66,40 @@ def mean_width(y_interval: ArrayLike) -> Array:
     >>> mean_width([[-1.0, 1.0], [2.0, 6.0]])
     array([3.])
     """
-    bounds = _bounds(y_interval)
-    finite = _finite_levels(bounds)
+    bounds = checked_bounds(y_interval)
+    warn_of_crossed(bounds)
+    return _mean_width(bounds)
+
+
+def crossed_intervals(y_interval: ArrayLike) -> NDArray[np.intp]:
+    """Count the intervals whose lower end is above the upper end.
+
+    Methods that predict the two ends apart, such as conformalised quantile regression,
+    can give such intervals. They are empty and cover nothing.
+
+    Parameters
+    ----------
+    y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper bounds.
+
+    Returns
+    -------
+    ndarray of shape (n_levels,)
+        Numbers of rows.
+
+    Examples
+    --------
+    >>> from mapie_claps.metrics import crossed_intervals
+    >>> crossed_intervals([[-1.0, 1.0], [3.0, 2.0]])
+    array([1])
+    """
+    return crossed_rows(checked_bounds(y_interval))
+
+
+def _mean_width(bounds: Array) -> Array:
+    """Mean width of every level, 0 where ends are swapped."""
+    finite = finite_levels(bounds)
+    bounds = np.stack([bounds[:, 0], bounds.max(axis=1)], axis=1)
     widths = np.full(bounds.shape[2], np.inf)
     if finite.any():
         widths[finite] = mapie_metrics.mean_width(bounds[:, :, finite])
@@ -76,7 +118,8 @@ def interval_score(
     y : array-like of shape (n,)
         Targets.
     y_interval : array-like of shape (n, 2, n_levels) or (n, 2)
-        Lower and upper bounds.
+        Lower and upper bounds. The formula also holds where ends are swapped; a
+        :class:`~mapie_claps.exceptions.CrossedBoundsWarning` says how many there are.
     confidence_level : float or array-like of shape (n_levels,)
         1 − α of each level.
 
@@ -91,11 +134,22 @@ def interval_score(
     >>> interval_score([0.0, 5.0], [[-1.0, 1.0], [2.0, 4.0]], 0.9).round(6)
     array([12.])
     """
-    y_, bounds = _check(y, y_interval)
-    levels = _levels(confidence_level, bounds.shape[2])
-    scores = np.full(len(levels), np.inf)
-    for j in np.flatnonzero(_finite_levels(bounds)):
-        scores[j] = mapie_metrics.interval_score(y_, bounds[:, :, [j]], levels[j])
+    y_, bounds = checked_rows(y, y_interval)
+    levels = checked_levels(confidence_level, bounds.shape[2])
+    warn_of_crossed(bounds)
+    return _interval_score(y_, bounds, levels)
+
+
+def _interval_score(y: Array, bounds: Array, levels: Array) -> Array:
+    """Mean interval score of every level."""
+    scores, crossed = np.full(len(levels), np.inf), crossed_rows(bounds)
+    for j in np.flatnonzero(finite_levels(bounds)):
+        if crossed[j]:  # MAPIE would put the ends in order
+            lower, upper = bounds[:, 0, j], bounds[:, 1, j]
+            missed = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
+            scores[j] = np.mean(upper - lower + 2 / (1 - levels[j]) * missed)
+        else:
+            scores[j] = mapie_metrics.interval_score(y, bounds[:, :, [j]], levels[j])
     return scores
 
 
@@ -125,7 +179,7 @@ def coverage_error(
     array([0.4])
     """
     found = coverage(y, y_interval)
-    return np.abs(found - _levels(confidence_level, len(found)))
+    return np.abs(found - checked_levels(confidence_level, len(found)))
 
 
 def evaluate_intervals(
@@ -154,9 +208,10 @@ def evaluate_intervals(
     Returns
     -------
     dict of ndarray
-        ``coverage``, ``coverage_error``, ``width``, ``score``, and MAPIE's ``ssc``
-        (NaN unless more than ``num_bins`` widths differ) and ``cwc`` (−inf where an
-        interval is infinite).
+        ``coverage``, ``coverage_error``, ``width``, ``score``, ``crossed`` (intervals
+        whose ends are swapped, see :func:`crossed_intervals`), and MAPIE's ``ssc`` (NaN
+        unless more than ``num_bins`` widths differ) and ``cwc`` (−inf where an interval
+        is infinite).
 
     Examples
     --------
@@ -167,14 +222,15 @@ def evaluate_intervals(
     >>> found["coverage"], found["ssc"]
     (array([0.75]), array([0.5]))
     """
-    y_, bounds = _check(y, y_interval)
-    levels = _levels(confidence_level, bounds.shape[2])
+    y_, bounds = checked_rows(y, y_interval)
+    levels = checked_levels(confidence_level, bounds.shape[2])
     each = [bounds[:, :, [j]] for j in range(bounds.shape[2])]
     return {
         "coverage": coverage(y_, bounds),
         "coverage_error": coverage_error(y_, bounds, levels),
-        "width": mean_width(bounds),
-        "score": interval_score(y_, bounds, levels),
+        "width": _mean_width(bounds),
+        "score": _interval_score(y_, bounds, levels),
+        "crossed": crossed_rows(bounds).astype(np.float64),
         "ssc": np.array([_size_stratified(y_, b, num_bins) for b in each]),
         "cwc": np.array(
             [
@@ -211,7 +267,7 @@ def regional_coverage(
     >>> regional_coverage([0.0, 2.0, 0.0], y_interval, {"left": [True, True, False]})
     {'left': array([0.5])}
     """
-    y_, bounds = _check(y, y_interval)
+    y_, bounds = checked_rows(y, y_interval)
     found = {}
     for name, rows in regions.items():
         mask = np.asarray(rows, dtype=bool)
@@ -261,67 +317,9 @@ def region_gap(
     if not regions:
         raise_for("regions", regions, "at least one region", "Name the regions.")
     found = np.stack(list(regional_coverage(y, y_interval, regions).values()))
-    levels = _levels(confidence_level, found.shape[1])
+    levels = checked_levels(confidence_level, found.shape[1])
     gap: Array = np.abs(found - levels).max(axis=0)
     return gap
-
-
-def _bounds(y_interval: ArrayLike) -> Array:
-    """Bounds as (n, 2, n_levels), none of them NaN."""
-    bounds = np.asarray(y_interval, dtype=np.float64)
-    if bounds.ndim == 2:
-        bounds = bounds[:, :, None]
-    if bounds.ndim != 3 or bounds.shape[1] != 2 or not bounds.size:
-        raise ValueError(
-            f"Got y_interval of shape {np.shape(y_interval)}, but expected "
-            "(n, 2, n_levels) or (n, 2). Pass what predict_interval returned."
-        )
-    if np.isnan(bounds).any():
-        raise ValueError(
-            f"Got y_interval with {int(np.isnan(bounds).sum())} NaN. Only numbers and "
-            "infinities are bounds."
-        )
-    return bounds
-
-
-def _finite_levels(bounds: Array) -> NDArray[np.bool_]:
-    """Levels without an infinite bound, shape (n_levels,)."""
-    return np.asarray(np.isfinite(bounds).all(axis=(0, 1)))
-
-
-def _check(y: ArrayLike, y_interval: ArrayLike) -> tuple[Array, Array]:
-    """Targets (n,) and bounds (n, 2, n_levels) of the same rows."""
-    bounds, y_ = _bounds(y_interval), np.asarray(y, dtype=np.float64)
-    if y_.shape != (len(bounds),) or not np.isfinite(y_).all():
-        raise ValueError(
-            f"Got y of shape {y_.shape} with {int((~np.isfinite(y_)).sum())} values "
-            f"that are not finite, but expected {len(bounds)} finite numbers, one for "
-            "each interval."
-        )
-    return y_, bounds
-
-
-def _levels(confidence_level: ArrayLike, n_levels: int) -> Array:
-    """Levels (n_levels,), each between 0 and 1."""
-    given = np.asarray(confidence_level, dtype=np.float64)
-    if given.ndim > 1 or (given.ndim == 1 and len(given) != n_levels):
-        raise_for(
-            "confidence_level",
-            confidence_level,
-            f"one number or {n_levels}, one for each level of y_interval",
-            "Pass the levels in the order given to MAPIE.",
-        )
-    for level in np.atleast_1d(given):
-        check_number(
-            "confidence_level",
-            float(level),
-            low=0,
-            high=1,
-            low_open=True,
-            high_open=True,
-            hint="Use 0.9 for 90 %.",
-        )
-    return np.broadcast_to(given, (n_levels,)).copy()
 
 
 def _with_finite_stand_ins(y: Array, bounds: Array) -> Array:
@@ -332,7 +330,7 @@ def _with_finite_stand_ins(y: Array, bounds: Array) -> Array:
 
 def _size_stratified(y: Array, bounds: Array, num_bins: int) -> float:
     """MAPIE's regression_ssc_score of one level."""
-    width = mean_width(bounds)[0]
+    width = _mean_width(bounds)[0]
     if not 0 < width < np.inf:
         return math.nan
     # MAPIE tells widths apart by their fifth decimal, whatever the unit of y, and

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .losses import GaussianLoss
+from .losses import GaussianLoss, Loss
 from .trainer import TrainingConfig
 
 
@@ -16,8 +16,12 @@ def max_steps(n_rows: int) -> int:
     return max(120, min(2_000, 3 * n_rows if n_rows >= 150 else 3 * n_rows // 2))
 
 
-def training_config(params: dict[str, Any], n_rows: int) -> TrainingConfig:
-    """How to train, with every "auto" resolved."""
+def training_config(
+    params: dict[str, Any], n_rows: int, loss: Loss | None = None
+) -> TrainingConfig:
+    """How to train, with every "auto" resolved; the loss is the Gaussian one."""
+    if loss is None:
+        loss = GaussianLoss(float(params["variance_floor"]), float(params["beta"]))
     resolved = {"max_steps": max_steps(n_rows), "batch_size": batch_size(n_rows)}
     resolved |= {k: params[k] for k in resolved if params[k] != "auto"}
     return TrainingConfig(
@@ -25,7 +29,7 @@ def training_config(params: dict[str, Any], n_rows: int) -> TrainingConfig:
         learning_rate=float(params["learning_rate"]),
         weight_decay=float(params["weight_decay"]),
         schedule=params["schedule"],
-        loss=GaussianLoss(float(params["variance_floor"]), float(params["beta"])),
+        loss=loss,
         dropout=float(params["dropout"]),
         max_gradient_norm=params["max_gradient_norm"],
         patience=params["patience"],

@@ -160,7 +160,7 @@ class HeteroscedasticNetwork(nn.Module):
     @property
     def views(self) -> list[str]:
         """Names of the views that have members."""
-        return [first.view.name for first in self.first]  # type: ignore[union-attr]
+        return [first.view.name for first in self.first]  # type: ignore[misc, union-attr]
 
     @property
     def scaling_rate(self) -> float:

@@ -281,8 +281,11 @@ class LastLayerSums:
 
     def _with_rows(self, rows: FeatureRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
-        more, plain = sum_rows([rows], self.moments.structure)
-        return replace(self, moments=self.moments + more, plain=self.plain + plain)
+        more = sum_rows([rows], self.moments.structure)
+        if more is None:
+            return self
+        moments, plain = self.moments + more[0], self.plain + more[1]
+        return replace(self, moments=moments, plain=plain)
 
 
 def _joined(
@@ -319,9 +322,9 @@ def last_layer_sums(
     moments = sum_rows(splitter.batches(_gathered(parts)), structure)
     if moments is None:
         return None
-    return LastLayerSums(
-        *moments, splitter.targets, splitter.residuals, network, splitter.held_out
-    )
+    weighted, plain = moments
+    spreads = splitter.targets, splitter.residuals
+    return LastLayerSums(weighted, plain, *spreads, network, splitter.held_out)
 
 
 class _HoldOutSplitter:
@@ -379,24 +382,22 @@ def _join(parts: list[SummedRows]) -> SummedRows:
 
 
 def sum_rows(
-    batches: Iterable[FeatureRows], structure: str
-) -> tuple[Moments, Moments] | None:
+    batches: Iterable[FeatureRows], structure: str, plain: bool = True
+) -> tuple[Moments, ...] | None:
     """Sums with W = diag(1/h²) and with W = I from one pass; None without a batch.
 
     They come from ``laplace.Laplace`` with our curvature backend.
     """
     members: list[_Member] = []
-    total: tuple[Moments, Moments] | None = None
+    total: tuple[Moments, ...] | None = None
     for group in _groups(batches):
         if not members:
             n_members, _, size = group[0].phi.shape
             members = [_Member(size, structure, k) for k in range(n_members)]
-        weighted = _sum_group(members, group)
-        plain = _sum_group(members, [rows.homoscedastic() for rows in group])
-        if total is None:
-            total = weighted, plain
-        else:
-            total = total[0].add_(weighted), total[1].add_(plain)
+        sums = [_sum_group(members, group)]
+        if plain:
+            sums += [_sum_group(members, [rows.homoscedastic() for rows in group])]
+        total = tuple(sums) if total is None else tuple(map(Moments.add_, total, sums))
     return total
 
 

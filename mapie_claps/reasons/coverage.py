@@ -118,13 +118,19 @@ def _group_masks(
             f"Got groups of shape {labels.shape} for {n} rows, but expected one label "
             "per row. Pass for example a column of X."
         )
-    missing = sum(label is None or label != label for label in labels.tolist())
+    missing = sum(map(_is_missing, labels.tolist()))
     if missing:
         raise ValueError(
-            f"Got groups with {missing} missing labels (None or NaN), but expected one "
-            "label per row. Give these rows a label of their own."
+            f"Got groups with {missing} missing labels (None, NaN or NA), but expected "
+            "one label per row. Give these rows a label of their own."
         )
     return masks + [(label, labels == label) for label in _distinct(labels)]
+
+
+def _is_missing(label: Any) -> bool:
+    """None, or what does not equal itself: NaN, NaT, and NA, which answers with NA."""
+    differs = label != label
+    return label is None or not isinstance(differs, bool | np.bool_) or bool(differs)
 
 
 def _distinct(labels: NDArray[Any]) -> list[Any]:

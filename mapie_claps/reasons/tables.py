@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_choice, check_integer
+from .._validation import check_choice, check_integer, check_number
 from ..conformal.explanation import Explanation
 from ..conformal.parts import split_pipeline
-from .calibration_range import rows_outside
+from .calibration_range import EPISTEMIC, rows_outside
 from .coverage import group_columns
 from .explain import explain, model_of, variance_of
 
@@ -40,7 +40,7 @@ def diagnose(
         Inputs.
     X_calibration : array-like of shape (n_calibration, p), optional
         Inputs of the calibration rows, which MAPIE does not keep. With them the table
-        says where each row stands among them, and an
+        says where each row is among them, and an
         :class:`~mapie_claps.exceptions.OutsideCalibrationWarning` is given if more
         rows lie beyond them than exchangeable rows would (exact test, level 0.01 over
         all columns together).
@@ -58,7 +58,10 @@ def diagnose(
         lack of data adds), with the level appended (``lower_0.9``) if there are
         several; with ``X_calibration`` also ``epistemic_quantile`` (share of
         calibration rows with no larger epistemic variance) and ``outside`` (the row
-        lies beyond all calibration rows in a column or in epistemic variance).
+        lies farther beyond the calibration rows, in a column or in epistemic variance,
+        than all but 1 % of these lie beyond the others; a row like them does so with
+        probability 0.01, or 1 / (n_calibration + 1) if that is more). The parts of the
+        width are left out where MAPIE's score does not scale it by √v.
 
     Examples
     --------
@@ -154,10 +157,11 @@ def rank_rows(
     *,
     by: str = "epistemic",
     n_rows: int = 10,
+    min_narrowing: float = 0.1,
     alpha: float | None = None,
     **predict_params: Any,
 ) -> Any:
-    """Rank rows by lack of data ("collect data here") or by noise ("irreducible").
+    """Rank rows by lack of data or by noise, and say whether more data would help.
 
     Parameters
     ----------
@@ -172,6 +176,9 @@ def rank_rows(
         noisy one comes first.
     n_rows : int, default=10
         Number of rows to return; all if there are fewer.
+    min_narrowing : float, default=0.1
+        Share of the width that lack of data must account for, 1 − h/√v, for a row to be
+        one where data should be collected.
     alpha : float or iterable of float, optional
         Miscoverages, for MAPIE 0.9.
     **predict_params : dict
@@ -180,9 +187,11 @@ def rank_rows(
     Returns
     -------
     DataFrame or dict of ndarray
-        The columns of :func:`diagnose` behind ``row`` (position in X) and ``reason``:
-        "collect data here" if, among the rows of X, the row stands higher in epistemic
-        than in aleatoric variance, else "irreducible".
+        The columns of :func:`diagnose` behind ``row`` (position in X), ``narrowing``
+        (by which share the interval would be narrower, at the same quantile, if the
+        row lacked no data) and ``reason``: "collect data here" if that is at least
+        ``min_narrowing``, else "irreducible": noise makes the width, which more data
+        would not change.
 
     Examples
     --------
@@ -198,15 +207,16 @@ def rank_rows(
     choices = ("epistemic", "epistemic_fraction", "aleatoric")
     check_choice("by", by, choices, "Rank by one of the parts.")
     check_integer("n_rows", n_rows, low=1, hint="Use 10.")
+    threshold = check_number(
+        "min_narrowing", min_narrowing, low=0, high=1, hint="Use 0.1."
+    )
     why = explain(mapie_or_estimator, X, alpha=alpha, **predict_params)
     order = np.argsort(-getattr(why, by), kind="stable")[:n_rows]
-    lack = _quantiles(why.epistemic, why.epistemic)
-    noise = _quantiles(why.aleatoric, why.aleatoric)
-    # A tie of the standings is broken by the larger part.
-    collect = (lack > noise) | ((lack == noise) & (why.epistemic >= why.aleatoric))
+    narrowing = 1 - 1 / why.variance.scale_ratio
     columns = {
-        "row": np.arange(len(lack)),
-        "reason": np.where(collect, COLLECT, IRREDUCIBLE),
+        "row": np.arange(len(narrowing)),
+        "reason": np.where(narrowing >= threshold, COLLECT, IRREDUCIBLE),
+        "narrowing": narrowing,
         **_row_columns(why),
     }
     return _table({name: values[order] for name, values in columns.items()})
@@ -216,9 +226,12 @@ def _row_columns(why: Explanation) -> dict[str, Array]:
     """Columns of ``diagnose`` that need no calibration rows."""
     columns = {"prediction": why.prediction}
     single = len(why.confidence_level) == 1
+    names = ["lower", "upper", "width"]
+    if why.scaled:
+        names += ["aleatoric_width", "epistemic_width"]
     for j, level in enumerate(why.confidence_level):
         suffix = "" if single else f"_{level:g}"
-        for name in ("lower", "upper", "width", "aleatoric_width", "epistemic_width"):
+        for name in names:
             columns[name + suffix] = getattr(why, name)[:, j]
     for name in ("aleatoric", "epistemic", "epistemic_fraction"):
         columns[name] = getattr(why, name)
@@ -240,7 +253,7 @@ def _seen_by_model(model: Any, X: ArrayLike, epistemic: Array) -> dict[str, Arra
     values = values.reshape(len(values), -1)
     each = range(values.shape[1]) if names is None else names
     columns = {f"column {name}": values[:, j] for j, name in enumerate(each)}
-    return columns | {"epistemic variance": epistemic}
+    return columns | {EPISTEMIC: epistemic}
 
 
 def _table(columns: dict[str, Any], index: Any = None) -> Any:

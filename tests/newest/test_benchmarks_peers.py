@@ -1,67 +1,30 @@
-"""The benchmark against peers: splits, tuning, runs, resume, errors."""
+"""The benchmark against peers: tuning, runs, resume, errors."""
 
 import json
 import pickle
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
-from joblib import parallel_config
-from scipy.stats import betabinom
 
-from mapie_claps import conformal_quantile
-from mapie_claps.benchmarks import _data, _peers, _runs, _tuning
+from mapie_claps import ClapsRegressor, conformal_quantile
+from mapie_claps.benchmarks import _peer_table, _peer_tuning, peers
 from mapie_claps.benchmarks.__main__ import main
-from mapie_claps.benchmarks._scoring import SplitSize, coverage_limits, interval_score
-from mapie_claps.benchmarks._tuning import Band, Method, calibrated_score, tune
+from mapie_claps.benchmarks._peer_tuning import Band, Method, calibrated_score, tune
+from mapie_claps.studies import data as _data
+from mapie_claps.studies.runner import _compute
+from mapie_claps.studies.store import Store, identity
+
+
+def rows_in(folder):
+    return [row for line in Store(folder).lines() for row in line["rows"]]
 
 
 def noisy(n, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3))
     return X, X[:, 0] + np.exp(0.5 * X[:, 1]) * rng.normal(size=n)
-
-
-def test_interval_score_by_hand():
-    lower, upper = np.array([0.0, 0.0, 0.0]), np.array([2.0, 2.0, 2.0])
-    y = np.array([1.0, -0.5, 3.0])
-    # 2, 2 + 10 · 0.5, 2 + 10 · 1
-    assert interval_score(lower, upper, y, alpha=0.2) == pytest.approx(21 / 3)
-
-
-def test_coverage_limits_of_uniform_counts():
-    # n_cal = 1, α = 0.5: k = 1 and BB(n; 1, 1) is uniform on 0 … n. The sum of two
-    # uniforms on 0 … 3 is triangular on 0 … 6 with P(0) = 1/16 and P(≤ 1) = 3/16.
-    sizes = [SplitSize(1, 3)] * 2
-    assert coverage_limits(sizes, 0.5, probability=0.95) == (0.0, 1.0)
-    assert coverage_limits(sizes, 0.5, probability=1 - 2 / 16) == (1 / 6, 5 / 6)
-    assert coverage_limits(sizes, 0.5, probability=1 - 5.9 / 16) == (1 / 6, 5 / 6)
-    assert coverage_limits(sizes, 0.5, probability=1 - 6 / 16) == (2 / 6, 4 / 6)
-
-
-def test_coverage_limits_agree_with_simulation():
-    rng = np.random.default_rng(0)
-    n_cal, n_test, k = 40, 30, 37
-    draws = betabinom.rvs(n_test, k, n_cal + 1 - k, size=(200_000, 4), random_state=rng)
-    expected = np.quantile(draws.sum(axis=1), [0.01, 0.99]) / (4 * n_test)
-    limits = coverage_limits([SplitSize(n_cal, n_test)] * 4, 0.1, probability=0.98)
-    np.testing.assert_allclose(limits, expected, atol=1.01 / (4 * n_test))
-
-
-def test_coverage_is_certain_where_the_rank_exceeds_the_scores():
-    assert coverage_limits([SplitSize(5, 7)], 0.1) == (1.0, 1.0)
-
-
-def test_split_is_a_seeded_partition_of_at_most_max_rows():
-    data = _data.Dataset("d", np.arange(200.0)[:, None], np.arange(200.0))
-    split = _data.split_rows(data, 3, max_rows=100)
-    parts = [split.y_train, split.y_cal, split.y_test]
-    assert [len(p) for p in parts] == [60, 20, 20]
-    assert len(np.unique(np.concatenate(parts))) == 100
-    np.testing.assert_array_equal(split.X_cal[:, 0], split.y_cal)
-    again, other = (_data.split_rows(data, seed, max_rows=100) for seed in (3, 4))
-    np.testing.assert_array_equal(split.y_test, again.y_test)
-    assert not np.array_equal(split.y_test, other.y_test)
 
 
 def test_calibrated_score_against_loops():
@@ -100,7 +63,7 @@ class CountingMethod:
             for power in (0.0, 0.5)
         ]
         return Method(
-            "m", "M", self.fit, self.band, None, grid, free=("power",), **options
+            "m", "M", self.fit, self.band, "", grid, free=("power",), **options
         )
 
 
@@ -138,14 +101,16 @@ def test_method_tuned_after_another_takes_its_parameters():
 
 def test_nothing_to_tune_has_no_score():
     X, y = noisy(30)
-    assert tune(_peers.BY_NAME["claps"], X, y, 0.1, 0) == _tuning.Choice({}, None)
+    assert tune(_peer_table.BY_NAME["claps"], X, y, 0.1, 0) == _peer_tuning.Choice(
+        {}, None
+    )
 
 
-@pytest.mark.parametrize("name", _peers.PEERS)
+@pytest.mark.parametrize("name", _peer_table.PEERS)
 def test_library_makes_the_interval_that_the_band_says(name):
     # n_cal + 1 = 50: (n + 1)(1 − α) = 45 is an integer, where ranks go wrong.
     X, y = noisy(149)
-    method = _peers.BY_NAME[name]
+    method = _peer_table.BY_NAME[name]
     params = dict(method.grid[0])
     if method.after:
         params = {**method.after.grid[0], **method.grid[1]}
@@ -162,7 +127,7 @@ def test_library_makes_the_interval_that_the_band_says(name):
 @pytest.mark.parametrize("name", ["cqr-histgb", "split-histgb"])
 def test_early_iterations_are_those_of_a_shorter_fit(name):
     X, y = noisy(120)
-    method = _peers.BY_NAME[name]
+    method = _peer_table.BY_NAME[name]
     short, long = method.grid[0], method.grid[1]
     assert short["max_iter"] < long["max_iter"]
     staged = method.band(method.fit(X, y, long, 0, 0.1), X, short)
@@ -179,8 +144,8 @@ def smoke(tmp_path_factory):
 
 
 def test_smoke_runs_every_method(smoke):
-    rows = _runs.read_rows(smoke)
-    assert [r["method"] for r in rows] == list(_peers.BY_NAME)
+    rows = rows_in(smoke)
+    assert [r["method"] for r in rows] == list(_peer_table.BY_NAME)
     for r in rows:
         assert (r["n_train"], r["n_cal"], r["n_test"]) == (90, 30, 30)
         assert 0.5 <= r["coverage"] <= 1
@@ -193,10 +158,10 @@ def test_smoke_runs_every_method(smoke):
 
 
 def test_finished_runs_are_not_run_again(smoke, capsys):
-    before = (smoke / "rows.jsonl").read_text()
+    before = (smoke / "runs.jsonl").read_text()
     report = (smoke / "report.md").read_text()
     assert main(["peers", "--smoke", "--out", str(smoke)]) == 0
-    assert (smoke / "rows.jsonl").read_text() == before
+    assert (smoke / "runs.jsonl").read_text() == before
     assert capsys.readouterr().out == report
 
 
@@ -204,22 +169,17 @@ def test_run_resumes_after_a_line_cut_short(tmp_path):
     command = ["peers", "--smoke", "--out", str(tmp_path)]
     command += ["--methods", "split-histgb", "normalised-histgb"]
     assert main(command) == 0
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path / "runs.jsonl"
     first, second = path.read_text().splitlines()
     path.write_text(first + "\n" + second[: len(second) // 2])
     assert main(command) == 0
-    rows = _runs.read_rows(tmp_path)
+    rows = rows_in(tmp_path)
     assert [r["method"] for r in rows] == ["split-histgb", "normalised-histgb"]
     times = [name for name in rows[1] if name.endswith("_seconds")]
-    redone, original = rows[1], json.loads(second)
+    redone, original = rows[1], json.loads(second)["rows"][0]
     for name in times:
         del redone[name], original[name]
     assert redone == original
-
-
-def test_other_settings_do_not_mix(smoke):
-    with pytest.raises(SystemExit):
-        main(["peers", "--smoke", "--out", str(smoke), "--confidence-level", "0.8"])
 
 
 def write_csv(path, n=60, header="a,b,price", cells=None):
@@ -231,41 +191,98 @@ def write_csv(path, n=60, header="a,b,price", cells=None):
     return path
 
 
-def test_own_csv_through_joblib(tmp_path):
-    path = write_csv(tmp_path / "own.csv", n=100, header="price,a,b")
-    command = ["peers", "--csv", str(path), "--target", "price", "--seeds", "2"]
-    command += ["--methods", "crepes", "--out", str(tmp_path / "out"), "--jobs", "2"]
-    with parallel_config(backend="sequential"):  # processes take long to start
-        assert main(command) == 0
-    rows = _runs.read_rows(tmp_path / "out")
-    assert sorted((r["dataset"], r["seed"]) for r in rows) == [("own", 0), ("own", 1)]
-    assert rows[0]["n_train"] == 60
+def run_split(out, *options):
+    """Runs of one quick method, by what was printed and stored."""
+    command = ["peers", "--methods", "split-histgb", "--seeds", "1", "--out", str(out)]
+    assert main([*command, *options]) == 0
+    return rows_in(out)
+
+
+def test_another_target_or_file_or_setting_is_another_run(tmp_path, capsys):
+    """Once, runs were found by name, seed and method alone."""
+    path, out = write_csv(tmp_path / "own.csv", n=100), tmp_path / "out"
+    of_a = run_split(out, "--csv", str(path), "--target", "a")
+    report_of_a = capsys.readouterr().out
+    assert len(run_split(out, "--csv", str(path), "--target", "a")) == 1
+    both = run_split(out, "--csv", str(path), "--target", "b")
+    assert len(both) == 2
+    assert both[1]["width"] != of_a[0]["width"]
+    assert f"{both[1]['width']:.4g}" in capsys.readouterr().out
+    write_csv(path, n=100, cells={3: "1,2,3"})
+    changed = run_split(out, "--csv", str(path), "--target", "a")
+    assert len(changed) == 3
+    assert changed[2]["width"] != of_a[0]["width"]
+    level = ["--confidence-level", "0.8"]
+    assert len(run_split(out, "--csv", str(path), "--target", "a", *level)) == 4
+    assert (
+        len(run_split(out, "--csv", str(path), "--target", "a", "--max-rows", "60"))
+        == 5
+    )
+    capsys.readouterr()
+    write_csv(path, n=100)  # as it was: found again, and not mixed with the others
+    assert len(run_split(out, "--csv", str(path), "--target", "a")) == 5
+    assert capsys.readouterr().out == report_of_a
+
+
+def test_key_has_all_parameters_of_the_method():
+    data, claps = _data.load_diabetes_rows(), _peer_table.BY_NAME["claps"]
+    key = peers.plan(data, 0, claps, 0.1, 5000).key
+    expected = set(ClapsRegressor().get_params()) - {"random_state"}
+    assert set(key["method"]["parameters"]) == expected
+    peer = peers.plan(data, 0, _peer_table.SPLIT, 0.1, 5000).key
+    assert peer["method"]["grid"] == list(_peer_table.SPLIT.grid)
+    other = replace(_peer_table.SPLIT, grid=_peer_table.SPLIT.grid[:3])
+    assert peers.plan(data, 0, other, 0.1, 5000).key != peer
+    # A new recipe of CLAPS leaves the stored runs of the peers as they are.
+    assert set(key["version"]) == {"protocol", "claps"}
+    assert set(peer["version"]) == {"protocol"}
 
 
 def test_runs_travel_to_other_processes():
-    task = _runs.Task(_data.load_diabetes_rows(), 0, "split-histgb", 0.1, 5000, True)
-    task = pickle.loads(pickle.dumps(task))
-    assert pickle.loads(pickle.dumps(_runs._safe))(task)[0] == task.key
+    run = peers.plan(_data.load_diabetes_rows(), 0, _peer_table.SPLIT, 0.1, 5000)
+    again = pickle.loads(pickle.dumps(run))
+    assert identity(again.key) == identity(run.key)
+    quick = replace(run, compute=_quick)
+    assert pickle.loads(pickle.dumps(quick)).compute() == [{"dataset": "d"}]
+    assert _compute(quick)["rows"] == [{"dataset": "d"}]
 
 
-def test_target_need_not_be_last(tmp_path):
-    path = write_csv(tmp_path / "own.csv")
-    first, last = _data.load_csv(path, "a"), _data.load_csv(path)
-    np.testing.assert_array_equal(first.X[:, 1], last.y)
-    np.testing.assert_array_equal(last.X[:, 0], first.y)
+def _quick():
+    return [{"dataset": "d"}]
+
+
+def test_data_frames_with_text_and_gaps(tmp_path):
+    """Categories and NaN reach the methods that take them."""
+    rng = np.random.default_rng(0)
+    words = rng.choice(["red", "green", "blue"], 150)
+    shift = pd.Series(words).map({"red": 0, "green": 5, "blue": 10})
+    number = rng.normal(size=150)
+    frame = pd.DataFrame({"colour": words, "number": number, "y": shift + number})
+    frame.loc[:5, "number"] = np.nan
+    frame.to_csv(tmp_path / "words.csv", index=False)
+    command = ["peers", "--data", str(tmp_path), "--datasets", "words", "--seeds", "1"]
+    command += ["--out", str(tmp_path / "out"), "--methods"]
+    names = ["cqr-histgb", "split-histgb", "normalised-histgb"]
+    assert main([*command, *names]) == 0
+    rows = rows_in(tmp_path / "out")
+    assert [row["method"] for row in rows] == names
+    # Without the words the width is about 10.
+    assert rows[1]["width"] < 6
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "split-histgb", "gp"])
 
 
 def test_failed_run_is_named_and_the_rest_is_kept(tmp_path, capsys, monkeypatch):
     def fail(*args):
         raise ArithmeticError("no luck")
 
-    broken = replace(_peers.BY_NAME["gp"], fit=fail)
-    monkeypatch.setitem(_peers.BY_NAME, "gp", broken)
+    broken = replace(_peer_table.BY_NAME["gp"], fit=fail)
+    monkeypatch.setitem(_peer_table.BY_NAME, "gp", broken)
     command = ["peers", "--smoke", "--out", str(tmp_path)]
     assert main([*command, "--methods", "split-histgb", "gp"]) == 1
     out = capsys.readouterr().out
     assert "FAILED gp on diabetes, seed 0: ArithmeticError: no luck" in out
-    assert [r["method"] for r in _runs.read_rows(tmp_path)] == ["split-histgb"]
+    assert [r["method"] for r in rows_in(tmp_path)] == ["split-histgb"]
 
 
 @pytest.mark.parametrize(
@@ -289,33 +306,6 @@ def test_command_line_errors(options, message, tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        ({3: "1,,2"}, r"missing or infinite value '' in row 4, column 'b'.*SimpleImp"),
-        ({0: "1,inf,2"}, r"infinite value 'inf' in row 1, column 'b'"),
-        ({2: "red,1,2"}, r"the text 'red' in row 3, column 'a'.*OneHotEncoder"),
-        ({2: "1,2"}, r"Got 2 cells in row 3 of own.csv, but the header has 3"),
-    ],
-)
-def test_bad_cells_are_named_with_the_remedy(cells, message, tmp_path):
-    path = write_csv(tmp_path / "own.csv", cells=cells)
-    with pytest.raises(ValueError, match=message):
-        _data.load_csv(path)
-
-
-def test_bad_files_are_named(tmp_path):
-    path = write_csv(tmp_path / "own.csv")
-    with pytest.raises(ValueError, match=r"target='cost'.*a, b, price"):
-        _data.load_csv(path, "cost")
-    short = write_csv(tmp_path / "short.csv", n=49)
-    with pytest.raises(ValueError, match="Got 49 rows in short"):
-        _data.load_csv(short)
-    constant = write_csv(tmp_path / "c.csv", cells={i: f"{i},1,7" for i in range(60)})
-    with pytest.raises(ValueError, match="1 distinct values of 'price'"):
-        _data.load_csv(constant)
-
-
 def test_absent_library_is_named(monkeypatch, capsys):
     module = "mapie_claps.benchmarks.peers.find_spec"
     monkeypatch.setattr(module, lambda name: None if name == "crepes" else object())
@@ -329,8 +319,8 @@ def test_absent_library_is_named(monkeypatch, capsys):
 
 
 def test_old_mapie_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("mapie_claps.benchmarks.peers.version", lambda name: "1.5.0")
+    monkeypatch.setattr("mapie_claps.studies.runner.version", lambda name: "1.5.0")
     with pytest.raises(SystemExit, match="2"):
         main(["peers", "--smoke", "--methods", "split-histgb"])
     err = " ".join(capsys.readouterr().err.split())
-    assert "Got MAPIE 1.5.0, but the benchmark needs 1.6 or later" in err
+    assert "Got MAPIE 1.5.0, but expected 1.6 or later" in err

@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from mapie_claps.benchmarks._report import headline, score_table, write_report
-from mapie_claps.benchmarks._scoring import SplitSize, coverage_limits
-from mapie_claps.benchmarks._summary import aggregate, contest
+from mapie_claps.benchmarks._peer_report import (
+    aggregate,
+    compare,
+    headline,
+    score_table,
+    write_report,
+)
+from mapie_claps.studies.scoring import SplitSize, coverage_limits
 
 
 def row(dataset, seed, method, score, cv_score, coverage=0.9):
@@ -51,25 +56,25 @@ def hand_made():
 
 
 def test_peer_is_picked_by_its_score_on_training_rows(hand_made):
-    c = contest(hand_made, "naval")
+    c = compare(hand_made, "naval")
     assert c.picked == {"split-histgb": 1, "gp": 1}
     assert c.peer.mean == pytest.approx((10 + 6) / 2)
     assert (c.best_peer, c.best_score) == ("gp", 4.0)
-    assert c.ratio == pytest.approx(0.5)
+    assert c.ratio.mean == pytest.approx(0.5)
     # Differences 4 − 0.5 · 10 = −1 and 4 − 0.5 · 6 = 1: standard error 1, over 8.
-    assert c.ratio_error == pytest.approx(1 / 8)
+    assert c.ratio.error == pytest.approx(1 / 8)
     assert c.limits == coverage_limits([SplitSize(19, 20)] * 2, 0.1)
 
 
 def test_seeds_that_lack_a_method_do_not_count(hand_made):
-    c = contest(hand_made[:-1], "mine")
+    c = compare(hand_made[:-1], "mine")
     assert c.n_seeds == 1
-    assert c.ratio == pytest.approx(2.0)
-    assert contest(hand_made[:1] + hand_made[5:6], "naval") is None
+    assert c.ratio.mean == pytest.approx(2.0)
+    assert compare(hand_made[:1] + hand_made[5:6], "naval") is None
 
 
 def test_headline_counts(hand_made):
-    text = headline([contest(hand_made, name) for name in ("naval", "mine")])
+    text = headline([compare(hand_made, name) for name in ("naval", "mine")])
     # Ratios 0.5 and 2 / 2.
     assert "better than the picked peer on 1 of 2 data sets" in text
     assert f"Geometric mean of the ratio: {np.sqrt(0.5):.3f}." in text
@@ -81,7 +86,7 @@ def test_headline_counts(hand_made):
 
 def test_headline_without_claps(hand_made):
     peers = [r for r in hand_made if r["method"] != "claps"]
-    assert "CLAPS was not run" in headline([contest(peers, "mine")])
+    assert "CLAPS was not run" in headline([compare(peers, "mine")])
 
 
 def test_tables_of_hand_made_rows(hand_made, tmp_path):

@@ -5,11 +5,11 @@ import pytest
 
 from mapie_claps.benchmarks import tradeoff
 from mapie_claps.benchmarks.__main__ import main
-from mapie_claps.benchmarks._generated import GENERATED, generate
-from mapie_claps.benchmarks._runs import read_rows
+from mapie_claps.benchmarks._generated import GENERATORS, generate
 from mapie_claps.benchmarks.epistemic import SCALES, Parts, report
 from mapie_claps.benchmarks.tradeoff import REFERENCE
 from mapie_claps.benchmarks.tradeoff import report as tradeoff_report
+from mapie_claps.studies.store import Store
 
 # Shape, first and last entry of X, first and last entry and mean of y for seed 0, from
 # the prototypes with which the recipe was chosen.
@@ -45,9 +45,9 @@ def test_commands_run_and_resume(command, tmp_path, capsys):
     assert main(arguments) == 0
     first = capsys.readouterr().out
     assert first.startswith("| ")
-    rows = (tmp_path / "rows.jsonl").read_text()
+    rows = (tmp_path / "runs.jsonl").read_text()
     assert main(arguments) == 0
-    assert (tmp_path / "rows.jsonl").read_text() == rows
+    assert (tmp_path / "runs.jsonl").read_text() == rows
     assert capsys.readouterr().out == first
 
 
@@ -90,7 +90,7 @@ def test_tradeoff_table_by_hand():
     assert "| `n_members=1` | 1.500 | 1.000 |" in text
 
 
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("name", GENERATORS)
 def test_generated_sets_are_those_of_the_prototypes(name):
     shape, *expected = OF_THE_PROTOTYPES[name]
     data = generate(name, seed=0)
@@ -113,8 +113,8 @@ def test_tradeoff_on_generated_sets(beside_a_file, tmp_path, monkeypatch, capsys
     quick = {"max_steps": 5, "n_members": 1}
     settings = {REFERENCE: quick, "n_members=1": quick}
     monkeypatch.setattr(tradeoff, "SETTINGS", settings)
-    few = {name: GENERATED[name] for name in ("grade", "wave")}
-    monkeypatch.setattr(tradeoff, "GENERATED", few)
+    few = {name: GENERATORS[name] for name in ("grade", "wave")}
+    monkeypatch.setattr(tradeoff, "GENERATORS", few)
     arguments = ["--generated", "--seeds", "1", "--max-rows", "100"]
     if beside_a_file:
         rows = [f"{i},{i % 7}" for i in range(100)]
@@ -123,5 +123,5 @@ def test_tradeoff_on_generated_sets(beside_a_file, tmp_path, monkeypatch, capsys
     out = tmp_path / "out"
     assert main(["tradeoff", *arguments, "--out", str(out)]) == 0
     names = [*few, "own"] if beside_a_file else [*few]
-    assert {row["dataset"] for row in read_rows(out)} == set(names)
+    assert {line["key"]["data"]["name"] for line in Store(out).lines()} == set(names)
     assert "| `n_members=1` | 1.000 | " in capsys.readouterr().out

@@ -23,7 +23,9 @@ from mapie_claps.benchmarks._speed_posterior import (
 )
 from mapie_claps.benchmarks._speed_posterior import make_rows as posterior_rows
 from mapie_claps.benchmarks._speed_timing import Result, Settings, best_of, run_code
-from mapie_claps.benchmarks.speed import SECTIONS, line, read, report, write
+from mapie_claps.benchmarks._speed_training import fit_default, profile
+from mapie_claps.benchmarks._speed_training import make_rows as training_rows
+from mapie_claps.benchmarks.speed import SECTIONS, cells, read, report, write
 
 
 def test_short_version(tmp_path, capsys):
@@ -41,7 +43,8 @@ def test_short_version(tmp_path, capsys):
 
 def test_sections_measured_before_stay(tmp_path):
     def result(section, ours, note=""):
-        return Result(section, "fit", "laplace", ours, 5.0, "s", "faster", None, note)
+        numbers = ours, 5.0, "s", "faster", None
+        return Result("fit", "laplace", *numbers, note, section)
 
     write([result("posterior", 1.0, "x, y"), result("training", 2.0)], tmp_path)
     write([result("intervals", 3.0), result("training", 4.0)], tmp_path)
@@ -71,13 +74,22 @@ def test_unknown_section(capsys):
     ],
 )
 def test_ratio_and_bound(kind, ours, other, bound, ratio, met):
-    result = Result("section", "case", "other", ours, other, "s", kind, bound)
+    result = Result("case", "other", ours, other, "s", kind, bound)
     assert (result.ratio, result.met) == (ratio, met)
 
 
 def test_line_by_hand():
-    result = Result("s", "fit", "laplace", 0.5, 5.0, "s", "faster", 20.0)
-    assert line(result) == "| fit | 0.5 s | laplace | 5 s | 10.00 | ≥ 20 | **no** |\n"
+    result = Result("fit", "laplace", 0.5, 5.0, "s", "faster", 20.0)
+    expected = ["fit", "0.5 s", "laplace", "5 s", "10.00", "≥ 20", "**no**"]
+    assert cells(result) == expected
+
+
+def test_profile_finds_every_phase():
+    """It looks for functions by name, which a change elsewhere may move."""
+    text = profile(lambda: fit_default(*training_rows(100, 3)), "wall")
+    shares = [int(share.split()[-2]) for share in text.split(",")]
+    assert len(shares) == 6
+    assert all(share > 0 for share in shares)
 
 
 def test_best_of_takes_turns():

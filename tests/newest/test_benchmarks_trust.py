@@ -10,6 +10,7 @@ from scipy.stats import betabinom, binom
 from mapie_claps import ClapsRegressor, ClapsScore
 from mapie_claps.benchmarks import _coverage, _fuzz_cases, coverage, fuzz
 from mapie_claps.benchmarks.__main__ import main
+from mapie_claps.studies.scoring import SplitSize, covered_limits
 
 CLEAN = _fuzz_cases.TableSpec(
     20, 2, "array", "float64", None, "float64", None, "flat", 0
@@ -19,9 +20,9 @@ VALID = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN)
 
 def test_a_replication_is_what_mapie_does():
     rng = np.random.default_rng(0)
-    model = _coverage.fit_network("heteroscedastic", rng)
+    model = _coverage.fit_network(_coverage.Case("heteroscedastic"), rng)
     for case in (_coverage.Case("heteroscedastic"), _coverage.CASES[5]):
-        X, y = _coverage.LAWS[case.law](rng, 31)
+        X, y = case.draw(rng, 31)
         mu, std = model.predict(X, return_std=True)
         got = _coverage.bounds_of_last_row(case, y, mu, std, 30, (0.8, 0.9))
         mapie = SplitConformalRegressor(
@@ -35,22 +36,22 @@ def test_a_replication_is_what_mapie_does():
 
 
 def test_limits_of_one_refit_are_those_of_the_beta_binomial_law():
-    low, high = _coverage.refit_limits(1, 50, 19, 0.9, 0.02, two_sided=True)
+    low, high = covered_limits([SplitSize(19, 50)], 0.1, 0.01)
     assert (low, high) == tuple(betabinom.ppf([0.01, 0.99], 50, 18, 2))
     # One test row per refit: a plain binomial count.
-    got = _coverage.refit_limits(400, 1, 19, 0.9, 0.02, two_sided=True)
+    got = covered_limits([SplitSize(19, 1)] * 400, 0.1, 0.01)
     assert got == tuple(binom.ppf([0.01, 0.99], 400, 0.9))
-    assert got == _coverage.binomial_limits(400, 0.9, 0.02, two_sided=True)
+    assert got == coverage.binomial_limits(400, 0.9, 0.01)
 
 
 def test_a_score_that_does_not_cover_is_found():
     """A wrong rank, as in MAPIE's own std score, moves a count out of its limits."""
-    exact = _coverage.exact_coverage(20, 0.9)
+    exact = coverage.exact_coverage(20, 0.9)
     count = coverage.Count("fixed", "gaussian", 20, 0.9, 10_000, 10_000, 0, 0.0)
     for covered, holds in ((round(10_000 * exact), True), (8_571, False)):
         line = coverage.Count(**{**vars(count), "covered": covered})
         ((_, verdict),) = coverage.judged([line])
-        assert verdict.holds(line) is holds
+        assert verdict.holds is holds
 
 
 def test_cv_plus_is_held_against_one_minus_two_alpha():
@@ -78,7 +79,7 @@ def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatc
     def no_more(*args):
         raise AssertionError("counted again")
 
-    monkeypatch.setattr(coverage, "_count", no_more)
+    monkeypatch.setattr(coverage, "count", no_more)
     assert main(command) == 0
     assert capsys.readouterr().out == first
 
@@ -99,9 +100,9 @@ def test_fuzz_command(tmp_path, capsys):
         main(["fuzz", "--cases", "0"])
 
 
-@pytest.mark.parametrize("road", sorted(set(_fuzz_cases.ROADS)))
-def test_a_valid_case_gives_an_interval(road):
-    case = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN, road=road)
+@pytest.mark.parametrize("mode", sorted(set(_fuzz_cases.CALIBRATION_MODES)))
+def test_a_valid_case_gives_an_interval(mode):
+    case = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN, mode=mode)
     assert _fuzz_cases.run_case(case) == _fuzz_cases.Outcome("interval")
 
 

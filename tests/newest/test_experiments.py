@@ -5,23 +5,27 @@ import numpy as np
 import pytest
 import torch
 
-from mapie_claps.estimators.regressor import ClapsRegressor
-from mapie_claps.experiments import evidence, report, runs, tables
-from mapie_claps.experiments.__main__ import EXPERIMENTS, main
+from mapie_claps import ClapsRegressor
+from mapie_claps.experiments import claims, report, tables
+from mapie_claps.experiments.__main__ import main
 from mapie_claps.experiments.benchmark import benchmark_rows, split_rows
 from mapie_claps.experiments.distributional import (
     distributional_score,
     standardised_residual,
 )
-from mapie_claps.experiments.methods import METHODS, Contest, Split
+from mapie_claps.experiments.experiment import EXPERIMENTS, Options, load_rows
+from mapie_claps.experiments.methods import METHODS, PaperMethods
 from mapie_claps.experiments.networks import (
     Protocol,
     QuantileNetworkRegressor,
     SquaredErrorRegressor,
 )
+from mapie_claps.studies.data import Dataset, Split
+from mapie_claps.studies.scoring import stratified_estimate
+from mapie_claps.studies.store import Store
 
 PROTOCOL = Protocol((16, 16), 150, 1e-2)
-SMOKE = runs.Options(smoke=True)
+SMOKE = Options(smoke=True)
 
 
 def curve(n, seed=0):
@@ -31,9 +35,11 @@ def curve(n, seed=0):
 
 
 @pytest.fixture(scope="module")
-def contest():
+def methods():
     parts = [curve(n, seed) for seed, n in enumerate((120, 80, 60))]
-    return Contest(Split(*(a for part in parts for a in part)), 0, {"max_steps": 60})
+    return PaperMethods(
+        Split(*(a for part in parts for a in part)), 0, {"max_steps": 60}
+    )
 
 
 # --- scores and networks
@@ -50,21 +56,21 @@ def test_distributional_score_keeps_its_accuracy_in_the_tails():
 
 
 @pytest.mark.parametrize("farthest", [3.0, 30.0])
-def test_dcp_equals_lacp(contest, farthest):
+def test_dcp_equals_lacp(methods, farthest):
     """Also where the calibration residuals are 30 standard deviations out."""
-    split, model = contest.split, contest.scaled_by("aleatoric")
-    mu, std = model.predict(split.X_calibration, return_std=True)
+    split, model = methods.split, methods.scaled_by("aleatoric")
+    mu, std = model.predict(split.X_cal, return_std=True)
     z = np.linspace(-farthest, farthest, len(mu))
     stretched = Split(
         split.X_train,
         split.y_train,
-        split.X_calibration,
+        split.X_cal,
         mu + z * std,
         split.X_test,
         split.y_test,
     )
-    far = Contest(stretched, contest.seed, contest.paper)
-    far.__dict__["heteroscedastic"] = contest.heteroscedastic
+    far = PaperMethods(stretched, methods.seed, methods.paper)
+    far.__dict__["heteroscedastic"] = methods.heteroscedastic
     np.testing.assert_allclose(far.interval("DCP"), far.interval("LACP"), rtol=1e-9)
 
 
@@ -101,49 +107,48 @@ def test_networks_share_the_protocol_of_the_paper():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_methods_give_ordered_bounds(contest, method):
-    bounds = contest.interval(method)
+def test_methods_give_ordered_bounds(methods, method):
+    bounds = methods.interval(method)
     assert bounds.shape == (60, 2)
     assert np.isfinite(bounds).all()
     assert (bounds[:, 0] < bounds[:, 1]).all()
 
 
-def test_claps_and_lacp_differ_by_their_scale_alone(contest):
-    lacp, claps = contest.interval("LACP"), contest.interval("CLAPS")
+def test_claps_and_lacp_differ_by_their_scale_alone(methods):
+    lacp, claps = methods.interval("LACP"), methods.interval("CLAPS")
     np.testing.assert_allclose(lacp.mean(axis=1), claps.mean(axis=1), rtol=1e-12)
-    parts = contest.heteroscedastic.predict_variance(contest.split.X_test)
+    parts = methods.heteroscedastic.predict_variance(methods.split.X_test)
     ratio = np.ptp(claps, axis=1) / np.ptp(lacp, axis=1)
     common = ratio / parts.scale_ratio
     np.testing.assert_allclose(common, common[0])
 
 
-def test_split_cp_is_the_quantile_of_the_residuals(contest):
-    split = contest.split
-    model = SquaredErrorRegressor(contest.protocol, contest.seed)
+def test_split_cp_is_the_quantile_of_the_residuals(methods):
+    split = methods.split
+    model = SquaredErrorRegressor(methods.protocol, methods.seed)
     model.fit(split.X_train, split.y_train)
-    residuals = np.sort(
-        np.abs(split.y_calibration - model.predict(split.X_calibration))
-    )
+    residuals = np.sort(np.abs(split.y_cal - model.predict(split.X_cal)))
     half = residuals[math.ceil(81 * 0.9) - 1]
     centre = model.predict(split.X_test)
     expected = np.stack([centre - half, centre + half], axis=1)
-    np.testing.assert_allclose(contest.interval("Split CP"), expected)
+    np.testing.assert_allclose(methods.interval("Split CP"), expected)
 
 
 def test_splits_are_disjoint_and_share_their_test_rows():
     X = np.arange(7000.0)[:, None]
-    split = split_rows(X, X[:, 0], seed=3)
-    sizes = [len(split.y_train), len(split.y_calibration), len(split.y_test)]
+    data = Dataset("line", X, X[:, 0])
+    split = split_rows(data, seed=3)
+    sizes = [len(split.y_train), len(split.y_cal), len(split.y_test)]
     assert sizes == [3000, 1000, 1000]
-    rows = np.concatenate([split.y_train, split.y_calibration, split.y_test])
+    rows = np.concatenate([split.y_train, split.y_cal, split.y_test])
     assert len(np.unique(rows)) == 5000
-    other = split_rows(X, X[:, 0], seed=3, calibration_fraction=0.3)
+    other = split_rows(data, seed=3, calibration_fraction=0.3)
     assert np.array_equal(split.y_test, other.y_test)
-    assert [len(other.y_train), len(other.y_calibration)] == [2500, 1500]
+    assert [len(other.y_train), len(other.y_cal)] == [2500, 1500]
 
 
 def test_benchmark_rows_rank_all_methods():
-    rows = benchmark_rows("concrete", 0, SMOKE)
+    rows = benchmark_rows(load_rows("concrete", SMOKE), 0, {"max_steps": 5})
     assert [row["method"] for row in rows] == list(METHODS)
     assert sum(row["width_rank"] for row in rows) == 21
     assert rows[0]["width_reduction"] == 0
@@ -152,62 +157,47 @@ def test_benchmark_rows_rank_all_methods():
     assert lacp["score_rank"] == dcp["score_rank"]
 
 
-# --- runs on disk
+# --- keys of runs
 
 
-def counting_experiment(fail_at=None):
-    done = []
-
-    def rows(case, seed, options):
-        if (case, seed) == fail_at:
-            raise KeyboardInterrupt
-        done.append((case, seed))
-        return [{"method": "CLAPS", "width": float(seed) + len(case)}]
-
-    return runs.Experiment("counting", "", ("a", "bb"), 3, rows, {"steps": 1}), done
-
-
-def test_interrupted_runs_continue_and_give_the_same_rows(tmp_path):
-    whole, _ = counting_experiment()
-    untouched = runs.Store(tmp_path / "whole")
-    planned = runs.plan(whole, None, SMOKE)
-    runs.execute(planned, untouched)
-
-    store = runs.Store(tmp_path / "broken")
-    broken, first = counting_experiment(fail_at=("bb", 1))
-    with pytest.raises(KeyboardInterrupt, match=r"^$"):
-        runs.execute(runs.plan(broken, None, SMOKE), store)
-    assert first == [("a", 0), ("bb", 0), ("a", 1)]
-    # As if the power had failed in the middle of the last line.
-    file = store.file(broken)
-    file.write_text(file.read_text()[:-20])
-
-    rest, second = counting_experiment()
-    planned_again = runs.plan(rest, None, SMOKE)
-    runs.execute(planned_again, store)
-    assert second == [("a", 1), ("bb", 1), ("a", 2), ("bb", 2)]
-    assert runs.rows_of(planned_again, store) == runs.rows_of(planned, untouched)
-    runs.execute(planned_again, store)
-    assert len(second) == 4
+def test_key_holds_protocol_parameters_and_data(monkeypatch):
+    """Once, it held neither the parameters of the networks nor the data."""
+    experiment = EXPERIMENTS["benchmark"]
+    key = experiment.plan(1, SMOKE)[0].key
+    expected = set(ClapsRegressor.paper().get_params()) - {"random_state"}
+    assert set(key["method"]["claps"]) == expected
+    assert key["method"]["claps"]["max_steps"] == 5
+    assert key["method"]["protocol"]["layer_sizes"] == [64, 64]
+    data = load_rows("concrete", SMOKE)
+    assert key["data"]["sha256"] == data.content_hash
+    other = Dataset(data.name, data.X, data.y + 1)
+    module = "mapie_claps.experiments.experiment.load_rows"
+    monkeypatch.setattr(module, lambda case, options: other)
+    assert experiment.plan(1, SMOKE)[0].key != key
 
 
-def test_other_settings_are_other_runs(tmp_path):
-    store = runs.Store(tmp_path)
-    experiment, done = counting_experiment()
-    runs.execute(runs.plan(experiment, 1, SMOKE), store)
-    runs.execute(runs.plan(experiment, 1, runs.Options(smoke=False)), store)
-    assert len(done) == 4
-    # The folder of the data is no setting.
-    runs.execute(runs.plan(experiment, 1, runs.Options("elsewhere", True)), store)
-    assert len(done) == 4
+def test_keys_tell_runs_apart():
+    keys = [
+        run.key
+        for experiment in EXPERIMENTS.values()
+        for run in experiment.plan(2, SMOKE)
+    ]
+    assert len({str(key) for key in keys}) == len(keys)
+    assert len(keys) == 2 * sum(len(e.cases) for e in EXPERIMENTS.values())
+    synthetic = EXPERIMENTS["contraction"]
+    quick, full = (synthetic.plan(1, Options(smoke=s))[0].key for s in (True, False))
+    assert quick != full
 
 
 # --- tables and report
 
 
 def test_tables_average_cases_before_seeds():
+    table = tables.Table("exp3_real_benchmark", "benchmark", "method")
+    fields = set(table.columns.values()) - {"coverage"}
     rows = [
         {"case": case, "seed": seed, "method": "CLAPS", "coverage": value}
+        | dict.fromkeys(fields, 0.0)
         for case, seed, value in (
             ("a", 0, 0.8),
             ("b", 0, 1.0),
@@ -215,10 +205,11 @@ def test_tables_average_cases_before_seeds():
             ("b", 1, 1.0),
         )
     ]
-    table = tables.Table(
-        "exp3_real_benchmark", "", "", "method", {"Coverage": "coverage"}
+    (claps,) = (
+        cell
+        for cell in tables.fill(table, rows)
+        if (cell.row, cell.column) == ("CLAPS", "Coverage")
     )
-    claps = tables.fill(table, rows)[-1]
     assert (claps.row, claps.n_seeds, claps.paper) == ("CLAPS", 2, 0.8995)
     assert claps.mean == pytest.approx(0.925)
     assert claps.sd == pytest.approx(np.std([0.9, 0.95], ddof=1))
@@ -234,6 +225,10 @@ def test_every_published_table_is_in_the_package():
         for line in tables.published(table.name):
             for column in table.columns:
                 assert math.isfinite(float(line[column]))
+    known = set(tables.COLUMNS) | {f"{name} sd" for name in tables.COLUMNS}
+    headers = [list(tables.published(name)[0])[1:] for name in names]
+    # The share of training rows is what the share of calibration rows leaves.
+    assert set().union(*headers) - known == {"Train Frac."}
 
 
 def test_estimates_are_paired():
@@ -242,27 +237,28 @@ def test_estimates_are_paired():
         for s, (x, y) in enumerate(((1.0, 2.0), (5.0, 6.5), (9.0, 10.0)))
         for m, w in (("CLAPS", x), ("LACP", y))
     ]
-    found = evidence.versus(rows, "width", "CLAPS", "LACP")
+    line = {"experiment": "mechanism", "measure": "width", "of": "CLAPS"}
+    line |= {"on": "", "relation": ""}
+    (found,) = claims.Check(line | {"against": "LACP"}, rows).estimates().values()
     differences = np.array([-1.0, -1.5, -1.0])
     assert found.mean == pytest.approx(differences.mean())
-    assert found.se == pytest.approx(differences.std(ddof=1) / math.sqrt(3))
-    assert found.negative
-    assert not found.positive
-    relative = evidence.relative_to(rows, "width", "CLAPS", "LACP")
+    assert found.error == pytest.approx(differences.std(ddof=1) / math.sqrt(3))
+    assert found.below(0)
+    assert not found.above(0)
+    (relative,) = claims.Check(line | {"against": "/ LACP"}, rows).estimates().values()
     assert relative.mean == pytest.approx(np.mean([1 / 2, 5 / 6.5, 0.9]) - 1)
 
 
 def test_standard_errors_take_data_sets_as_given():
-    found = {("a", 0): 1.0, ("a", 1): 3.0, ("b", 0): 101.0, ("b", 1): 103.0}
-    estimate = evidence.estimate(found)
+    estimate = stratified_estimate({"a": [1.0, 3.0], "b": [101.0, 103.0]})
     assert estimate.mean == 52
     # Each mean has variance 2 / 2; half their sum has (1 + 1) / 4.
-    assert estimate.se == pytest.approx(math.sqrt(0.5))
+    assert estimate.error == pytest.approx(math.sqrt(0.5))
 
 
 def test_report_says_why_a_claim_does_not_hold():
-    held = evidence.Claim("Here", "Water is wet.", "1 of 1", True, "never shown")
-    failed = evidence.Claim("Here", "Pigs fly.", "0 of 3", False, "No wings.")
+    held = claims.Claim("Here", "Water is wet.", "1 of 1", True, "never shown")
+    failed = claims.Claim("Here", "Pigs fly.", "0 of 3", False, "No wings.")
     text = report.to_markdown([held, failed], {"mechanism": 2})
     assert "1 of 2 claims hold" in text
     assert "| Water is wet. | 1 of 1 | holds |" in text
@@ -296,6 +292,7 @@ def test_smoke_in_two_processes(tmp_path):
     with (out / "rows" / "prior_precision.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 4 * 7
+    assert len(Store(out).lines()) == 4
     # The trained model is held fixed: only the epistemic part changes.
     shares = [float(r["epistemic_fraction"]) for r in rows if r["case"] == "bike"]
     assert shares == sorted(shares, reverse=True)
@@ -306,7 +303,7 @@ def test_interrupt_ends_with_a_word(tmp_path, monkeypatch, capsys):
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mapie_claps.experiments.__main__.execute", interrupt)
+    monkeypatch.setattr("mapie_claps.experiments.__main__.run_missing", interrupt)
     assert main(["mechanism", "--smoke", "--out", str(tmp_path)]) == 130
     assert "continues from here" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from mapie_claps import ClapsScaleEstimator, ClapsScore
 from mapie_claps.diagnostics import diagnose
+from mapie_claps.metrics import mean_width
 
 FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
 HEADINGS = re.findall(r"^## (.+)$", FAQ.read_text(encoding="utf-8"), flags=re.M)
@@ -80,6 +81,17 @@ def short_training(fitted, data):
     tiny(max_steps=20, tol=1e-6).fit(*data[0])
 
 
+def changed(fitted, data):
+    model = copy.deepcopy(fitted)
+    mapie = split(model, ClapsScore()).conformalize(*data[1])
+    model.set_params(scale="constant")
+    mapie.predict_interval(data[2][0])
+
+
+def crossed(fitted, data):
+    mean_width([[0.0, 1.0], [3.0, 2.0]])
+
+
 def beyond(fitted, data):
     diagnose(fitted, data[2][0] + 10, X_calibration=data[1][0])
 
@@ -93,6 +105,8 @@ TRIGGERS = {
     "Got a standard deviation": zero_scale,
     "Got a scale": tiny_unit,
     "Got … rows without": rows_in_all_resamplings,
+    "Got a ClapsRegressor that has changed": changed,
+    "Got … rows whose lower end": crossed,
     "The loss still fell": short_training,
     "Got … rows of X with": beyond,
 }

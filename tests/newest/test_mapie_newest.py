@@ -15,7 +15,7 @@ from mapie.regression import (
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from test_fingerprint import Fingerprinted
@@ -220,6 +220,22 @@ def test_rows_that_are_never_out_of_bag_name_the_resampling():
         tiny(max_steps=2), conformity_score=ClapsScore(), resampling=2, random_state=0
     )
     with pytest.raises(ValueError, match=r"rows without an out-of-sample.*resampling="):
+        mapie.fit_conformalize(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize("method", ["plus", "minmax", "base"])
+def test_rows_that_no_fold_holds_out_name_the_splitter(method):
+    X, y = heteroscedastic(60)
+    folds = np.repeat([-1, 0, 1], 20)  # the first 20 rows are in every training part
+    mapie = CrossConformalRegressor(
+        tiny(max_steps=2),
+        conformity_score=ClapsScore(),
+        cv=PredefinedSplit(folds),
+        method=method,
+    )
+    message = "Got 20 of 60 rows without .* CrossConformalRegressor use a splitter"
+    with pytest.raises(ValueError, match=message):
         mapie.fit_conformalize(X, y)
 
 

@@ -11,16 +11,14 @@ the other four. Calibration and test rows of the benchmark take no part.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.model_selection import KFold
 
-from ..conformal.quantile import conformal_quantile
-from ._scoring import interval_score
+from ..studies.data import Array, Table, content_hash, take_rows
+from ..studies.scoring import score_intervals
 
-Array = NDArray[np.float64]
 Params = Mapping[str, Any]
 Bounds = tuple[Array, Array]
 
@@ -34,6 +32,12 @@ class Band(NamedTuple):
     lower: Array
     upper: Array
     unit: Array
+
+    @property
+    def middle(self) -> Array:
+        """Halfway between the two."""
+        middle: Array = (self.lower + self.upper) / 2
+        return middle
 
     def take(self, rows: Any) -> "Band":
         """Band of some rows."""
@@ -61,9 +65,8 @@ class Method:
         ``fit(X, y, params, seed, alpha)`` returns a fitted model.
     band : callable
         ``band(model, X, params)`` returns the model's Band.
-    calibrate : callable
-        ``calibrate(model, X_cal, y_cal, params, alpha)`` returns a function from X to
-        bounds, made by the library that the method stands for.
+    calibration : str
+        Function of ``_peer_calibration``, by the library that the method stands for.
     grid : sequence of dict
         Parameters to choose from; one entry with nothing to choose is not tuned.
     free : tuple of str, default=()
@@ -76,18 +79,45 @@ class Method:
         A method that is tuned first and whose parameters join each grid entry.
     requires : str or None, default=None
         Module that must be installed.
+    text : bool, default=False
+        Whether the method takes data frames with categories and gaps.
+    parameters : callable or None, default=None
+        Further parameters for the key of a run.
+    uses_claps : bool, default=False
+        Whether the method is ours: see ``RESULTS_VERSION``.
     """
 
     name: str
     label: str
     fit: Callable[..., Any]
     band: Callable[..., Band]
-    calibrate: Callable[..., Callable[[Array], Bounds]]
+    calibration: str
     grid: Sequence[Params]
     free: tuple[str, ...] = ()
     slow: bool = False
     after: "Method | None" = None
     requires: str | None = None
+    text: bool = False
+    parameters: Callable[[], dict[str, Any]] | None = None
+    uses_claps: bool = False
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Name and all parameters, for the key of a run."""
+        key = {"name": self.name, "grid": list(self.grid), "slow": self.slow}
+        if self.after is not None:
+            key["after"] = self.after.key
+        return key | ({"parameters": self.parameters()} if self.parameters else {})
+
+    def calibrate(
+        self, model: Any, X_cal: Table, y_cal: Array, params: Params, alpha: float
+    ) -> Callable[[Table], Bounds]:
+        """Return a function from X to bounds."""
+        library = import_module("._peer_calibration", __package__)
+        predict: Callable[[Table], Bounds] = getattr(library, self.calibration)(
+            lambda X: self.band(model, X, params), X_cal, y_cal, alpha
+        )
+        return predict
 
 
 def shortened(method: Method, n_entries: int = 2) -> Method:
@@ -108,20 +138,8 @@ class Choice:
 def calibrated_score(band: Band, y: Array, alpha: float) -> float:
     """Interval score of a band on rows that the model has not seen.
 
-    Parameters
-    ----------
-    band : Band
-        Of n rows.
-    y : ndarray of shape (n,)
-        Their targets.
-    alpha : float
-        Miscoverage.
-
-    Returns
-    -------
-    float
-        Each of five parts of the rows is scored with the conformal quantile of the
-        other four (their largest score, if the rank exceeds their number).
+    Each of five parts of the rows is scored with the conformal quantile of the other
+    four (their largest score, if the rank exceeds their number).
 
     Examples
     --------
@@ -130,6 +148,8 @@ def calibrated_score(band: Band, y: Array, alpha: float) -> float:
     >>> float(calibrated_score(Band(0 * y, 0 * y, 1 + 0 * y), y, alpha=0.1))
     2.0
     """
+    from .. import conformal_quantile
+
     scores, rows = band.scores(y), np.arange(len(y))
     lower, upper = np.empty(len(y)), np.empty(len(y))
     for part in range(N_PARTS):
@@ -137,34 +157,18 @@ def calibrated_score(band: Band, y: Array, alpha: float) -> float:
         others = scores[~inside]
         q = min(conformal_quantile(others, [alpha], True)[0], others.max())
         lower[inside], upper[inside] = band.take(inside).widened(q)
-    return interval_score(lower, upper, y, alpha)
+    return score_intervals(y, lower, upper, alpha)["interval_score"]
 
 
-def tune(method: Method, X: Array, y: Array, alpha: float, seed: int) -> Choice:
+def tune(method: Method, X: Table, y: Array, alpha: float, seed: int) -> Choice:
     """Choose the grid entry with the lowest cross-validated interval score.
 
-    Parameters
-    ----------
-    method : Method
-        What is tuned.
-    X : ndarray of shape (n, p)
-        Training inputs.
-    y : ndarray of shape (n,)
-        Training targets.
-    alpha : float
-        Miscoverage.
-    seed : int
-        Seed of the folds and of the fits.
-
-    Returns
-    -------
-    Choice
-        Parameters and score; a grid without a choice has no score.
+    The seed is that of the folds and of the fits; a grid without a choice has no score.
     """
     if len(method.grid) == 1:
         return Choice(dict(method.grid[0]), None)
     # A method that comes after another often runs after it in the same process.
-    key = (method.fit, repr(method.grid), X.tobytes(), y.tobytes(), alpha, seed)
+    key = (method.fit, repr(method.grid), content_hash(X, y), alpha, seed)
     if key not in _last:
         choice = _tune(method, X, y, alpha, seed)
         _last.clear()
@@ -175,8 +179,10 @@ def tune(method: Method, X: Array, y: Array, alpha: float, seed: int) -> Choice:
 _last: dict[Any, Choice] = {}
 
 
-def _tune(method: Method, X: Array, y: Array, alpha: float, seed: int) -> Choice:
+def _tune(method: Method, X: Table, y: Array, alpha: float, seed: int) -> Choice:
     """Choose, without a look at what was chosen last."""
+    from sklearn.model_selection import KFold
+
     first = tune(method.after, X, y, alpha, seed) if method.after else Choice({}, None)
     start = time.perf_counter()
     grid = [{**first.params, **entry} for entry in method.grid]
@@ -195,7 +201,7 @@ def _tune(method: Method, X: Array, y: Array, alpha: float, seed: int) -> Choice
 def _grid_scores(
     method: Method,
     grid: Sequence[dict[str, Any]],
-    X: Array,
+    X: Table,
     y: Array,
     alpha: float,
     seed: int,
@@ -204,10 +210,11 @@ def _grid_scores(
     """Interval scores (grid entry, fold)."""
     scores = np.empty((len(grid), len(folds)))
     for j, (fit_rows, held_out) in enumerate(folds):
+        X_fit, X_out = take_rows(X, fit_rows), take_rows(X, held_out)
         for members in _groups(grid, method.free):
-            model = method.fit(X[fit_rows], y[fit_rows], grid[members[-1]], seed, alpha)
+            model = method.fit(X_fit, y[fit_rows], grid[members[-1]], seed, alpha)
             for i in members:
-                band = method.band(model, X[held_out], grid[i])
+                band = method.band(model, X_out, grid[i])
                 scores[i, j] = calibrated_score(band, y[held_out], alpha)
     return scores
 

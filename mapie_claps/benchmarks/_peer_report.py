@@ -1,0 +1,354 @@
+"""Tables, headline and picture of the ``peers`` benchmark."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..studies.scoring import (
+    Estimate,
+    SplitSize,
+    coverage_limits,
+    estimate,
+    geometric_mean,
+)
+from ..studies.store import Row
+from ..studies.text import MISSING, csv_table, markdown_table, number, plus_minus
+from ._peer_table import BY_NAME, CLAPS, PEERS
+
+# Interval score of CLAPS at level 0.9 as published, by data set.
+PAPER_CLAPS = {
+    "concrete": 26.79,
+    "energy": 8.281,
+    "yacht": 4.374,
+    "airfoil": 14.44,
+    "wine_red": 2.796,
+    "naval": 0.0219,
+    "bike": 486.1,
+    "california": 2.734,
+}
+LEFT_OUT = "naval"  # nearly free of noise: its ratio would rule the mean
+#: Fields of a row that are averaged, with their names in tables.
+MEASURES = {
+    "coverage": "coverage",
+    "width": "width",
+    "interval_score": "interval score",
+    "cv_score": "CV score",
+    "tune_seconds": "tuning (s)",
+    "fit_seconds": "fit (s)",
+    "predict_seconds": "predict (s)",
+}
+# Okabe and Ito's palette, which the colour-blind can tell apart; markers differ too.
+COLOURS = (
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#CC79A7",
+    "#999999",
+)
+MARKERS = "osD^vPXhp<>"
+CLAPS_LOOK: dict[str, Any] = {"color": "#D55E00", "marker": "*", "markersize": 11}
+Table = dict[tuple[str, str], dict[str, Estimate]]
+
+
+@dataclass(frozen=True)
+class PeerComparison:
+    """CLAPS and the peers on one data set, over the seeds that all methods have.
+
+    Parameters
+    ----------
+    dataset : str
+        Name.
+    n_seeds : int
+        Seeds on which all methods are finished.
+    picked : dict of str to int
+        How often each peer was picked on training rows.
+    peer : Estimate
+        Interval score of the peer picked for each seed on its training rows.
+    best_peer, best_score
+        Peer with the lowest mean test score, seen afterwards, and that score.
+    limits : tuple of float
+        99.9 % limits of the mean coverage.
+    claps : Estimate or None
+        Interval score of CLAPS, if it was run.
+    ratio : Estimate or None
+        Mean score of CLAPS divided by that of the picked peer, with its standard error
+        from paired differences.
+    coverage : float or None
+        Mean coverage of CLAPS.
+    """
+
+    dataset: str
+    n_seeds: int
+    picked: dict[str, int]
+    peer: Estimate
+    best_peer: str
+    best_score: float
+    limits: tuple[float, float]
+    claps: Estimate | None = None
+    ratio: Estimate | None = None
+    coverage: float | None = None
+
+
+def datasets_of(rows: Sequence[Row]) -> list[str]:
+    """Names of the data sets, in the order of the rows."""
+    return list(dict.fromkeys(row["dataset"] for row in rows))
+
+
+def methods_of(rows: Sequence[Row]) -> list[str]:
+    """Names of the methods, in the order of the table of methods."""
+    present = {row["method"] for row in rows}
+    return [name for name in BY_NAME if name in present]
+
+
+def aggregate(rows: Sequence[Row]) -> Table:
+    """Estimates of all measures by data set and method."""
+    table = {}
+    for dataset in datasets_of(rows):
+        for method in methods_of(rows):
+            own = [r for r in rows if r["dataset"] == dataset and r["method"] == method]
+            if own:
+                table[dataset, method] = {
+                    m: estimate(r[m] for r in own) for m in MEASURES
+                }
+    return table
+
+
+def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
+    """Compare on one data set; None if no seed has a finished run of every method."""
+    methods = methods_of(rows)
+    peers = [name for name in methods if name in PEERS]
+    by_seed: dict[int, dict[str, Row]] = {}
+    for row in rows:
+        if row["dataset"] == dataset:
+            by_seed.setdefault(row["seed"], {})[row["method"]] = row
+    runs = [by_seed[s] for s in sorted(by_seed) if set(by_seed[s]) == set(methods)]
+    if not runs or not peers:
+        return None
+    picks = [min(peers, key=lambda name: run[name]["cv_score"]) for run in runs]
+    scores = {m: np.array([run[m]["interval_score"] for run in runs]) for m in methods}
+    picked = np.array([scores[p][i] for i, p in enumerate(picks)])
+    peer = estimate(picked)
+    best = min(peers, key=lambda name: scores[name].mean())
+    first = [run[peers[0]] for run in runs]
+    sizes = [SplitSize(row["n_cal"], row["n_test"]) for row in first]
+    claps = ratio = coverage = None
+    if CLAPS in methods:
+        claps = estimate(scores[CLAPS])
+        share = claps.mean / peer.mean
+        error = estimate(scores[CLAPS] - share * picked).error / peer.mean
+        ratio = Estimate(share, error, len(runs))
+        coverage = estimate(run[CLAPS]["coverage"] for run in runs).mean
+    return PeerComparison(
+        dataset,
+        len(runs),
+        {name: picks.count(name) for name in peers if name in picks},
+        peer,
+        best,
+        float(scores[best].mean()),
+        coverage_limits(sizes, first[0]["alpha"]),
+        claps,
+        ratio,
+        coverage,
+    )
+
+
+def write_report(rows: Sequence[Row], out: Path) -> str:
+    """Write table.csv, report.md and scores.png, and return the text of the report."""
+    if not rows:
+        return "No finished runs.\n"
+    table = aggregate(rows)
+    comparisons = [c for name in datasets_of(rows) if (c := compare(rows, name))]
+    parts = [
+        headline(comparisons),
+        score_table(rows, table),
+        detail_table(table),
+        chosen_parameters(rows),
+    ]
+    text = "\n".join(parts)
+    (out / "table.csv").write_text(csv_of(table), encoding="utf-8")
+    (out / "report.md").write_text(text, encoding="utf-8")
+    draw(table, comparisons, out / "scores.png")
+    return text
+
+
+def headline(comparisons: Sequence[PeerComparison]) -> str:
+    """CLAPS against the peer that was picked on training rows, in Markdown."""
+    lines = [
+        [
+            c.dataset,
+            str(c.n_seeds),
+            plus_minus(c.claps),
+            plus_minus(c.peer),
+            ", ".join(f"{BY_NAME[p].label} {n}×" for p, n in c.picked.items()),
+            plus_minus(c.ratio),
+            f"{number(c.best_score)} ({BY_NAME[c.best_peer].label})",
+            number(PAPER_CLAPS.get(c.dataset)),
+            number(c.coverage),
+            f"{c.limits[0]:.4f} to {c.limits[1]:.4f}",
+        ]
+        for c in comparisons
+    ]
+    header = (
+        "data",
+        "seeds",
+        "CLAPS",
+        "picked peer",
+        "picks",
+        "ratio",
+        "best peer afterwards",
+        "CLAPS in the paper",
+        "coverage of CLAPS",
+        "99.9 % limits",
+    )
+    title = (
+        "# CLAPS against tuned peers\n\n"
+        "Interval score, mean ± standard error over seeds, lower is better. For each "
+        "data set and seed the peer with the lowest cross-validated interval score on "
+        "the training rows is picked. Only seeds that every method has finished count."
+    )
+    return "\n".join([title, "", markdown_table(header, lines), _verdict(comparisons)])
+
+
+def _verdict(comparisons: Sequence[PeerComparison]) -> str:
+    """Wins, geometric means and coverage in sentences."""
+    played = [c for c in comparisons if c.ratio is not None]
+    if not played:
+        return "CLAPS was not run, or no seed has all methods: no comparison.\n"
+    n = len(played)
+    ratios = {c.dataset: c.ratio.mean for c in played if c.ratio}
+    others = [ratio for name, ratio in ratios.items() if name != LEFT_OUT]
+    wins = sum(ratio < 1 for ratio in ratios.values())
+    best_wins = sum(c.claps.mean < c.best_score for c in played if c.claps)
+    inside = sum(
+        c.limits[0] <= c.coverage <= c.limits[1]
+        for c in played
+        if c.coverage is not None
+    )
+    text = [
+        f"- CLAPS is better than the picked peer on {wins} of {n} data sets.",
+        f"- Geometric mean of the ratio: {geometric_mean(list(ratios.values())):.3f}.",
+        f"- CLAPS is better than the peer best afterwards on {best_wins} of {n}.",
+        f"- Mean coverage of CLAPS is inside its limits on {inside} of {n}.",
+    ]
+    if len(others) < n:
+        text.insert(2, f"- The same without {LEFT_OUT}: {geometric_mean(others):.3f}.")
+    known = [c for c in played if c.dataset in PAPER_CLAPS]
+    if known:
+        below = sum(c.claps.mean < PAPER_CLAPS[c.dataset] for c in known if c.claps)
+        text.append(f"- CLAPS is below its published score on {below} of {len(known)}.")
+    return "\n".join(text) + "\n"
+
+
+def score_table(rows: Sequence[Row], table: Table) -> str:
+    """Interval score, one line per data set, one column per method."""
+    methods = methods_of(rows)
+    lines = []
+    for dataset in datasets_of(rows):
+        found = {
+            m: table[dataset, m]["interval_score"]
+            for m in methods
+            if (dataset, m) in table
+        }
+        best = min(e.mean for e in found.values())
+        texts = {m: plus_minus(e) for m, e in found.items()}
+        texts |= {m: f"**{texts[m]}**" for m, e in found.items() if e.mean == best}
+        lines.append([dataset, *(texts.get(m, MISSING) for m in methods)])
+    header = ["data", *(BY_NAME[m].label for m in methods)]
+    return "## Interval score\n\n" + markdown_table(header, lines)
+
+
+def detail_table(table: Table) -> str:
+    """All measures, one line per data set and method."""
+    lines = [
+        [
+            dataset,
+            BY_NAME[method].label,
+            str(found["coverage"].n),
+            *(plus_minus(found[measure]) for measure in MEASURES),
+        ]
+        for (dataset, method), found in table.items()
+    ]
+    header = ["data", "method", "seeds", *MEASURES.values()]
+    return "## All measures\n\n" + markdown_table(header, lines)
+
+
+def chosen_parameters(rows: Sequence[Row]) -> str:
+    """How often each grid entry was chosen."""
+
+    def text(value: object) -> str:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    counts = Counter(
+        (row["method"], ", ".join(f"{k}={text(v)}" for k, v in row["params"].items()))
+        for row in rows
+        if row["cv_score"] is not None
+    )
+    order = list(BY_NAME)
+    lines = [
+        [BY_NAME[method].label, params, str(n)]
+        for (method, params), n in sorted(
+            counts.items(), key=lambda item: (order.index(item[0][0]), -item[1])
+        )
+    ]
+    header = ["method", "parameters", "runs"]
+    return "## Chosen parameters\n\n" + markdown_table(header, lines)
+
+
+def csv_of(table: Table) -> str:
+    """Means and standard errors in full precision."""
+    names = [f"{m}_{part}" for m in MEASURES for part in ("mean", "se")]
+    lines = []
+    for (dataset, method), found in table.items():
+        values = [v for m in MEASURES for v in (found[m].mean, found[m].error)]
+        texts = ["" if math.isnan(v) else repr(v) for v in values]
+        lines.append([dataset, method, found["coverage"].n, *texts])
+    return csv_table(["dataset", "method", "seeds", *names], lines)
+
+
+def draw(table: Table, comparisons: Sequence[PeerComparison], path: Path) -> None:
+    """Score of each method relative to the picked peer, on a logarithmic scale."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    methods = [m for m in BY_NAME if any(name == m for _, name in table)]
+    for j, method in enumerate(methods):
+        shift = 0.08 * (j - len(methods) / 2)
+        points = [
+            (i + shift, found["interval_score"].mean / c.peer.mean)
+            for i, c in enumerate(comparisons)
+            if (found := table.get((c.dataset, method)))
+        ]
+        colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 7}
+        axes.plot(
+            [x for x, _ in points],
+            [ratio for _, ratio in points],
+            linestyle="none",
+            **(CLAPS_LOOK if method == CLAPS else look),
+            markeredgecolor="black",
+            markeredgewidth=0.6,
+            label=BY_NAME[method].label,
+        )
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(range(len(comparisons)), [c.dataset for c in comparisons])
+    axes.set_ylabel("interval score / that of the picked peer")
+    axes.set_title("Below the line: better than the peer picked on training rows")
+    axes.grid(axis="y", alpha=0.3)
+    if comparisons:
+        figure.legend(loc="outside right center", frameon=False)
+    figure.savefig(path, dpi=150)

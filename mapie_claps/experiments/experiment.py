@@ -1,0 +1,186 @@
+"""What an experiment is, and its runs; imports neither torch nor scikit-learn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+from ..studies.data import (
+    PAPER_DATASETS,
+    Dataset,
+    load_diabetes_rows,
+    load_paper_dataset,
+)
+from ..studies.runner import Run
+from ..studies.store import Row, run_key
+
+SYNTHETIC = {
+    "n_train": 500,
+    "n_calibration": 500,
+    "n_test": 2000,
+    "keep_probability": 0.1,
+}
+SYNTHETIC_TRAINING = {"learning_rate": 1e-2, "max_steps": 300}
+SIZES = (100, 250, 500, 1000, 2000)
+MAX_ROWS = 5000
+TEST_FRACTION = CALIBRATION_FRACTION = 0.2
+FRACTIONS = {
+    "max_rows": MAX_ROWS,
+    "test": TEST_FRACTION,
+    "calibration": CALIBRATION_FRACTION,
+}
+SENSITIVITY_CASES = ("concrete", "energy", "bike", "california")
+GRIDS: dict[str, tuple[float, ...]] = {
+    "prior_precision": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0),
+    "calibration_size": (0.10, 0.15, 0.20, 0.30),
+    "representation_size": (16, 32, 64, 128),
+    "variance_floor": (1e-6, 1e-5, 1e-4, 1e-3),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run needs to know beside its case and seed."""
+
+    data_home: str | None = None
+    smoke: bool = False  # few steps, stand-in data: shows that it works, no more
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Cases, and the function that makes the rows of one of them.
+
+    Parameters
+    ----------
+    name, title : str
+        Name on the command line, and in words.
+    cases : tuple of str
+        Data sets, or sizes of a synthetic training set.
+    n_seeds : int
+        Number of seeds where the command line says nothing.
+    rows : str
+        Function "module.name" of this package, with the arguments data set (or case,
+        if synthetic), seed, and overrides of ``ClapsRegressor.paper``.
+    settings : dict
+        Sizes and grids, for the key.
+    training : dict
+        Overrides of ``ClapsRegressor.paper``.
+    synthetic : bool, default=False
+        Whether the rows are drawn by ``make_heteroscedastic_sparse``.
+    """
+
+    name: str
+    title: str
+    cases: tuple[str, ...]
+    n_seeds: int
+    rows: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    synthetic: bool = False
+
+    def n_runs(self, n_seeds: int | None) -> int:
+        """Number of planned runs."""
+        return len(self.cases) * (n_seeds or self.n_seeds)
+
+    def plan(self, n_seeds: int | None, options: Options) -> list[Run]:
+        """All runs, seed by seed."""
+        training = dict(self.training) | ({"max_steps": 5} if options.smoke else {})
+        return [
+            self._run(case, seed, options, training)
+            for seed in range(n_seeds or self.n_seeds)
+            for case in self.cases
+        ]
+
+    def _run(
+        self, case: str, seed: int, options: Options, training: dict[str, Any]
+    ) -> Run:
+        data = case if self.synthetic else load_rows(case, options)
+        content = data.key if isinstance(data, Dataset) else {}
+        key = run_key(
+            self.name,
+            data={"case": case} | content,
+            split={"seed": seed} | dict(self.settings),
+            method=_method_key(tuple(sorted(training.items()))),
+        )
+        label = f"{self.name} {case}, seed {seed}"
+        return Run(label, key, partial(_rows, self.rows, case, data, seed, training))
+
+
+def _rows(
+    name: str, case: str, data: Any, seed: int, training: dict[str, Any]
+) -> list[Row]:
+    """Rows of one run, with its case and seed."""
+    module, function = name.split(".")
+    rows = getattr(import_module(f".{module}", __package__), function)
+    return [{"case": case, "seed": seed} | row for row in rows(data, seed, training)]
+
+
+@cache
+def _method_key(training: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """Parameters of all networks, which share layers and training with CLAPS."""
+    from .. import ClapsRegressor
+    from .methods import CONFIDENCE_LEVEL, METHODS, N_FOLDS
+
+    parameters = ClapsRegressor.paper(**dict(training)).get_params()
+    del parameters["random_state"]
+    return {
+        "name": list(METHODS),
+        "confidence_level": CONFIDENCE_LEVEL,
+        "folds": N_FOLDS,
+        "networks": parameters,
+    }
+
+
+@cache
+def load_rows(name: str, options: Options) -> Dataset:
+    """The table, or for a smoke run rows that scikit-learn ships."""
+    if options.smoke:
+        return load_diabetes_rows(250)
+    return load_paper_dataset(name, options.data_home)
+
+
+def _sensitivity(name: str, title: str) -> Experiment:
+    settings = FRACTIONS | {"grid": GRIDS[name]}
+    return Experiment(
+        name, title, SENSITIVITY_CASES, 5, f"sensitivity.{name}", settings
+    )
+
+
+EXPERIMENTS = {
+    e.name: e
+    for e in (
+        Experiment(
+            "mechanism",
+            "Experiment 1: controlled synthetic mechanism",
+            ("synthetic",),
+            20,
+            "synthetic.mechanism_rows",
+            SYNTHETIC,
+            SYNTHETIC_TRAINING,
+            synthetic=True,
+        ),
+        Experiment(
+            "contraction",
+            "Experiment 2: posterior contraction",
+            tuple(map(str, SIZES)),
+            20,
+            "synthetic.contraction_rows",
+            SYNTHETIC,
+            SYNTHETIC_TRAINING,
+            synthetic=True,
+        ),
+        Experiment(
+            "benchmark",
+            "Experiment 3: real regression benchmark",
+            PAPER_DATASETS,
+            5,
+            "benchmark.benchmark_rows",
+            FRACTIONS,
+        ),
+        _sensitivity("prior_precision", "Prior precision"),
+        _sensitivity("calibration_size", "Calibration size"),
+        _sensitivity("representation_size", "Representation dimension"),
+        _sensitivity("variance_floor", "Variance floor"),
+    )
+}

@@ -1,0 +1,89 @@
+"""Targets, intervals and levels as the metrics want them."""
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._validation import check_number, raise_for
+from ..exceptions import CrossedBoundsWarning
+
+Array = NDArray[np.float64]
+
+
+def checked_rows(y: ArrayLike, y_interval: ArrayLike) -> tuple[Array, Array]:
+    """Targets (n,) and bounds (n, 2, n_levels) of the same rows."""
+    bounds, y_ = checked_bounds(y_interval), np.asarray(y, dtype=np.float64)
+    if y_.shape != (len(bounds),) or not np.isfinite(y_).all():
+        raise ValueError(
+            f"Got y of shape {y_.shape} with {int((~np.isfinite(y_)).sum())} values "
+            f"that are not finite, but expected {len(bounds)} finite numbers, one for "
+            "each interval."
+        )
+    return y_, bounds
+
+
+def checked_bounds(y_interval: ArrayLike) -> Array:
+    """Bounds as (n, 2, n_levels), none of them NaN."""
+    bounds = np.asarray(y_interval, dtype=np.float64)
+    if bounds.ndim == 2:
+        bounds = bounds[:, :, None]
+    if bounds.ndim != 3 or bounds.shape[1] != 2 or not bounds.size:
+        raise ValueError(
+            f"Got y_interval of shape {np.shape(y_interval)}, but expected "
+            "(n, 2, n_levels) or (n, 2). Pass what predict_interval returned."
+        )
+    if np.isnan(bounds).any():
+        raise ValueError(
+            f"Got y_interval with {int(np.isnan(bounds).sum())} NaN. Only numbers and "
+            "infinities are bounds."
+        )
+    return bounds
+
+
+def checked_levels(confidence_level: ArrayLike, n_levels: int) -> Array:
+    """Levels (n_levels,), each between 0 and 1."""
+    given = np.asarray(confidence_level, dtype=np.float64)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != n_levels):
+        raise_for(
+            "confidence_level",
+            confidence_level,
+            f"one number or {n_levels}, one for each level of y_interval",
+            "Pass the levels in the order given to MAPIE.",
+        )
+    for level in np.atleast_1d(given):
+        check_number(
+            "confidence_level",
+            float(level),
+            low=0,
+            high=1,
+            low_open=True,
+            high_open=True,
+            hint="Use 0.9 for 90 %.",
+        )
+    return np.broadcast_to(given, (n_levels,)).copy()
+
+
+def finite_levels(bounds: Array) -> NDArray[np.bool_]:
+    """Levels without an infinite bound, shape (n_levels,)."""
+    return np.asarray(np.isfinite(bounds).all(axis=(0, 1)))
+
+
+def crossed_rows(bounds: Array) -> NDArray[np.intp]:
+    """Rows whose ends are swapped, by level."""
+    return np.asarray((bounds[:, 0] > bounds[:, 1]).sum(axis=0))
+
+
+def warn_of_crossed(bounds: Array) -> None:
+    """Say how many intervals have swapped ends."""
+    crossed = crossed_rows(bounds)
+    if crossed.any():
+        rows = np.flatnonzero((bounds[:, 0] > bounds[:, 1]).any(axis=1))
+        warnings.warn(
+            f"Got {len(rows)} of {len(bounds)} rows whose lower end is above the upper "
+            f"end, the first in row {rows[0]}: these intervals are empty, cover "
+            "nothing and have width 0. Methods that predict both ends apart (CQR) can "
+            "give them; count them with crossed_intervals.",
+            CrossedBoundsWarning,
+            stacklevel=3,
+        )
