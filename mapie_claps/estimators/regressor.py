@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._compat import validate_data
@@ -25,13 +26,18 @@ from ..network.hold_out import n_held_out, split_rows
 from ..network.inputs import check_training_data, draw_seed, fit_scalers
 from ..network.interface import Features
 from ..network.losses import Loss
+from ..network.target_choice import choose_target_map, fit_target_map
+from ..network.target_map import Identity, TargetMap
 from ..network.trainer import train
 from ..network.views import VIEWS
 from ..posterior.members import feature_rows, fit_last_layers, rows_of_ensemble
 from ..posterior.scales import LastLayerRecipe, Units, make_model, residuals_of_mean
 from ..posterior.sums import LastLayerSums, SummedRows, last_layer_sums
 from .base import LastLayerEstimator, estimator_to_fields, refuse_parts, set_fitted
+from .local_law import TargetRange
 from .parameters import check_parameters, choose_device, layer_sizes
+from .residual_law import ResidualLaw
+from .residual_shape import fit_residual_shape
 
 __all__ = ["ClapsRegressor"]
 
@@ -130,6 +136,24 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         the mean squared training residual. May be changed on a fitted estimator with
         ``set_params``; an object that was calibrated with another scale must then be
         calibrated again.
+    target_map : "auto", None, str or transformer, default="auto"
+        Strictly increasing map z = T(y), fitted on training targets, in whose units
+        networks, h², Σ and v live. "auto" takes the identity, a monotone spline
+        towards a normal law or Yeo and Johnson's power, whichever has the best
+        interval score on held-out training rows; the identity unless the gain is clear
+        or if there are fewer than 150 rows. None or "identity", "spline",
+        "yeo-johnson", "log" (y > 0) and "sqrt" (y ≥ 0) are taken as said, as is a
+        scikit-learn transformer with ``inverse_transform`` that increases strictly
+        also beyond the training targets. A calibration target outside the domain of T
+        has the score +∞.
+    two_sided_noise : bool, default=True
+        Whether noise may have two sides, h±² = h²(1 ± d) with d(x) linear in φ(x),
+        v± = h±² + φᵀΣφ. Symmetric (d = 0) unless the held-out rows speak for skew. W
+        and μ are those of h², the mean of both sides.
+    residual_shape : bool, default=True
+        Whether scores take the shape of the residuals of held-out rows, so that both
+        ends of an interval leave equal shares outside. Symmetric where nothing is held
+        out; shrunk towards symmetry where little is.
     device : str, default="auto"
         Where to train: "auto" takes CUDA if torch finds it (not tested by the
         project, which has none). Everything after training runs on the CPU.
@@ -146,6 +170,10 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         HᵀWH and companions over the training rows, in standardised units.
     model_ : LastLayerModel
         Posteriors of the last layers, σ², and the weight of each member, likewise.
+    residual_law_ : ResidualLaw
+        Map of the target, weights of the skew and shape of the residuals.
+    target_map_ : TargetMap
+        T in use.
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
@@ -210,6 +238,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         bias_in_posterior: bool = True,
         hessian_structure: str = "full",
         scale: str = "claps",
+        target_map: Any = "auto",
+        two_sided_noise: bool = True,
+        residual_shape: bool = True,
         device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -239,6 +270,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         self.bias_in_posterior = bias_in_posterior
         self.hessian_structure = hessian_structure
         self.scale = scale
+        self.target_map = target_map
+        self.two_sided_noise = two_sided_noise
+        self.residual_shape = residual_shape
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -291,6 +325,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
             "prior_precision": 1.0,
             "last_layer": "trained",
             "bias_in_posterior": False,
+            "target_map": None,
+            "two_sided_noise": False,
+            "residual_shape": False,
         }
         return cls(**(paper | params))
 
@@ -324,9 +361,18 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Fit this object, which is a copy that nobody else sees."""
         rows = self._fit_network(X, y, sample_weight)
-        self.model_, self.sums_ = fit_last_layers(
-            self.network_, *rows, self.hessian_structure, self._recipe()
+        self.model_, self.sums_, found = fit_last_layers(
+            self.network_,
+            *rows,
+            self.hessian_structure,
+            self._recipe(),
+            self.two_sided_noise,
         )
+        if found is not None:
+            residual = found.residual.numpy()
+            shape = fit_residual_shape(residual, self.residual_shape)
+            law = self.residual_law_
+            self.residual_law_ = replace(law, skew=found.skew, shape=shape)
 
     def _fit_network(
         self,
@@ -339,8 +385,13 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         check_parameters(self.get_params(deep=False))
         X_, y_, weight = check_training_data(self, X, y, sample_weight)
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight)
-        generator = torch.Generator().manual_seed(draw_seed(self.random_state))
-        Xs, ys = self._scaled(X_), self._scaled_target(y_)
+        seed = draw_seed(self.random_state)
+        generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
+        target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed)
+        self.residual_law_ = ResidualLaw(target_map, targets=TargetRange.of(y_))
+        if not isinstance(target_map, Identity):
+            self.scaler_y_ = fit_scalers(X_, target_map.forward(y_), weight)[1]
+        ys = self._scaled_target(y_)
         ws = torch.from_numpy(weight)
         held_out = n_held_out(len(Xs), self.validation_fraction)
         rows = split_rows(len(Xs), held_out, self.n_members, generator)
@@ -370,6 +421,27 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
             )
         return Xs, ys, ws, rows.held_out
 
+    @property
+    def target_map_(self) -> TargetMap:
+        """T in use."""
+        check_is_fitted(self, "scaler_y_")
+        return self._law_of_residuals().target_map
+
+    def _fit_target_map(self, X: Tensor, y: Array, seed: int) -> TargetMap:
+        """T as asked for, or the one that pays."""
+        if not (isinstance(self.target_map, str) and self.target_map == "auto"):
+            return fit_target_map(self.target_map, y)
+        views = self.views[: self.n_members]
+        # Its own generator: where T is the identity, all else is as if not asked.
+        generator = torch.Generator().manual_seed(seed + 1)
+
+        def new_network(X: Tensor, n_maps: int) -> HeteroscedasticNetwork:
+            return self._new_network(X, generator, views, n_maps * len(views))
+
+        config = training_config(self.get_params(deep=False), len(X))
+        device = choose_device(self.device)
+        return choose_target_map(X, y, new_network, config, generator, device)
+
     def _scaled(self, X: Array) -> Tensor:
         """Standardised, clipped inputs in float64."""
         scaler = self.scaler_X_
@@ -381,21 +453,32 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         return torch.from_numpy(scaled)
 
     def _scaled_target(self, y: Array) -> Tensor:
-        """Standardised targets in float64."""
-        return torch.from_numpy((y - self.scaler_y_.mean_) / self.scaler_y_.scale_)
+        """Standardised z = T(y) in float64."""
+        z = self.target_map_.forward(y)
+        if np.isnan(z).any():
+            raise ValueError(
+                f"Got the target {float(y[np.isnan(z)][0])!r}, which is outside the "
+                f"domain of target_map={self.target_map!r}. Leave this row out, or fit "
+                "with target_map='auto'."
+            )
+        return torch.from_numpy((z - self.scaler_y_.mean_) / self.scaler_y_.scale_)
 
     def _new_network(
-        self, X: Tensor, generator: torch.Generator
+        self,
+        X: Tensor,
+        generator: torch.Generator,
+        views: tuple[str, ...] | None = None,
+        n_members: int | None = None,
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
         edges = bin_edges(X, self.n_bins if "bins" in self.views else 0)
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding(edges),
             layer_sizes(self.get_params(deep=False)),
-            self.n_members,
+            n_members or self.n_members,
             float(self.variance_floor),
             generator,
-            self.views,
+            views or self.views,
             float(self.scaling_rate),
             self.initial_bias,
         )
@@ -461,7 +544,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         return SummedRows(rows, target, residuals_of_mean(self.model_, rows), weight)
 
     def _target_units(self) -> Units:
-        """Mean and standard deviation of the training targets."""
+        """Mean and standard deviation of z = T(y) over the training targets."""
         return Units(float(self.scaler_y_.mean_[0]), float(self.scaler_y_.scale_[0]))
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad, softplus
 
 from .._validation import raise_for
 from .ensemble import HeteroscedasticNetwork
@@ -31,6 +32,7 @@ MIN_ROWS, MAX_ROWS = 150, 3_000  # too few to tell; enough to tell
 STEPS = 200
 HELD_OUT = 0.25
 LEVELS = (0.5, 0.8, 0.9, 0.95)
+STRAIGHT = 0.99  # squared correlation of T(y) and y
 GAIN = 0.015  # of the score, from which a curve is worth it
 MORE_GAIN = 0.02  # over the spline, from which the power is: it bends more at the ends
 
@@ -87,14 +89,23 @@ def choose_target_map(
     """The identity, unless a curve is clearly better on held-out training rows."""
     if len(y) < MIN_ROWS or not _can_be_bent(y):
         return Identity()
+    curves = [MonotoneSpline.fit(y), YeoJohnson.fit(y)]
+    maps = [Identity(), *(curve for curve in curves if _is_bent(curve, y))]
+    if len(maps) == 1:
+        return maps[0]
     rows = torch.randperm(len(y), generator=generator)[:MAX_ROWS]
-    maps = [Identity(), MonotoneSpline.fit(y), YeoJohnson.fit(y)]
     scores = _held_out_scores(
         X[rows], y[rows.numpy()], maps, new_network, config, generator, device
     )
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
-    best = 2 if gain[2] > gain[1] + MORE_GAIN else 1
+    # A later candidate must be better than an earlier one, not as good.
+    best = 1 if gain[1] >= gain[-1] - MORE_GAIN else len(maps) - 1
     return maps[best] if gain[best] > GAIN else maps[0]
+
+
+def _is_bent(curve: TargetMap, y: Array) -> bool:
+    """Whether a curve differs enough from a line to be worth a trial."""
+    return bool(np.corrcoef(curve.forward(y), y)[0, 1] ** 2 < STRAIGHT)
 
 
 def _held_out_scores(
@@ -138,12 +149,11 @@ def _held_out_scores(
 @torch.no_grad()
 def _start_alike(network: HeteroscedasticNetwork, views: Sequence[slice]) -> None:
     """Give the members of each view the same initial weights."""
-    for parameter in network.parameters():
-        if len(parameter) == network.n_members:
-            for view in views:
-                parameter[view] = parameter[view.start].clone()
-        else:  # of one view
-            parameter[:] = parameter[0].clone()
+    for parameter, members in network.parameters_of_members():
+        for view in views:
+            if members.start <= view.start and view.stop <= members.stop:
+                own = parameter[view.start - members.start : view.stop - members.start]
+                own[:] = own[0].clone()
 
 
 @torch.no_grad()
@@ -154,8 +164,8 @@ def _refitted(
 
     def design(of: Tensor) -> tuple[Tensor, Tensor]:
         phi = network.features(X[of])
-        h2 = network.noise_variance(phi).double()
-        return torch.nn.functional.pad(phi.double(), (0, 1), value=1.0), h2
+        h2 = softplus(network.outputs(phi)[:, 1]).double() + network.variance_floor
+        return pad(phi.double(), (0, 1), value=1.0), h2
 
     H, h2 = design(rows.fit)
     weighted = (H / h2[..., None]).mT
