@@ -25,10 +25,11 @@ ORDER = [
     ("diagnostics",),
     ("plots",),
     ("studies", "persistence"),
-    ("benchmarks", "experiments", "demo"),
+    ("experiments", "demo"),
+    ("benchmarks",),
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-COMMANDS = ORDER[-1]
+COMMANDS = ORDER[-2] + ORDER[-1]
 
 
 def module_name(path):

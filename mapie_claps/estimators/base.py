@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ..exceptions import FileFormatError
 from ..files.codec import Context, WrongPartError
@@ -20,8 +21,7 @@ from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
 from ..network.target_map import Identity
 from ..posterior.gaussian import LastLayerPosterior
-from ..posterior.scales import LastLayerModel, Units
-from ..posterior.skew import skew_of
+from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
@@ -67,7 +67,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         if not isinstance(self._law_of_residuals().target_map, Identity):
             return self.predict_law(X).prediction
         centre, unit = self._target_units()
-        found = [self.model_.mu(out).numpy() for out in self._features(X)]
+        found = [mu.numpy() for mu in self._mu(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
     def predict_median(self, X: Any) -> Array:
@@ -120,11 +120,10 @@ class LastLayerEstimator(SaveMixin, ABC):
         scale, law = check_scale(self.scale), self._law_of_residuals()
         centre, unit = self._target_units()
         found, skews = [np.empty((3, 0))], [np.empty(0)]
-        for out in self._features(X):
-            found.append(torch.stack(self.model_.parts(out, scale)).numpy())
-            if law.skew is not None:
-                weight = self.model_.member_weight
-                skews.append(skew_of(out.phi, law.skew, weight).numpy())
+        for parts in self._parts(X, scale):
+            found.append(torch.stack(parts[:3]).numpy())
+            if parts.skew is not None:
+                skews.append(parts.skew.numpy())
         mu, aleatoric, epistemic = np.concatenate(found, axis=1)
         return LocalLaw.from_parts(
             mu * unit + centre,
@@ -200,6 +199,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         check_is_fitted(self, "model_")
         posterior = self.model_.posterior
         tensors = {"mean": posterior.mean, "scale": posterior.scale}
+        tensors |= self._further_tensors()
         text = f"{self.sums_.network} {self._target_units()} {self.scale}"
         return hash_tensors(tensors, f"{text} {self._law_of_residuals().text()}")
 
@@ -220,13 +220,33 @@ class LastLayerEstimator(SaveMixin, ABC):
         self.__dict__ = fitted.__dict__
         return self
 
+    def _further_tensors(self) -> dict[str, Tensor]:
+        """What predictions depend on beside the network and its last layer."""
+        return {}
+
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
 
+    def _mu(self, X: Any) -> Iterator[Tensor]:
+        """μ, some rows at a time, in the units that the network speaks."""
+        return map(self._mu_of, self._features(X))
+
+    def _parts(self, X: Any, scale: str) -> Iterator[PredictiveParts]:
+        """μ and both parts of v, some rows at a time, in the network's units."""
+        return (self._parts_of(out, scale) for out in self._features(X))
+
     @abstractmethod
     def _features(self, X: Any) -> Iterator[Features]:
         """φ, μ and h², some rows at a time, in the units that the network speaks."""
+
+    def _mu_of(self, out: Features) -> Tensor:  # (n,)
+        """μ of some rows, in the units that the network speaks."""
+        return self.model_.mu(out)
+
+    def _parts_of(self, out: Features, scale: str) -> PredictiveParts:
+        """μ and both parts of v of some rows, likewise."""
+        return self.model_.parts(out, scale)
 
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:

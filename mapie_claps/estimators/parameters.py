@@ -72,6 +72,9 @@ def check_parameters(params: dict[str, Any]) -> None:
     layer_sizes(params)
     choose_device(params["device"])
     _check_training(params)
+    check_choice(
+        "kernel", params["kernel"], (True, False), "Use False to keep no training rows."
+    )
     check_scale(params["scale"])
     check_target_map(params["target_map"])
     for name in ("two_sided_noise", "residual_shape"):

@@ -56,7 +56,7 @@ def fit_last_layers(
     recipe: LastLayerRecipe,
     two_sided: bool = False,
 ) -> tuple[LastLayerModel, LastLayerSums, HeldOutLaw | None]:
-    """Sums over the training rows, λ, both posteriors, and what held-out rows say."""
+    """λ, both posteriors, sums with the held-out rows apart, and what these rows say."""
     by_member = weight.expand(network.n_members, -1)
     held_out = None
     if held_out_rows.shape[1]:
@@ -101,7 +101,6 @@ def fit_last_layers(
         law = held_out_law(
             without, plain, batches, held_out.rows, model.member_weight, two_sided
         )
-    sums = sums.with_held_out()
     if network.n_members == 1:
         return model, sums, law
     residuals, start = Spread(), 0
