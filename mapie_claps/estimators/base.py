@@ -197,11 +197,17 @@ class LastLayerEstimator(SaveMixin, ABC):
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
-        posterior = self.model_.posterior
-        tensors = {"mean": posterior.mean, "scale": posterior.scale}
-        tensors |= self._further_tensors()
-        text = f"{self.sums_.network} {self._target_units()} {self.scale}"
-        return hash_tensors(tensors, f"{text} {self._law_of_residuals().text()}")
+        # Hashed once per model: a copy with another λ or sums holds another one.
+        model, digest = self.__dict__.get("_digest", (None, ""))
+        if model is not self.model_:
+            posterior = self.model_.posterior
+            tensors = {"mean": posterior.mean, "scale": posterior.scale}
+            tensors |= self._further_tensors()
+            text = f"{self.sums_.network} {self._target_units()}"
+            law = self._law_of_residuals().text()
+            digest = hash_tensors(tensors, f"{text} {law}")
+            self.__dict__["_digest"] = self.model_, digest
+        return f"{digest} {self.scale}"
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
@@ -211,6 +217,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fitted.__dict__.pop("_digest", None)
         # torch's default device would take our new tensors away from the CPU.
         elsewhere = torch.get_default_device().type != "cpu"
         device = torch.device("cpu") if elsewhere else nullcontext()

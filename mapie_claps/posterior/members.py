@@ -109,4 +109,4 @@ def fit_last_layers(
         residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
     sums = replace(sums, residuals=residuals)
-    return with_residuals(model, sums, recipe), sums, law
+    return with_residuals(model, sums.with_held_out(), recipe), sums, law
