@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,8 +11,8 @@ from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
 from ..estimators.local_law import ROUND_OUT, LocalLaw
-from ..estimators.variance import Parts
 from . import mapie as _mapie
+from .explanation import Recorded
 from .laws import checked_law, checked_std, law_of
 from .parts import last_step, parts_of, split_pipeline
 from .quantile import ScoreEnds, check_rank, conformal_rank
@@ -30,14 +30,6 @@ Array = NDArray[np.float64]
 # Elements of one n_test × n_cal block of the cross-conformal methods.
 BLOCK_ELEMENTS = 2**21
 PREDICTED_ROWS = 2**16  # test rows that a model predicts at a time
-
-
-class Recorded(NamedTuple):
-    """Parts of v of some rows, the model that gave them, what noise alone needs."""
-
-    model: Any
-    parts: Parts
-    noise_width: Array | None  # (n, n_levels); None: in proportion to √v
 
 
 _record: ContextVar[list[Recorded] | None] = ContextVar("_record", default=None)

@@ -1,40 +1,21 @@
-"""Scores → intervals and distributions: the one calibrated object of the library.
+"""The calibrated object of the library: ``CalibratedRegressor``."""
 
-Scores are one number per calibration row and are kept (8 MB per million rows): the
-exact conformal quantile needs them. All else stays within one batch.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _num_samples
-from torch import Tensor
 
-from .._validation import check_choice, check_number
-from ..estimators.local_law import LocalLaw
+from .._validation import check_number
 from ..estimators.regressor import ClapsRegressor
-from ..estimators.variance import Parts
-from ..files.codec import Context, register, saved_as
-from ..files.methods import SaveMixin
-from ..network.batches import check_has_target, column, is_batches, items_of
-from .bounds import predict_law
-from .distribution import PredictiveDistribution
-from .explanation import Explanation
-from .parts import check_unchanged, fingerprint_of, parts_of
-from .quantile import ScoreEnds, conformal_rank, score_ends
-from .support import Support, check_support, score_rows
+from .calibration import Calibrated, register_calibrated
 
 __all__ = ["CalibratedRegressor"]
 
-Array = NDArray[np.float64]
 
-
-class CalibratedRegressor(PredictiveDistribution, SaveMixin):
+class CalibratedRegressor(Calibrated):
     r"""Calibrated intervals and predictive distributions, from ``fit`` to a file.
 
     :math:`C_\alpha(x) = \{y : |s(x, y)| \le q_\alpha\}`, with :math:`q_\alpha` the
@@ -101,10 +82,7 @@ class CalibratedRegressor(PredictiveDistribution, SaveMixin):
         calibration_fraction: float = 0.25,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.estimator = estimator
-        self.confidence_level = confidence_level
-        self.sym = check_choice("sym", sym, (True, False), "Use True for one rank.")
-        self.support = check_support(support)
+        super().__init__(estimator, confidence_level, sym=sym, support=support)
         self.calibration_fraction = check_number(
             "calibration_fraction",
             calibration_fraction,
@@ -115,52 +93,6 @@ class CalibratedRegressor(PredictiveDistribution, SaveMixin):
             hint="Use 0.25 if unsure.",
         )
         self.random_state = random_state
-        _checked_levels(confidence_level)
-
-    @classmethod
-    def from_scores(
-        cls,
-        estimator: Any,
-        scores: ArrayLike,
-        confidence_level: float | Sequence[float] = 0.9,
-        *,
-        signed: bool = False,
-        sym: bool = True,
-        support: Any = None,
-    ) -> Self:
-        """Calibrate from scores that were computed earlier or elsewhere.
-
-        Parameters
-        ----------
-        estimator : estimator
-            The fitted estimator that the scores were computed with.
-        scores : array-like of shape (n_cal,)
-            What ``score_rows`` of an object with this estimator and support gives.
-        confidence_level : float or sequence of float, default=0.9
-            Levels of the intervals.
-        signed : bool, default=False
-            Whether scores have their sign. Without it there are intervals of one rank,
-            but no distribution.
-        sym : bool, default=True
-            Whether one rank serves both ends.
-        support : str, tuple, array-like or None, default=None
-            Values that y can take.
-
-        Returns
-        -------
-        CalibratedRegressor
-            A calibrated object.
-        """
-        values = np.asarray(scores, dtype=np.float64)
-        wrong = np.isnan(values) if signed else ~(values >= 0)
-        if values.ndim != 1 or not len(values) or wrong.any():
-            kind = "none of them NaN" if signed else "none of them negative or NaN"
-            raise ValueError(
-                f"Got scores of shape {values.shape}, but expected at least one "
-                f"number per calibration row, {kind}."
-            )
-        made = cls(estimator, confidence_level, sym=sym, support=support)
-        return made._set_scores(values, signed)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator on a part of the rows, and calibrate on the rest.
@@ -203,165 +135,5 @@ class CalibratedRegressor(PredictiveDistribution, SaveMixin):
         self.estimator_ = fitted
         return self._set_scores(scores)
 
-    def conformalize(self, X: Any, y: Any = None) -> Self:
-        """Compute the scores of the calibration rows; earlier ones are dropped.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Calibration rows, which the estimator has not seen.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
-
-        Returns
-        -------
-        CalibratedRegressor
-            The calibrated object.
-        """
-        return self._set_scores(self._score_with(self._fitted(), X, y))
-
-    def partial_conformalize(self, X: Any, y: Any = None) -> Self:
-        """Add calibration rows to those there are.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Calibration rows.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
-
-        Returns
-        -------
-        CalibratedRegressor
-            The calibrated object.
-        """
-        self._check_estimator()
-        earlier = getattr(self, "signed_scores_", np.empty(0))
-        more = self._score_with(self._fitted(), X, y)
-        signed = getattr(self, "_signed", True)
-        if not signed:
-            more = np.abs(more)
-        return self._set_scores(np.concatenate([earlier, more]), signed)
-
-    def score_rows(self, X: Any, y: Any = None, signed: bool = False) -> Array:
-        """Compute scores without keeping them.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Rows.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
-        signed : bool, default=False
-            Whether scores keep their sign.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Scores.
-        """
-        scores = self._score_with(self._fitted(), X, y)
-        return scores if signed else np.abs(scores)
-
-    def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
-        """Conformal quantile of each level.
-
-        Parameters
-        ----------
-        allow_infinite_bounds : bool, default=False
-            Whether to give infinity where there are too few scores, not an error.
-
-        Returns
-        -------
-        ndarray of shape (n_levels,), or (2, n_levels) with ``sym=False``
-            Quantiles of the absolute scores; or signed scores of both ends.
-        """
-        ends = self._ends(allow_infinite_bounds)
-        return ends.upper.copy() if self.sym else np.stack(ends)
-
-    def predict(self, X: Any) -> Array:
-        """Predict the mean of y.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Point predictions.
-        """
-        parts = (part for part, _ in self._parts(X) if _num_samples(part))
-        found = [self._fitted().predict(part) for part in parts]
-        return np.concatenate([np.empty(0), *found])
-
-    def predict_interval(
-        self, X: Any, allow_infinite_bounds: bool = False
-    ) -> tuple[Array, Array]:
-        """Predict points and intervals, in the shapes of MAPIE.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
-            two or more dimensions is a list of batches.
-        allow_infinite_bounds : bool, default=False
-            Whether bounds may be infinite where there are too few scores.
-
-        Returns
-        -------
-        tuple of ndarray
-            Points (n,), intervals (n, 2, n_levels).
-        """
-        parts = list(self.iter_intervals(X, allow_infinite_bounds))
-        points = [np.empty(0), *(p for p, _ in parts)]
-        intervals = [np.empty((0, 2, len(self.levels))), *(i for _, i in parts)]
-        return np.concatenate(points), np.concatenate(intervals)
-
-    def iter_intervals(
-        self, X: Any, allow_infinite_bounds: bool = False
-    ) -> Iterator[tuple[Array, Array]]:
-        """Predict points and intervals one batch at a time, in flat memory.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
-            two or more dimensions is a list of batches.
-        allow_infinite_bounds : bool, default=False
-            Whether bounds may be infinite where there are too few scores.
-
-        Yields
-        ------
-        tuple of ndarray
-            Points (n,), intervals (n, 2, n_levels) of one batch.
-        """
-        ends = self._ends(allow_infinite_bounds)
-        n_rows = 0
-        for X_, _ in self._parts(X):
-            if not _num_samples(X_):
-                yield np.empty(0), np.empty((0, 2, len(ends.lower)))
-                continue
-            points, lower, upper = bounds_of_rows(
-                self._fitted(), X_, ends, {}, n_rows, self.support
-            )
-            yield points, np.stack([lower, upper], axis=1)
-            n_rows += len(points)
-
-    def explain(self, X: Any, allow_infinite_bounds: bool = False) -> Explanation:
-        """Explain predictions: the mean, the intervals, and the two parts of v.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs.
-        allow_infinite_bounds : bool, default=False
-            Whether bounds may be infinite where there are too few scores.
-
-        Returns
-        -------
-        Explanation
-            Arrays by row.
-        """
-        return explain_rows(self, X, self._ends(allow_infinite_bounds))
+register_calibrated(CalibratedRegressor, "calibrated")

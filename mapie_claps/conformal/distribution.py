@@ -119,15 +119,18 @@ class PredictiveDistribution:
             )
         integer = self.support is not None and self.support.integer
         rows = list(X) if isinstance(X, Iterator) else X
-        upper: Any = 1.0
-        if below is not None:
-            limit = np.asarray(below, dtype=np.float64)
-            upper = self.cdf(rows, np.ceil(limit) - 0.5 if integer else limit)
+
+        def up_to(limit: Any, half: float) -> Array:
+            """P(y ≤ limit), between integers where there is nothing else."""
+            at = np.asarray(limit, dtype=np.float64)
+            rounded = np.floor(at) if half > 0 else np.ceil(at)
+            return self.cdf(rows, rounded + half if integer else at)
+
         if above is None:
-            return np.asarray(upper)
-        limit = np.asarray(above, dtype=np.float64)
-        lower = self.cdf(rows, np.floor(limit) + 0.5 if integer else limit)
-        return np.maximum(upper - lower, 0.0)
+            return up_to(below, -0.5)
+        if below is None:
+            return 1 - up_to(above, 0.5)
+        return np.maximum(up_to(below, -0.5) - up_to(above, 0.5), 0.0)
 
     def sample(
         self,
@@ -176,7 +179,11 @@ class PredictiveDistribution:
                 for level in levels
             ]
         )
-        return np.where(np.isfinite(at), at, self._tail(levels)) if tails == "normal" else at
+        return (
+            np.where(np.isfinite(at), at, self._tail(levels))
+            if tails == "normal"
+            else at
+        )
 
     def _interpolated(self, level: Array) -> Array:
         """Signed scores at any level, linear between those of calibration rows."""

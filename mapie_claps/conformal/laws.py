@@ -1,4 +1,4 @@
-"""μ and √v of any model, checked, and the law that they or the model itself speak of."""
+"""μ and √v of any model, checked, and the law that they or the model speak of."""
 
 from typing import Any
 

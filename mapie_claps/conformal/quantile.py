@@ -7,7 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ScoreEnds", "check_rank", "conformal_quantile", "conformal_rank", "score_ends"]
+__all__ = [
+    "ScoreEnds",
+    "check_rank",
+    "conformal_quantile",
+    "conformal_rank",
+    "score_ends",
+]
 
 
 def conformal_rank(n: int, alpha: float) -> int:

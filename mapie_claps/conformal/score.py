@@ -217,7 +217,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         if law is not None and not law.is_plain:
             scores = np.asarray(conformity_scores, dtype=np.float64)
             by_row = scores.reshape(len(law), -1) if scores.ndim == 1 else scores
-            found = law.quantile(by_row)
+            found: Array = law.quantile(by_row)
             return found[:, 0] if y_pred.ndim == 1 and scores.ndim < 2 else found
         std = checked_std(y_std, max(1, len(np.atleast_1d(y_pred))))
         shape = (-1,) + (1,) * (y_pred.ndim - 1) if y_pred.ndim else ()

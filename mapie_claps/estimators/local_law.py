@@ -5,8 +5,8 @@ MAPIE. It is fixed before calibration and turns targets into scores and scores i
 targets, row by row. NumPy only.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -171,7 +171,7 @@ class LocalLaw:
         """Mean of y: μ, or under a map the mean over the law of the residuals."""
         if isinstance(self.target_map, Identity):
             return self.centre
-        return self._nodes().mean(axis=1)
+        return np.asarray(self._nodes().mean(axis=1))
 
     @property
     def median(self) -> Array:
@@ -197,15 +197,6 @@ class LocalLaw:
         variance = np.maximum(nodes.var(axis=1), np.finfo(np.float64).tiny)
         share = self.epistemic / (self.aleatoric + self.epistemic)
         return Parts(nodes.mean(axis=1), variance * (1 - share), variance * share)
-
-    def take(self, rows: Any) -> Self:
-        """The law of some of the rows."""
-        names = ("centre", "below", "above", "aleatoric", "epistemic", "skew")
-        values = {name: getattr(self, name) for name in names}
-        taken = {k: None if v is None else v[rows] for k, v in values.items()}
-        if self.below is self.above:
-            taken["below"] = taken["above"]
-        return replace(self, **taken)
 
     def _nodes(self) -> Array:
         """Targets (n, n_nodes) of equal probability, finite."""

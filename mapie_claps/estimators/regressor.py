@@ -30,10 +30,10 @@ from ..network.inputs import (
 )
 from ..network.interface import Features
 from ..network.losses import Loss
-from ..network.target_choice import choose_target_map, fit_target_map
-from ..network.target_map import Identity, TargetMap
 from ..network.table import EncodedRows, TableRows, as_table
 from ..network.table_fit import fit_table, plain_encoder
+from ..network.target_choice import choose_target_map, fit_target_map
+from ..network.target_map import Identity, TargetMap
 from ..network.trainer import train
 from ..network.views import VIEWS
 from ..posterior.members import feature_rows, fit_last_layers, rows_of_ensemble
@@ -234,6 +234,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     """
 
     network_: HeteroscedasticNetwork
+    residual_law_: ResidualLaw
     kernel_: KernelMixture | None = None  # also in files from before there was one
 
     def __init__(
@@ -681,7 +682,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
                     counts_lack_of_data=scale in ("claps", "posterior"),
                 )
                 for part, replacement in zip(found, over_draws, strict=True):
-                    if part is not None:
+                    if part is not None and replacement is not None:
                         part[torch.from_numpy(rows)] = replacement
             yield found
 

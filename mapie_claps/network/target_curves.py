@@ -41,7 +41,8 @@ class _Standardised(TargetMap):
         x = self._inverse_curve(inside)
         # Exactly the end, not its image's image, so that both lines meet the curve.
         x = np.where(z_ < inside, ends[0], np.where(z_ > inside, ends[1], x))
-        return self.centre + self.unit * (x + (z_ - inside) / self._slope(x))
+        y: Array = self.centre + self.unit * (x + (z_ - inside) / self._slope(x))
+        return y
 
     def derivative(self, y: ArrayLike) -> Array:
         """Compute T′(y)."""
@@ -52,7 +53,8 @@ class _Standardised(TargetMap):
     def _rounding(self, y: Array, z: Array) -> Array:
         # y may be the small difference of large numbers, z that of its knots.
         size = np.abs(z) + np.abs(self._curve(np.array(self._range()))).max()
-        return np.abs(y) + abs(self.centre) + size / self.derivative(y)
+        room: Array = np.abs(y) + abs(self.centre) + size / self.derivative(y)
+        return room
 
     @abstractmethod
     def _range(self) -> tuple[float, float]:

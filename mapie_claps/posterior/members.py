@@ -56,7 +56,7 @@ def fit_last_layers(
     recipe: LastLayerRecipe,
     two_sided: bool = False,
 ) -> tuple[LastLayerModel, LastLayerSums, HeldOutLaw | None]:
-    """λ, both posteriors, sums with the held-out rows apart, and what these rows say."""
+    """λ, both posteriors, sums without the held-out rows, and what these rows say."""
     by_member = weight.expand(network.n_members, -1)
     held_out = None
     if held_out_rows.shape[1]:

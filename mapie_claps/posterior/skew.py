@@ -107,7 +107,8 @@ def _ridge(plain: Moments, cross: Tensor, strength: float) -> Tensor:
     penalty = torch.zeros_like(cross)
     penalty[:, :-1] = strength * spread.mean(1, keepdim=True).clamp_min(1e-12)
     system = plain.gram + torch.diag_embed(penalty)
-    return torch.linalg.solve(system, cross)
+    solved: Tensor = torch.linalg.solve(system, cross)
+    return solved
 
 
 def _two_piece_nll(
