@@ -38,7 +38,7 @@ class CalibratedRegressor(Calibrated):
     sym : bool, default=True
         One rank for both ends, or one rank at α/2 for each; see
         :class:`~mapie_claps.ClapsScore`.
-    support : str, tuple, array-like or None, default=None
+    support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back.
@@ -78,7 +78,7 @@ class CalibratedRegressor(Calibrated):
         confidence_level: float | Sequence[float] = 0.9,
         *,
         sym: bool = True,
-        support: Any = None,
+        support: Any = "auto",
         calibration_fraction: float = 0.25,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:

@@ -40,12 +40,13 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         confidence_level: float | Sequence[float] = 0.9,
         *,
         sym: bool = True,
-        support: Any = None,
+        support: Any = "auto",
     ) -> None:
         self.estimator = estimator
         self.confidence_level = confidence_level
         self.sym = check_choice("sym", sym, (True, False), "Use True for one rank.")
-        self.support = check_support(support)
+        self.support = support
+        check_support(support)
         _checked_levels(confidence_level)
 
     @classmethod
@@ -57,7 +58,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         *,
         signed: bool = False,
         sym: bool = True,
-        support: Any = None,
+        support: Any = "auto",
     ) -> Self:
         """Calibrate from scores that were computed earlier or elsewhere.
 
@@ -74,7 +75,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             but no distribution.
         sym : bool, default=True
             Whether one rank serves both ends.
-        support : str, tuple, array-like or None, default=None
+        support : str, tuple, array-like or None, default="auto"
             Values that y can take.
 
         Returns
@@ -82,7 +83,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         object
             A calibrated object of this class.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        values = np.array(scores, dtype=np.float64)
         wrong = np.isnan(values) if signed else ~(values >= 0)
         if values.ndim != 1 or not len(values) or wrong.any():
             kind = "none of them NaN" if signed else "none of them negative or NaN"
@@ -236,7 +237,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
                 yield np.empty(0), np.empty((0, 2, len(ends.lower)))
                 continue
             points, lower, upper = bounds_of_rows(
-                self._fitted(), X_, ends, {}, n_rows, self.support
+                self._fitted(), X_, ends, {}, n_rows, self._support()
             )
             yield points, np.stack([lower, upper], axis=1)
             n_rows += len(points)
@@ -256,6 +257,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         Explanation
             Arrays by row.
         """
+        self._check_estimator()
         check_splits_variance(self._fitted())
         with recorded_parts() as record:
             points, bounds = self.predict_interval(X, allow_infinite_bounds)
@@ -277,12 +279,15 @@ class Calibrated(PredictiveDistribution, SaveMixin):
 
     @conformity_scores_.setter
     def conformity_scores_(self, scores: Array) -> None:
-        self._set_scores(np.asarray(scores, dtype=np.float64), signed=False)
+        self._set_scores(np.array(scores, dtype=np.float64), signed=False)
 
     @property
     def signed_scores_(self) -> Array:
         """Signed scores of the calibration rows."""
         return self._checked_signed().copy()
+
+    def _support(self) -> Support | None:
+        return check_support(self.support)
 
     def _fitted(self) -> Any:
         """The fitted estimator."""
@@ -334,7 +339,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
                 continue
             _, law = predict_law(estimator, X_, first_row=n_rows)
             y_ = column("y", target, len(law)).numpy()
-            found.append(score_rows(law, y_, self.support))
+            found.append(score_rows(law, y_, self._support()))
             n_rows += len(law)
         return np.concatenate(found)
 
@@ -400,7 +405,7 @@ def register_calibrated(cls: type[Calibrated], tag: str) -> None:
             "scores": scores,
             "signed": calibrated._signed,
             "sym": calibrated.sym,
-            "support": calibrated.support,
+            "support": calibrated._support(),
         }
 
     def from_fields(values: dict[str, Any], context: Context) -> Any:

@@ -74,7 +74,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
 
 
 def conformity_scores(
-    estimator: Any, X: Any, y: Any, *, signed: bool = False, support: Any = None
+    estimator: Any, X: Any, y: Any, *, signed: bool = False, support: Any = "auto"
 ) -> Array:
     """Compute the scores of all rows of a Dask collection.
 
@@ -88,7 +88,7 @@ def conformity_scores(
         Calibration targets, partitioned as X is; indexes of both are compared.
     signed : bool, default=False
         Whether scores keep their sign.
-    support : str, tuple, array-like or None, default=None
+    support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
 
     Returns
@@ -123,7 +123,7 @@ def conformalize(
     confidence_level: Any = 0.9,
     *,
     sym: bool = True,
-    support: Any = None,
+    support: Any = "auto",
 ) -> StreamingConformalRegressor:
     """Calibrate on a Dask collection, with the exact conformal quantile.
 
@@ -140,7 +140,7 @@ def conformalize(
     sym : bool, default=True
         One rank for both ends, or one for each; see
         :class:`~mapie_claps.ClapsScore`.
-    support : str, tuple, array-like or None, default=None
+    support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
 
     Returns

@@ -27,8 +27,6 @@ Array = NDArray[np.float64]
 class PredictiveDistribution:
     """For objects with the signed scores of calibration rows."""
 
-    support: Support | None
-
     def predict_quantiles(
         self, X: Any, levels: float | ArrayLike, tails: str = "infinite"
     ) -> Array:
@@ -57,13 +55,12 @@ class PredictiveDistribution:
         wanted = _checked_levels(levels)
         check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
         at = self._scores_at(wanted, tails)
-        lower = wanted < 0.5
+        lower, support = wanted < 0.5, self._support()
         found = [np.empty((0, len(wanted)))]
         for law in self._laws(X):
             low, high = law.interval(at, at)  # rounded outwards, as intervals are
-            if self.support is not None:
-                support, far = self.support.of(law), np.full_like(low, np.inf)
-                low, high = support.snap(low, far)[0], support.snap(-far, high)[1]
+            if support is not None:
+                low, high = support.of(law).snap(low, high)
             found.append(np.where(lower, low, high))
         return np.concatenate(found)
 
@@ -117,7 +114,8 @@ class PredictiveDistribution:
                 "Got neither above nor below, but expected a limit. Use for example "
                 "probability(X, above=10.0)."
             )
-        integer = self.support is not None and self.support.integer
+        support = self._support()
+        integer = support is not None and support.integer
         rows = list(X) if isinstance(X, Iterator) else X
 
         def up_to(limit: Any, half: float) -> Array:
@@ -157,13 +155,13 @@ class PredictiveDistribution:
             ``support`` they are the nearest values in it.
         """
         n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
-        random = check_random_state(random_state)
+        random, support = check_random_state(random_state), self._support()
         found = [np.empty((0, n_samples))]
         for law in self._laws(X):
             level = random.uniform(size=(len(law), n_samples))
             y = law.quantile(self._interpolated(level))
-            if self.support is not None:
-                y = self.support.of(law).nearest(y)
+            if support is not None:
+                y = support.of(law).nearest(y)
             found.append(y)
         return np.concatenate(found)
 
@@ -209,6 +207,10 @@ class PredictiveDistribution:
     @abstractmethod
     def _checked_signed(self) -> Array:
         """Signed scores of the calibration rows."""
+
+    @abstractmethod
+    def _support(self) -> Support | None:
+        """Values that y can take."""
 
     @abstractmethod
     def _laws(self, X: Any) -> Iterator[LocalLaw]:

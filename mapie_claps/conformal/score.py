@@ -45,14 +45,15 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         estimator for its standard deviation, and by MAPIE's
         ``ConditionalSplitConformalRegressor``. With None, MAPIE (1.5 or later) asks
         the estimator that it fits.
-    support : str, tuple, array-like or None, default=None
+    support : str, tuple, array-like or None, default="auto"
         Values that y can take: "integer", "non-negative", "count" (integers from 0),
         a range as a tuple (low, high), where None is no bound, a list of values, or
         "training", the range of the estimator's training targets, and the integers if
-        all of these were integers. End points move inwards to the nearest such value,
-        which loses no value that y can take, so coverage stays and widths shrink. An
-        interval that holds none of them becomes the one nearest to its centre. A
-        calibration target outside has the score +∞: the rank pays for it.
+        all of these were integers. End points move to the nearest such value, which
+        loses no value that y can take: coverage stays or rises. A calibration target
+        outside has the score +∞: the rank pays for it. "auto" takes the integers where
+        the training targets of a ``ClapsRegressor`` were a few grades, at most 16
+        integers; None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both
@@ -89,7 +90,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self,
         estimator: Any = None,
         *,
-        support: str | ArrayLike | None = None,
+        support: str | ArrayLike | None = "auto",
         sym: bool = True,
     ) -> None:
         check_choice("sym", sym, (True, False), "Use True for one rank.")

@@ -29,7 +29,7 @@ class StreamingConformalRegressor(Calibrated):
     sym : bool, default=True
         One rank for both ends, or one rank at α/2 for each; see
         :class:`~mapie_claps.ClapsScore`.
-    support : str, tuple, array-like or None, default=None
+    support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
 
     Attributes

@@ -1,6 +1,6 @@
 """interval → interval on the values that y can take."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ __all__ = ["Support", "check_support", "score_rows"]
 
 Array = NDArray[np.float64]
 
-# End points are computed with rounding; a value of y that lies on one must stay inside.
-TOLERANCE = 1e-9
-NAMES = ("integer", "non-negative", "count", "training")
+TOLERANCE = 1e-9  # by which a target may differ from the value it stands for
+NAMES = ("auto", "integer", "non-negative", "count", "training")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +29,22 @@ class Support:
     high: float = np.inf
     integer: bool = False
     values: Array | None = None
-    from_training: bool = False
+    learned: str | None = None  # "auto" or "training": what the law says
 
     def of(self, law: LocalLaw) -> "Support":
-        """With the bounds that the law learned from training targets, if asked for."""
-        if not self.from_training:
+        """With what the law learned from training targets, if asked for."""
+        if self.learned is None:
             return self
-        if law.targets is None:
+        targets = law.targets
+        if self.learned == "auto":
+            return Support(integer=targets is not None and targets.grades)
+        if targets is None:
             raise ValueError(
                 "Got support='training', but the estimator does not say which targets "
                 "it was trained on. Use ClapsRegressor, or give the bounds, for "
                 "example support=(0, 100)."
             )
-        return replace(self, **law.targets._asdict())
+        return Support(targets.low, targets.high, targets.integer)
 
     def contains(self, y: Array) -> NDArray[np.bool_]:
         """Which targets are possible."""
@@ -61,27 +63,12 @@ class Support:
         return np.round(inside) if self.integer else inside
 
     def snap(self, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Smallest interval between possible values that loses none of them.
+        """Ends at the nearest possible values.
 
-        One that holds none becomes the value nearest to its centre.
+        No possible value between the ends is lost: what lies between an end and the
+        value nearest to it is none.
         """
-        slack = TOLERANCE * np.maximum(np.abs(lower), np.abs(upper))
-        slack[~np.isfinite(slack)] = 0.0
-        low = np.clip(lower, self.low, self.high)
-        up = np.clip(upper, self.low, self.high)
-        if self.integer:
-            low, up = np.ceil(low - slack), np.floor(up + slack)
-        elif self.values is not None:
-            last = len(self.values) - 1
-            low = self.values[np.searchsorted(self.values, low - slack).clip(0, last)]
-            above = np.searchsorted(self.values, up + slack, side="right")
-            up = self.values[(above - 1).clip(0, last)]
-        else:
-            return low, up
-        empty = low > up
-        with np.errstate(invalid="ignore"):  # an infinite interval is never empty
-            nearest = self.nearest((lower + upper) / 2)
-        return np.where(empty, nearest, low), np.where(empty, nearest, up)
+        return self.nearest(lower), self.nearest(upper)
 
 
 def score_rows(law: LocalLaw, y: Array, support: Support | None) -> Array:
@@ -97,10 +84,10 @@ def check_support(support: Any) -> Support | None:
     if support is None or isinstance(support, Support):
         return support
     if isinstance(support, str) and support in NAMES:
-        whole, positive = support in ("integer", "count"), support != "integer"
-        if support == "training":
-            return Support(from_training=True)
-        return Support(low=0.0 if positive else -np.inf, integer=whole)
+        if support in ("auto", "training"):
+            return Support(learned=support)
+        low = -np.inf if support == "integer" else 0.0
+        return Support(low, integer=support in ("integer", "count"))
     hint = (
         "Use 'count', a range as a tuple, for example (0, 100), or list the values, "
         "for example np.arange(11)."

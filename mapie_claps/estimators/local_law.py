@@ -19,6 +19,7 @@ __all__ = ["ROUND_OUT", "LocalLaw", "TargetRange"]
 
 Array = NDArray[np.float64]
 
+MAX_GRADES = 16  # distinct integers among training targets that count as grades
 # A score takes two roundings and its inverse two more, so that μ + q·√v may fall short
 # of a y whose score is q. Where y is discrete many rows have that score, and coverage
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
@@ -26,16 +27,19 @@ ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
 
 
 class TargetRange(NamedTuple):
-    """Smallest and largest training target, and whether all were integers."""
+    """What training targets were: their ends, integers or not, a few grades or not."""
 
     low: float
     high: float
     integer: bool
+    grades: bool
 
     @classmethod
-    def of(cls, y: Array) -> "TargetRange":
+    def of(cls, y: Array, learn_grades: bool) -> "TargetRange":
         """Range of some targets."""
-        return cls(float(y.min()), float(y.max()), bool((y == np.round(y)).all()))
+        integer = bool((y == np.round(y)).all())
+        few = learn_grades and integer and len(np.unique(y)) <= MAX_GRADES
+        return cls(float(y.min()), float(y.max()), integer, few)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,7 @@ class LocalLaw:
     target_map : TargetMap, optional
         T; the identity by default.
     targets : TargetRange, optional
-        What training targets were, for ``support="training"``.
+        What training targets were, for the ``support`` of scores.
 
     Examples
     --------

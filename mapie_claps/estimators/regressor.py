@@ -163,7 +163,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         networks, h², Σ and v live. "auto" takes the identity, a monotone spline
         towards a normal law or Yeo and Johnson's power, whichever has the best
         interval score on held-out training rows; the identity unless the gain is clear
-        or if there are fewer than 150 rows. None or "identity", "spline",
+        or if there are fewer than 250 rows. None or "identity", "spline",
         "yeo-johnson", "log" (y > 0) and "sqrt" (y ≥ 0) are taken as said, as is a
         scikit-learn transformer with ``inverse_transform`` that increases strictly
         also beyond the training targets. A calibration target outside the domain of T
@@ -175,7 +175,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     residual_shape : bool, default=True
         Whether scores take the shape of the residuals of held-out rows, so that both
         ends of an interval leave equal shares outside. Symmetric where nothing is held
-        out; shrunk towards symmetry where little is.
+        out; shrunk towards symmetry where little is. Also whether intervals end at
+        integers where all training targets are, with at most 16 distinct values (see
+        ``support`` of :class:`~mapie_claps.ClapsScore`).
     device : str, default="auto"
         Where to train: "auto" takes CUDA if torch finds it (not tested by the
         project, which has none). Everything after training runs on the CPU.
@@ -454,7 +456,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
         generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
         target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed)
-        self.residual_law_ = ResidualLaw(target_map, targets=TargetRange.of(y_))
+        targets = TargetRange.of(y_, learn_grades=self.residual_shape)
+        self.residual_law_ = ResidualLaw(target_map, targets=targets)
         if not isinstance(target_map, Identity):
             self.scaler_y_ = fit_scalers(X_, target_map.forward(y_), weight, names)[1]
         ys = self._scaled_target(y_)

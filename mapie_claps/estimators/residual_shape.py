@@ -20,7 +20,7 @@ __all__ = ["ResidualShape", "fit_residual_shape"]
 Array = NDArray[np.float64]
 TAILS = np.array([0.25, 0.1, 0.05, 0.025])  # probabilities at which tails are compared
 N_NODES = 32
-MIN_RESIDUALS = 50
+MIN_RESIDUALS = 100
 # Variances of the estimate that count against it: an asymmetry of two standard errors
 # keeps two thirds of its size, one of half a standard error a ninth.
 PRIOR_VARIANCES = 2.0
