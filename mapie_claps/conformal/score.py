@@ -101,6 +101,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self.support = check_support(support)
         self._made_shaped = False
 
+    def __repr__(self) -> str:
+        """As it was made."""
+        parts = [] if self.estimator is None else [repr(self.estimator)]
+        if self.support is not None:
+            parts.append(f"support={self.support!r}")
+        return f"ClapsScore({', '.join(parts)})"
+
     def get_signed_conformity_scores(
         self,
         y: ArrayLike,

@@ -193,7 +193,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     random_state : int, RandomState or None, default=None
         Seed of initial weights, hold-outs and batches.
     verbose : int, default=0
-        1 prints the losses at each evaluation.
+        1 shows a progress bar where tqdm is installed, else the losses at each
+        evaluation; 2 prints the losses.
     categorical_features : "from_dtype" or array-like, default="from_dtype"
         Columns of text, truth values and categorical type are always categories. More
         columns, such as numbers that are codes, can be named: by their names,
