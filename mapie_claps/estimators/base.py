@@ -1,6 +1,7 @@
 """φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -318,12 +319,7 @@ def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
     n_members, size = estimator.network_.trained_weights().shape
     for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
         _check_posterior(posterior, (n_members, size))
-    weight = estimator.model_.member_weight
-    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
-        raise FileFormatError(
-            f"Got a member_weight of shape {tuple(weight.shape)} and type "
-            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
-        )
+    _check_model(estimator.model_, n_members)
     fingerprint = estimator.network_.fingerprint()
     if estimator.sums_.network == UNKNOWN_NETWORK:
         estimator.sums_ = replace(estimator.sums_, network=fingerprint)
@@ -338,6 +334,27 @@ def refuse_parts(context: Context, kind: str) -> None:
                 f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
                 f"file holds a {kind}, which is stored whole. Leave it out."
             )
+
+
+def _check_model(model: LastLayerModel, n_members: int) -> None:
+    """Raise for numbers that no fit leaves behind."""
+    weight = model.member_weight
+    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
+        raise FileFormatError(
+            f"Got a member_weight of shape {tuple(weight.shape)} and type "
+            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
+        )
+    if not bool((weight >= 0).all()) or not abs(float(weight.sum()) - 1) < 1e-6:
+        raise FileFormatError(
+            f"Got a member_weight of {weight.tolist()}, but expected shares of one."
+        )
+    for name in ("residual_variance", "unit"):
+        if not 0 < (value := getattr(model, name)) < math.inf:
+            raise FileFormatError(
+                f"Got {name}={value!r}, but expected a positive finite number."
+            )
+    if not math.isfinite(model.centre):
+        raise FileFormatError(f"Got centre={model.centre!r}, but expected a number.")
 
 
 def _check_posterior(posterior: LastLayerPosterior, vector: tuple[int, int]) -> None:

@@ -721,6 +721,10 @@ def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:
                 f"has {n_inputs} inputs."
             )
     if not hasattr(estimator, "table_"):  # version 1 took numbers only
+        if n_columns != n_inputs:
+            raise FileFormatError(
+                f"Got {n_columns} columns, but a network of {n_inputs} inputs."
+            )
         names = getattr(estimator, "feature_names_in_", range(n_columns))
         labels = [f"x{name}" if isinstance(name, int) else name for name in names]
         scaler = estimator.scaler_X_
