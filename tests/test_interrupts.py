@@ -27,7 +27,7 @@ def outcomes(start, action, function):
         def trace(frame, event, argument):
             return count if frame.f_code is code else None
 
-        def count(frame, event, argument):
+        def count(frame, event, argument, line=line):
             nonlocal seen
             seen += event in ("line", "return")
             if seen == line:
