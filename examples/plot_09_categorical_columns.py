@@ -20,10 +20,10 @@ from mapie.regression import SplitConformalRegressor
 
 from mapie_claps import ClapsRegressor, ClapsScore, explain
 from mapie_claps.diagnostics import diagnose, summarise
-from mapie_claps.plots import CoverageDisplay
+from mapie_claps.plots import CoverageDisplay, IntervalDisplay
 
 rng = np.random.default_rng(0)
-n = 2400
+n = 1800
 table = pd.DataFrame(
     {
         "id": [f"flat-{i}" for i in range(n)],
@@ -40,7 +40,7 @@ by_zip = pd.Series(rng.normal(0, 8, 60), index=[f"5{i:04d}" for i in range(60)])
 rent = 5 * level * np.sqrt(table["area"]) + table["zip"].map(by_zip)
 rent += 5 * table["lift"] + noise * rng.normal(size=n)
 table["area"] = table["area"].mask(rng.random(n) < 0.1)
-parts = np.split(np.arange(n), [1000, 1600])
+parts = np.split(np.arange(n), [700, 1200])
 (train, y_train), (cal, y_cal), (test, y_test) = (
     (table.iloc[rows], rent.iloc[rows]) for rows in parts
 )
@@ -52,7 +52,7 @@ table.head(3)
 # Nothing is done by hand. A warning tells that the ID is left out.
 
 mapie = SplitConformalRegressor(
-    ClapsRegressor(n_members=4, max_steps=500, tol=None, random_state=0),
+    ClapsRegressor(n_members=3, max_steps=400, tol=None, random_state=0),
     confidence_level=0.9,
     conformity_score=ClapsScore(),
     prefit=False,
@@ -63,6 +63,7 @@ with warnings.catch_warnings(record=True) as caught:
 print(*(w.message for w in caught), sep="\n")
 mapie.conformalize(cal, y_cal)
 print(diagnose(mapie, test.head(3)).round(2).T)
+IntervalDisplay.from_estimator(mapie, test, y=y_test)
 
 # %%
 # Coverage and the two parts of the width, by district and by gap

@@ -110,4 +110,10 @@ class WidestRowsDisplay(Display):
         ax.set_yticks(place, self.labels)
         ax.invert_yaxis()
         ax.set_xlabel(f"width of the {percent(self.confidence_level)} interval")
-        ax.legend(frameon=False, fontsize=9)
+        ax.legend(
+            frameon=False,
+            fontsize=9,
+            ncols=2,
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+        )
