@@ -380,13 +380,12 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         Xs, ys, ws, held_out, generator = self._fit_network(X, y, sample_weight)
         rows = Xs, ys, ws, held_out
         recipe = self._recipe()
-        self.model_, sums = fit_last_layers(
+        self.model_, self.sums_, apart = fit_last_layers(
             self.network_, *rows, self.hessian_structure, recipe
         )
-        self.sums_ = sums.with_held_out()
         if self.kernel:
             self.kernel_ = fit_mixture(
-                self.network_, self.model_, sums, recipe, *rows, generator
+                self.network_, self.model_, apart, recipe, *rows, generator
             )
 
     def _fit_network(

@@ -52,8 +52,11 @@ def fit_last_layers(
     held_out_rows: Tensor,  # (K, n_held_out)
     structure: str,
     recipe: LastLayerRecipe,
-) -> tuple[LastLayerModel, LastLayerSums]:
-    """λ, the posteriors of both likelihoods, and sums with the held-out rows apart."""
+) -> tuple[LastLayerModel, LastLayerSums, LastLayerSums]:
+    """λ, the posteriors of both likelihoods, and the sums over the training rows.
+
+    The sums come twice: over all rows, and with the held-out rows apart.
+    """
     by_member = weight.expand(network.n_members, -1)
     held_out = None
     if held_out_rows.shape[1]:
@@ -76,7 +79,7 @@ def fit_last_layers(
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
     weighted, plain = (replace(m, n_rows=n_rows) for m in moments)
-    sums = LastLayerSums(
+    apart = LastLayerSums(
         weighted,
         plain,
         targets=Spread.of(y, weight),
@@ -85,13 +88,14 @@ def fit_last_layers(
         held_out=held_out,
     )
     trained, views = network.trained_weights(), network.members_by_view()
-    model = make_model(sums, trained, recipe, views, Units())
+    model = make_model(apart, trained, recipe, views, Units())
+    sums = apart.with_held_out()
     if network.n_members == 1:
-        return model, sums
+        return model, sums, apart
     residuals, start = Spread(), 0
     for rows in batches:
         part = slice(start, start + rows.h2.shape[1])
         residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
     sums = replace(sums, residuals=residuals)
-    return with_residuals(model, sums.with_held_out(), recipe), sums
+    return with_residuals(model, sums, recipe), sums, apart
