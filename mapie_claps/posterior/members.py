@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
+from .gaussian import make_posterior
 from .scales import (
     LastLayerModel,
     LastLayerRecipe,
@@ -16,6 +17,7 @@ from .scales import (
     residuals_of_mean,
     with_residuals,
 )
+from .skew import HeldOutLaw, held_out_law
 from .sums import (
     FeatureRows,
     HeldOutRows,
@@ -52,11 +54,9 @@ def fit_last_layers(
     held_out_rows: Tensor,  # (K, n_held_out)
     structure: str,
     recipe: LastLayerRecipe,
-) -> tuple[LastLayerModel, LastLayerSums, LastLayerSums]:
-    """λ, the posteriors of both likelihoods, and the sums over the training rows.
-
-    The sums come twice: over all rows, and with the held-out rows apart.
-    """
+    two_sided: bool = False,
+) -> tuple[LastLayerModel, LastLayerSums, HeldOutLaw | None]:
+    """λ, both posteriors, sums without the held-out rows, and what these rows say."""
     by_member = weight.expand(network.n_members, -1)
     held_out = None
     if held_out_rows.shape[1]:
@@ -79,7 +79,7 @@ def fit_last_layers(
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
     weighted, plain = (replace(m, n_rows=n_rows) for m in moments)
-    apart = LastLayerSums(
+    sums = LastLayerSums(
         weighted,
         plain,
         targets=Spread.of(y, weight),
@@ -88,14 +88,25 @@ def fit_last_layers(
         held_out=held_out,
     )
     trained, views = network.trained_weights(), network.members_by_view()
-    model = make_model(apart, trained, recipe, views, Units())
-    sums = apart.with_held_out()
+    model = make_model(sums, trained, recipe, views, Units())
+    law = None
+    if held_out is not None:
+        without = make_posterior(
+            sums.moments,
+            trained,
+            recipe.last_layer,
+            model.posterior.prior_precision,
+            recipe.with_bias,
+        )
+        law = held_out_law(
+            without, plain, batches, held_out.rows, model.member_weight, two_sided
+        )
     if network.n_members == 1:
-        return model, sums, apart
+        return model, sums, law
     residuals, start = Spread(), 0
     for rows in batches:
         part = slice(start, start + rows.h2.shape[1])
         residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
     sums = replace(sums, residuals=residuals)
-    return with_residuals(model, sums, recipe), sums, apart
+    return with_residuals(model, sums.with_held_out(), recipe), sums, law
