@@ -6,6 +6,7 @@ take any table, and each band is computed once.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -63,10 +64,14 @@ class _CurrentBand:
         """Function from numbers of rows to a part of the band."""
         return lambda rows: getattr(self.current, name)[rows[:, 0].astype(int)]
 
+    def predict(self, mapie: Any, **options: Any) -> Predict:
+        """Function from X to the bounds of a calibrated estimator of MAPIE."""
 
-def _bounds(interval: Any) -> Bounds:
-    """Bounds from MAPIE's array (n, 2, 1)."""
-    return interval[:, 0, 0], interval[:, 1, 0]
+        def bounds(X: Table) -> Bounds:
+            interval = mapie.predict_interval(self.rows(X), **options)[1]
+            return interval[:, 0, 0], interval[:, 1, 0]
+
+        return bounds
 
 
 def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
@@ -74,47 +79,36 @@ def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict
     from mapie.regression import ConformalizedQuantileRegressor
 
     current = _CurrentBand(band)
-    rows = current.rows(X_cal)
     # MAPIE wants a third model for the point prediction, which is not scored.
     models = [Fitted(current.part(name)) for name in ("lower", "upper", "middle")]
     mapie = ConformalizedQuantileRegressor(models, 1 - alpha, prefit=True)
-    mapie.conformalize(rows, y_cal)
-
-    return lambda X: _bounds(
-        mapie.predict_interval(current.rows(X), symmetric_correction=True)[1]
-    )
+    mapie.conformalize(current.rows(X_cal), y_cal)
+    return current.predict(mapie, symmetric_correction=True)
 
 
 def _mapie_split(
-    make_score: Callable[[Fitted, Fitted], Any],
-) -> Callable[[BandOf, Table, Array, float], Predict]:
-    """MAPIE's split method; the score is made of the model and of its scale."""
-
-    def calibrate(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
-        from mapie.regression import SplitConformalRegressor
-
-        current = _CurrentBand(band)
-        rows = current.rows(X_cal)
-        centre, unit = current.part("middle"), current.part("unit")
-        model = Fitted(centre, unit)
-        score = make_score(model, Fitted(unit))
-        mapie = SplitConformalRegressor(model, 1 - alpha, score, prefit=True)
-        mapie.conformalize(rows, y_cal)
-        return lambda X: _bounds(mapie.predict_interval(current.rows(X))[1])
-
-    return calibrate
-
-
-def _residual_normalised(model: Fitted, scale: Fitted) -> Any:
+    score: str, band: BandOf, X_cal: Table, y_cal: Array, alpha: float
+) -> Predict:
+    """MAPIE's split method; "std" is our score on the model's standard deviation."""
     from mapie.conformity_scores import ResidualNormalisedScore
+    from mapie.regression import SplitConformalRegressor
 
-    return ResidualNormalisedScore(residual_estimator=scale, prefit=True)
+    current = _CurrentBand(band)
+    model = Fitted(current.part("middle"), current.part("unit"))
+    scale = Fitted(current.part("unit"))
+    scores = {
+        "absolute": "absolute",
+        "normalised": ResidualNormalisedScore(residual_estimator=scale, prefit=True),
+        "std": ClapsScore(model),
+    }
+    mapie = SplitConformalRegressor(model, 1 - alpha, scores[score], prefit=True)
+    mapie.conformalize(current.rows(X_cal), y_cal)
+    return current.predict(mapie)
 
 
-mapie_absolute = _mapie_split(lambda model, scale: "absolute")
-mapie_residual_normalised = _mapie_split(_residual_normalised)
-#: Our score on a model's standard deviation.
-mapie_std = _mapie_split(lambda model, scale: ClapsScore(model))
+mapie_absolute = partial(_mapie_split, "absolute")
+mapie_residual_normalised = partial(_mapie_split, "normalised")
+mapie_std = partial(_mapie_split, "std")
 
 
 def crepes_normalised(
