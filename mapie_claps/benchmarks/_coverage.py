@@ -22,17 +22,11 @@ Counts = NDArray[np.int64]
 N_TRAIN = 60
 N_COLUMNS = 2
 CHUNK = 2_000  # replications whose rows are predicted together
-TINY: dict[str, Any] = {
-    "hidden_layer_sizes": (8,),
-    "representation_size": 4,
-    "n_members": 1,
-    "views": ("raw",),
-    "max_steps": 15,
-    "tol": None,
-    "prior_precision": 1.0,
-    "last_layer": "trained",
-    "device": "cpu",
-}
+TINY: dict[str, Any] = (
+    {"hidden_layer_sizes": (8,), "representation_size": 4, "n_members": 1}
+    | {"views": ("raw",), "max_steps": 15, "tol": None, "device": "cpu"}
+    | {"prior_precision": 1.0, "last_layer": "trained"}
+)
 
 
 class Draw(NamedTuple):
@@ -108,16 +102,6 @@ def fit_network(case: Case, rng: Generator) -> ClapsRegressor:
     return ClapsRegressor(**TINY, random_state=seed).fit(*case.draw(rng, N_TRAIN))
 
 
-class _Recorded:
-    """Stands where MAPIE keeps the fitted model; its predictions were made before."""
-
-    def __init__(self, mu: Array, std: Array) -> None:
-        self.out = mu, std
-
-    def predict(self, X: Array, return_std: bool = False) -> tuple[Array, Array]:
-        return self.out
-
-
 def predictions(
     case: Case, model: ClapsRegressor, X: Array, rng: Generator
 ) -> tuple[Array, Array]:
@@ -158,12 +142,11 @@ def bounds_of_last_row(
     score = ClapsScore(support=case.support)
     cal = slice(0, n_cal)
     signed = score.get_signed_conformity_scores(y[cal], mu[cal], y_std=std[cal])
-    _, lower, upper = score.get_bounds(
-        np.empty((1, N_COLUMNS)),
-        1 - np.asarray(levels),
-        SimpleNamespace(single_estimator_=_Recorded(mu[-1:], std[-1:])),
-        np.abs(signed),
-    )
+    # Stands where MAPIE keeps the fitted model; its predictions were made before.
+    model = SimpleNamespace(predict=lambda X, return_std: (mu[-1:], std[-1:]))
+    ensemble, alpha = SimpleNamespace(single_estimator_=model), 1 - np.asarray(levels)
+    row = np.empty((1, N_COLUMNS))
+    _, lower, upper = score.get_bounds(row, alpha, ensemble, np.abs(signed))
     return lower[0], upper[0]
 
 
