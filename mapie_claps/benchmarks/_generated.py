@@ -8,7 +8,6 @@ propulsion, hired bicycles, wine, a wing); docs/recipe.md says what that means.
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..studies.data import Array, Dataset
 
@@ -210,7 +209,7 @@ def _random_tree(law: Generator, share: Array, depth: int) -> Tree:
     return column, threshold, left, _random_tree(law, share, depth - 1)
 
 
-def _value(tree: Tree, X: Array) -> NDArray[np.float64]:
+def _value(tree: Tree, X: Array) -> Array:
     """Value of the tree at each row."""
     if isinstance(tree, float):
         return np.full(len(X), tree)

@@ -1,7 +1,7 @@
 """From a fitted model and calibration rows to intervals, made by MAPIE and crepes.
 
 Each function takes a band function, calibration rows and α, and returns a function
-from X to bounds. MAPIE sees the numbers of the rows in place of X, so that methods may
+from X to bounds. MAPIE sees the columns of the band in place of X, so that methods may
 take any table, and each band is computed once.
 """
 
@@ -31,7 +31,7 @@ class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     array([2.])
     """
 
-    n_features_in_ = 1
+    fitted_ = True  # MAPIE looks for an attribute of this kind
 
     def __init__(self, mean: RowsTo, std: RowsTo | None = None) -> None:
         self.mean = mean
@@ -49,41 +49,35 @@ class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return True
 
 
-class _CurrentBand:
-    """Band of the rows that MAPIE is asked about."""
+def _columns(band: Band) -> Array:  # (n, 3)
+    """A band in place of X."""
+    return np.stack(band, axis=1)
 
-    def __init__(self, band: BandOf) -> None:
-        self.band = band
 
-    def rows(self, X: Table) -> Array:
-        """Compute the band of X, and return the numbers of its rows."""
-        self.current = self.band(X)
-        return np.arange(len(X), dtype=np.float64)[:, None]
+def _part(name: str) -> RowsTo:
+    """Function from the columns of a band to a part of it."""
+    return lambda columns: getattr(Band(*columns.T), name)
 
-    def part(self, name: str) -> RowsTo:
-        """Function from numbers of rows to a part of the band."""
-        return lambda rows: getattr(self.current, name)[rows[:, 0].astype(int)]
 
-    def predict(self, mapie: Any, **options: Any) -> Predict:
-        """Function from X to the bounds of a calibrated estimator of MAPIE."""
+def _predict(mapie: Any, band: BandOf, **options: Any) -> Predict:
+    """Function from X to the bounds of a calibrated estimator of MAPIE."""
 
-        def bounds(X: Table) -> Bounds:
-            interval = mapie.predict_interval(self.rows(X), **options)[1]
-            return interval[:, 0, 0], interval[:, 1, 0]
+    def bounds(X: Table) -> Bounds:
+        interval = mapie.predict_interval(_columns(band(X)), **options)[1]
+        return interval[:, 0, 0], interval[:, 1, 0]
 
-        return bounds
+    return bounds
 
 
 def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
     """MAPIE's CQR, with the symmetric correction, on fitted quantiles."""
     from mapie.regression import ConformalizedQuantileRegressor
 
-    current = _CurrentBand(band)
     # MAPIE wants a third model for the point prediction, which is not scored.
-    models = [Fitted(current.part(name)) for name in ("lower", "upper", "middle")]
+    models = [Fitted(_part(name)) for name in ("lower", "upper", "middle")]
     mapie = ConformalizedQuantileRegressor(models, 1 - alpha, prefit=True)
-    mapie.conformalize(current.rows(X_cal), y_cal)
-    return current.predict(mapie, symmetric_correction=True)
+    mapie.conformalize(_columns(band(X_cal)), y_cal)
+    return _predict(mapie, band, symmetric_correction=True)
 
 
 def _mapie_split(
@@ -93,17 +87,15 @@ def _mapie_split(
     from mapie.conformity_scores import ResidualNormalisedScore
     from mapie.regression import SplitConformalRegressor
 
-    current = _CurrentBand(band)
-    model = Fitted(current.part("middle"), current.part("unit"))
-    scale = Fitted(current.part("unit"))
+    model, scale = Fitted(_part("middle"), _part("unit")), Fitted(_part("unit"))
     scores = {
         "absolute": "absolute",
         "normalised": ResidualNormalisedScore(residual_estimator=scale, prefit=True),
         "std": ClapsScore(model),
     }
     mapie = SplitConformalRegressor(model, 1 - alpha, scores[score], prefit=True)
-    mapie.conformalize(current.rows(X_cal), y_cal)
-    return current.predict(mapie)
+    mapie.conformalize(_columns(band(X_cal)), y_cal)
+    return _predict(mapie, band)
 
 
 mapie_absolute = partial(_mapie_split, "absolute")

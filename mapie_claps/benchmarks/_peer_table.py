@@ -221,9 +221,7 @@ def claps_method(name: str = "claps", label: str = "CLAPS", **params: Any) -> Me
 SPLIT = Method(
     "split-histgb",
     "Split HistGB (MAPIE)",
-    _fit_histgb,
-    _histgb_band,
-    "mapie_absolute",
+    *(_fit_histgb, _histgb_band, "mapie_absolute"),
     _histgb_grid(
         (0.1, 31, 20, (50, 100, 200)),
         (0.1, 8, 5, (100, 200, 400)),
@@ -237,9 +235,7 @@ METHODS = (
     Method(
         "cqr-histgb",
         "CQR HistGB (MAPIE)",
-        _fit_quantiles,
-        _quantile_band,
-        "mapie_cqr",
+        *(_fit_quantiles, _quantile_band, "mapie_cqr"),
         _histgb_grid((0.1, 31, 20, (50, 100, 200)), (0.1, 6, 10, (50, 100, 200, 400))),
         free=("max_iter",),
         text=True,
@@ -248,9 +244,7 @@ METHODS = (
     Method(
         "normalised-histgb",
         "Residual-normalised HistGB (MAPIE)",
-        _fit_normalised,
-        _normalised_band,
-        "mapie_residual_normalised",
+        *(_fit_normalised, _normalised_band, "mapie_residual_normalised"),
         _grid(residual_iter=(0, 10, 30, 100)),
         free=("residual_iter",),
         after=SPLIT,
@@ -259,9 +253,7 @@ METHODS = (
     Method(
         "cqr-forest",
         "Quantile forest + CQR",
-        _fit_forest,
-        _forest_band,
-        "mapie_cqr",
+        *(_fit_forest, _forest_band, "mapie_cqr"),
         _grid(max_features=(1.0, 1 / 3), tail=(0.5, 1.0)),
         free=("tail",),
         requires="quantile_forest",
@@ -269,9 +261,7 @@ METHODS = (
     Method(
         "crepes",
         "RF + difficulty (crepes)",
-        _fit_crepes,
-        _crepes_band,
-        "crepes_normalised",
+        *(_fit_crepes, _crepes_band, "crepes_normalised"),
         _grid(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees")),
         free=("difficulty",),
         requires="crepes",
@@ -279,9 +269,7 @@ METHODS = (
     Method(
         "ngboost",
         "NGBoost + std score",
-        _fit_ngboost,
-        _ngboost_band,
-        "mapie_std",
+        *(_fit_ngboost, _ngboost_band, "mapie_std"),
         _grid(max_depth=(3, 5), n_estimators=(40, 80, 160)),
         free=("n_estimators",),
         slow=True,
@@ -290,9 +278,7 @@ METHODS = (
     Method(
         "gp",
         "GP (ARD) + std score",
-        _fit_gp,
-        _std_band,
-        "mapie_std",
+        *(_fit_gp, _std_band, "mapie_std"),
         _grid(kernel=("RBF", "Matern 5/2")),
         slow=True,
     ),

@@ -19,7 +19,6 @@ Examples
 import argparse
 import sys
 import zlib
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,8 +45,7 @@ N_FOLDS = 5
 FAMILY_ERROR = 0.01
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """One line of the table: what was counted."""
 
     part: str  # "fixed", "split" or "cv+"
@@ -142,8 +140,9 @@ def count(part: str, case: Case, n: int, seed: int) -> list[Row]:
 
 def _rows(part: str, case: Case, n: int, tested: int, covered: Any) -> list[Row]:
     """Counts (n_cal, level) as rows."""
+    of = part, case.name
     return [
-        asdict(Count(part, case.name, n_cal, level, n, tested, k, round(k / tested, 6)))
+        Count(*of, n_cal, level, n, tested, k, round(k / tested, 6))._asdict()
         for n_cal, by_level in zip(PARTS[part][1], covered.tolist(), strict=True)
         for level, k in zip(LEVELS, by_level, strict=True)
     ]
@@ -186,18 +185,15 @@ def _verdict(count: Count, error: float) -> Verdict:
 
 def csv_of(counts: list[tuple[Count, Verdict]]) -> str:
     """Counts with their limits."""
-    names = [f.name for f in fields(Count)]
-    lines = [
-        [*asdict(c).values(), *(round(x, 6) for x in v[:3]), v.holds] for c, v in counts
-    ]
-    return csv_table([*names, "promised", "low", "high", "holds"], lines)
+    lines = [[*c, *(round(x, 6) for x in v[:3]), v.holds] for c, v in counts]
+    return csv_table([*Count._fields, "promised", "low", "high", "holds"], lines)
 
 
 def markdown_of(counts: list[tuple[Count, Verdict]]) -> str:
     """The table, and how many counts are outside their limits."""
     lines = [
         [
-            *map(str, (c.part, c.case, c.n_cal, c.level, c.replications)),
+            *map(str, c[:5]),
             f"{c.covered / c.tested:.4f}",
             ("" if v.two_sided else "≥ ") + f"{v.promised:.4f}",
             f"{v.low:.4f} to {v.high:.4f}",
@@ -206,8 +202,8 @@ def markdown_of(counts: list[tuple[Count, Verdict]]) -> str:
         ]
         for c, v in counts
     ]
-    names = [f.name for f in fields(Count)][:5]
-    header = [*names, "covered", "law", "limits", "mean over all test rows", "holds"]
+    header = [*Count._fields[:5], "covered", "law", "limits"]
+    header += ["mean over all test rows", "holds"]
     failed = sum(not v.holds for _, v in counts)
     title = f"{len(counts)} counts, {failed} outside their limits.\n\n"
     return title + markdown_table(header, lines, align="llrrrrrlrl")

@@ -49,7 +49,7 @@ def test_a_score_that_does_not_cover_is_found():
     exact = coverage.exact_coverage(20, 0.9)
     count = coverage.Count("fixed", "gaussian", 20, 0.9, 10_000, 10_000, 0, 0.0)
     for covered, holds in ((round(10_000 * exact), True), (8_571, False)):
-        line = coverage.Count(**{**vars(count), "covered": covered})
+        line = count._replace(covered=covered)
         ((_, verdict),) = coverage.judged([line])
         assert verdict.holds is holds
 
