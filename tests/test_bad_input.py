@@ -57,7 +57,7 @@ def with_gap(value):
         (with_gap(pd.NA), "Got y with <NA> in row 3"),
         (with_gap(pd.NaT), "Got y with NaT in row 3"),
         (pd.Series(with_gap(pd.NA)), "Got y with <NA> in row 3"),
-        (pd.Series(Y).convert_dtypes().where(Y != Y[3]), "Input y contains NaN"),
+        (pd.Series(Y).convert_dtypes().where(Y[3] != Y), "Input y contains NaN"),
         ([None] * 40, "Got y with None in row 0"),
         (Y + 1j, "Got y of type complex128, but expected real numbers. Convert"),
         (np.arange(40).astype("datetime64[D]"), r"Got y of type datetime64\[D\]"),
