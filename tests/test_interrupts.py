@@ -16,7 +16,7 @@ X, y = heteroscedastic(80)
 
 
 def interrupted(action, function, line):
-    """Run, with an interrupt at the n-th line that a function runs; False if it came."""
+    """Run with an interrupt at the n-th line of a function; False if it came."""
     seen = 0
 
     def trace(frame, event, argument):

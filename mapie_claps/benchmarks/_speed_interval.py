@@ -34,7 +34,8 @@ def in_mapie(model: Any, score: Any, X: Array, y: Array) -> SplitConformalRegres
 
 def calibrated(n_cal: int, **params: Any) -> SplitConformalRegressor:
     """A briefly trained regressor of the default size, in MAPIE."""
-    model = ClapsRegressor(max_steps=30, tol=None, random_state=0, **params)
+    settings = {"max_steps": 30, "tol": None, "kernel": False, "random_state": 0}
+    model = ClapsRegressor(**(settings | params))
     return in_mapie(model.fit(*make_rows(2000, 0)), ClapsScore(), *make_rows(n_cal, 1))
 
 
@@ -51,7 +52,8 @@ def plain_interval(model: ClapsRegressor, X: Array, q: float) -> Array:
         torch.from_numpy(X).split(PLAIN_ROWS), out.split(PLAIN_ROWS), strict=True
     ):
         z = ((part - mean) / scale).clamp(-6, 6)
-        phi, _, h2 = network(z)
+        features = network(z)
+        phi, h2 = features.phi, features.h2
         mu = (phi @ weights[:, :-1] + weights[:, -1:]).squeeze(-1)
         root = phi @ factor[:, :-1] + factor[:, -1:]
         centre = w @ mu

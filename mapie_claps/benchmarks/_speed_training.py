@@ -55,7 +55,7 @@ OPERATIONS = {
 PHASES = {
     "evaluation": ("trainer.py", "_evaluate"),
     "training in all": ("trainer.py", "train"),
-    "posterior": ("scales.py", "fit_predictive_model"),
+    "posterior": ("members.py", "fit_last_layers"),
 }
 
 

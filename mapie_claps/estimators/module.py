@@ -26,7 +26,7 @@ from ..network.batches import (
     is_batches,
     row_keys,
 )
-from ..network.inputs import draw_seed
+from ..network.inputs import draw_seed, is_probe
 from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
 from ..network.own_pass import are_tokens
@@ -316,6 +316,8 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """
         first = not hasattr(self, "row_ndim_")
         if _has_rows_of_its_own(X) or not (first or self.row_ndim_ == 1):
+            return X
+        if not first and is_probe(X) and X.shape[1:] == (self.n_features_in_,):
             return X
         check_real("X", X)
         return validate_data(

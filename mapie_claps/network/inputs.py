@@ -58,7 +58,7 @@ def check_training_data(
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
     """Set or check number and names of the columns of X, of which a table was made."""
-    if not reset and _is_probe(table) and table.shape[1] == estimator.n_features_in_:
+    if not reset and is_probe(table) and table.shape[1] == estimator.n_features_in_:
         return
     # Frames of libraries that are not known by name have become arrays.
     named = X if hasattr(X, "columns") or hasattr(X, "__dataframe__") else table
@@ -73,7 +73,7 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
         ) from error
 
 
-def _is_probe(table: Any) -> bool:
+def is_probe(table: Any) -> bool:
     """Whether this is the row of zeros by which MAPIE asks if a model is fitted.
 
     It has no names, which is nothing that a user should be warned of.
