@@ -17,6 +17,7 @@ TINY = {
     "n_members": 1,
     "n_bins": 0,
     "tol": None,
+    "kernel": False,
     "random_state": 0,
 }
 

@@ -28,11 +28,11 @@ EDGES = [
 BATCH = 7
 
 
-def network(n_members, views=VIEWS, scaling_rate=3.0, spread=1.0):
+def network(n_members, views=VIEWS, scaling_rate=3.0, spread=1.0, n_numbers=None):
     """Members with weights, factors and frequencies away from where they start."""
     generator = torch.Generator().manual_seed(0)
     made = HeteroscedasticNetwork(
-        PiecewiseLinearEncoding(EDGES),
+        PiecewiseLinearEncoding(EDGES, n_numbers),
         (5, 4, 3),
         n_members,
         1e-3,
@@ -62,18 +62,21 @@ def loss_by_autograd(made, x, y, weight, masks, beta):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize(
-    ("n_members", "views", "scaling_rate"),
+    ("n_members", "views", "scaling_rate", "n_numbers"),
     [
-        (1, ("raw",), 0.0),
-        (1, ("periodic",), 3.0),
-        (2, ("bins",), 3.0),
-        (3, VIEWS, 3.0),
-        (5, VIEWS, 0.0),
-        (6, VIEWS, 3.0),
+        (1, ("raw",), 0.0, None),
+        (1, ("periodic",), 3.0, None),
+        (1, ("periodic",), 3.0, 2),
+        (2, ("bins",), 3.0, 1),
+        (3, VIEWS, 3.0, None),
+        (5, VIEWS, 0.0, 0),
+        (6, VIEWS, 3.0, 1),
     ],
 )
-def test_loss_and_gradient(n_members, views, scaling_rate, beta, weighted, dropout):
-    made = network(n_members, views, scaling_rate)
+def test_loss_and_gradient(
+    n_members, views, scaling_rate, n_numbers, beta, weighted, dropout
+):
+    made = network(n_members, views, scaling_rate, n_numbers=n_numbers)
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape):

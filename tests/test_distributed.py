@@ -14,6 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
 from own_networks import Convolution, Pair, seeded, table
+from test_fingerprint import Fingerprinted
 
 from mapie_claps import (
     ClapsModule,
@@ -179,6 +180,16 @@ def test_the_scale_is_checked_when_predicting():
     conformal = StreamingConformalRegressor.from_scores(Negative(), np.ones(99))
     _, intervals = predict_interval(conformal, da.from_array(X, chunks=(600, 3)))
     with pytest.raises(ValueError, match=r"standard deviation of -1\.0 in row \d+"):
+        intervals.compute()
+
+
+def test_a_model_that_changes_before_the_graph_is_computed():
+    model = Fingerprinted().fit(X[:300], y[:300])
+    conformal = StreamingConformalRegressor(model).conformalize(X[300:], y[300:])
+    _, intervals = predict_interval(conformal, da.from_array(X, chunks=(100, 3)))
+    assert intervals.compute().shape == (600, 2, 1)
+    model.set_params(unit=2.0)
+    with pytest.raises(ValueError, match="has changed since calibration"):
         intervals.compute()
 
 

@@ -24,11 +24,12 @@ ORDER = [
     ("reasons",),
     ("diagnostics",),
     ("plots",),
-    ("studies", "persistence"),
-    ("benchmarks", "experiments", "demo"),
+    ("studies",),
+    ("experiments", "demo"),
+    ("benchmarks",),
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-COMMANDS = ORDER[-1]
+COMMANDS = (*ORDER[-3], *ORDER[-2], *ORDER[-1])
 
 
 def module_name(path):

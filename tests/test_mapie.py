@@ -5,7 +5,7 @@ import pytest
 from conftest import tiny
 from mapie.conformity_scores import ResidualNormalisedScore
 from mapie_api import prefit_intervals
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -128,3 +128,19 @@ def test_explain_an_estimator_and_a_pipeline(fitted, data):
         explain(pipe, X).aleatoric,
         fitted.predict_variance(pipe[0].transform(X)).aleatoric,
     )
+
+
+class NoNumbers(RegressorMixin, BaseEstimator):
+    """A scale that is NaN in the second row."""
+
+    def fit(self, X, y):
+        self.n_features_in_ = 1
+        return self
+
+    def predict(self, X, return_std):
+        return np.zeros(len(X)), np.where(np.arange(len(X)) == 1, np.nan, 1.0)
+
+
+def test_a_scale_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="Got a standard deviation of nan in row 1"):
+        ClapsScaleEstimator(NoNumbers().fit(None, None)).predict(np.zeros((3, 1)))

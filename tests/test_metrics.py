@@ -48,22 +48,6 @@ def test_infinite_bounds_cover():
     assert metrics.coverage([0.0], [[1.0, np.inf]]).tolist() == [0.0]
 
 
-def test_evaluate_intervals_equals_mapie():
-    regression = pytest.importorskip("mapie.metrics.regression")
-    rng = np.random.default_rng(0)
-    y = rng.normal(size=50)
-    half = rng.uniform(0.5, 2, size=50)
-    bounds = np.stack([-half, half], axis=1)[:, :, None]
-    found = metrics.evaluate_intervals(y, bounds, 0.9)
-    assert found["ssc"] == regression.regression_ssc_score(y, bounds)
-    assert found["cwc"] == regression.coverage_width_based(
-        y, -half, half, eta=30.0, confidence_level=0.9
-    )
-    # The size-stratified coverage does not depend on the unit of y.
-    small = metrics.evaluate_intervals(1e-6 * y, 1e-6 * bounds, 0.9)
-    assert small["ssc"] == found["ssc"]
-
-
 def test_evaluate_intervals_where_mapie_refuses():
     constant = np.tile([[-1.0, 1.0]], (6, 1))
     assert np.isnan(metrics.evaluate_intervals(Y, constant, 0.9)["ssc"][0])

@@ -1,6 +1,7 @@
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import tiny
 from matplotlib.colors import to_rgb
@@ -111,7 +112,6 @@ def test_level_must_exist(why, fitted, data, one):
 
 
 def test_columns_of_a_frame_go_by_name(one):
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"kind": ["a", "b"], "area": [1.0, 2.0]})
     name, values = column_of(frame, "area")
     assert name == "area"

@@ -194,8 +194,8 @@ def test_partial_sums_errors(regressor):
         partial_sums(regressor, X[:, :2], y)
     with pytest.raises(ValueError, match="without rows"):
         partial_sums(regressor, iter([]))
-    bad = torch.full((4, 3), float("nan"))
-    with pytest.raises(ValueError, match="X with NaN"):
+    bad = torch.full((4, 3), float("inf"))
+    with pytest.raises(ValueError, match="Got inf in column 0, row 0"):
         partial_sums(regressor, bad, np.zeros(4))
 
 

@@ -161,3 +161,14 @@ def test_the_scale_is_checked_when_predicting(bad):
         conformal.predict_interval(rows)
     with pytest.raises(ValueError, match=message):
         conformal.predict_interval([(rows[:2], None), (rows[2:], None)])
+
+
+def test_scores_are_those_that_are_set(model, calibrated):
+    scores = calibrated.conformity_scores_.copy()
+    before = calibrated.predict_interval(X)[1]
+    other = StreamingConformalRegressor.from_scores(model, scores, [0.5, 0.9])
+    scores /= 2  # the caller's own array
+    np.testing.assert_array_equal(other.predict_interval(X)[1], before)
+    other.conformity_scores_ = scores
+    halved = other.predict_interval(X)[1]
+    np.testing.assert_allclose(np.diff(halved, axis=1), np.diff(before, axis=1) / 2)

@@ -131,20 +131,16 @@ def predictions(
 
 
 def covered_by_fixed_network(
-    case: Case,
-    model: ClapsRegressor,
-    n_cals: Sequence[int],
-    levels: Sequence[float],
-    n_replications: int,
-    rng: Generator,
+    case: Case, n_cals: Sequence[int], levels: Sequence[float], n: int, rng: Generator
 ) -> Counts:  # (len(n_cals), len(levels))
-    """Replications whose one test row is covered; new calibration rows in each.
+    """Of n replications, how many cover their one test row; calibration rows are new.
 
     Smaller calibration sets are the first rows of the largest.
     """
+    model = fit_network(case, rng)
     covered = np.zeros((len(n_cals), len(levels)), dtype=np.int64)
-    for start in range(0, n_replications, CHUNK):
-        size = min(CHUNK, n_replications - start)
+    for start in range(0, n, CHUNK):
+        size = min(CHUNK, n - start)
         shape = size, max(n_cals) + 1
         X, y = case.draw(rng, size * shape[1])
         mu, std = (a.reshape(shape) for a in predictions(case, model, X, rng))
@@ -172,23 +168,16 @@ def bounds_of_last_row(
 
 
 def covered_by_split_refit(
-    case: Case,
-    n_cals: Sequence[int],
-    levels: Sequence[float],
-    n_test: int,
-    rng: Generator,
+    case: Case, n_cals: Sequence[int], levels: Any, n_test: int, rng: Generator
 ) -> Counts:  # (len(n_cals), len(levels))
     """Test rows covered after one fit, by MAPIE from end to end."""
     model = fit_network(case, rng)
     cal, test = case.draw(rng, max(n_cals)), case.draw(rng, n_test)
     covered = []
     for n_cal in n_cals:
-        mapie = SplitConformalRegressor(
-            model,
-            confidence_level=list(levels),
-            conformity_score=ClapsScore(support=case.support),
-            prefit=True,
-        ).conformalize(cal.X[:n_cal], cal.y[:n_cal])
+        score = ClapsScore(support=case.support)
+        mapie = SplitConformalRegressor(model, list(levels), score, prefit=True)
+        mapie.conformalize(cal.X[:n_cal], cal.y[:n_cal])
         covered.append(_inside(mapie, test).sum(axis=0))
     return np.stack(covered)
 
@@ -199,13 +188,10 @@ def covered_by_cross_refit(
     """Which test rows CV+ covers after it fitted all folds on n rows."""
     rng = np.random.default_rng(seed)
     rows, test = case.draw(rng, n), case.draw(rng, n_test)
+    model = ClapsRegressor(**TINY, random_state=seed % 2**31)
+    score = ClapsScore(support=case.support)
     mapie = CrossConformalRegressor(
-        ClapsRegressor(**TINY, random_state=seed % 2**31),
-        confidence_level=list(levels),
-        conformity_score=ClapsScore(support=case.support),
-        method="plus",
-        cv=n_folds,
-        random_state=seed % 2**31,
+        model, list(levels), score, "plus", n_folds, random_state=seed % 2**31
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

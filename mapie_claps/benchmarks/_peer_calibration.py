@@ -16,18 +16,12 @@ from ..studies.data import Array, Table
 from ._peer_tuning import Band, Bounds
 
 BandOf = Callable[[Table], Band]
+RowsTo = Callable[[Array], Array]
 Predict = Callable[[Table], Bounds]
 
 
 class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Functions of the rows in the form of a fitted estimator, as MAPIE wants it.
-
-    Parameters
-    ----------
-    mean : callable
-        ``predict(rows)``.
-    std : callable or None, default=None
-        The second part of ``predict(rows, return_std=True)``.
 
     Examples
     --------
@@ -38,11 +32,7 @@ class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     n_features_in_ = 1
 
-    def __init__(
-        self,
-        mean: Callable[[Array], Array],
-        std: Callable[[Array], Array] | None = None,
-    ) -> None:
+    def __init__(self, mean: RowsTo, std: RowsTo | None = None) -> None:
         self.mean = mean
         self.std = std
 
@@ -52,9 +42,7 @@ class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Array, return_std: bool = False) -> Any:
         """Evaluate the functions."""
-        if return_std and self.std is not None:
-            return self.mean(X), self.std(X)
-        return self.mean(X)
+        return (self.mean(X), self.std(X)) if return_std and self.std else self.mean(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -71,9 +59,14 @@ class _CurrentBand:
         self.current = self.band(X)
         return np.arange(len(X), dtype=np.float64)[:, None]
 
-    def part(self, name: str) -> Callable[[Array], Array]:
+    def part(self, name: str) -> RowsTo:
         """Function from numbers of rows to a part of the band."""
         return lambda rows: getattr(self.current, name)[rows[:, 0].astype(int)]
+
+
+def _bounds(interval: Any) -> Bounds:
+    """Bounds from MAPIE's array (n, 2, 1)."""
+    return interval[:, 0, 0], interval[:, 1, 0]
 
 
 def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
@@ -87,12 +80,9 @@ def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict
     mapie = ConformalizedQuantileRegressor(models, 1 - alpha, prefit=True)
     mapie.conformalize(rows, y_cal)
 
-    def predict(X: Table) -> Bounds:
-        rows = current.rows(X)
-        interval = mapie.predict_interval(rows, symmetric_correction=True)[1]
-        return interval[:, 0, 0], interval[:, 1, 0]
-
-    return predict
+    return lambda X: _bounds(
+        mapie.predict_interval(current.rows(X), symmetric_correction=True)[1]
+    )
 
 
 def _mapie_split(
@@ -110,12 +100,7 @@ def _mapie_split(
         score = make_score(model, Fitted(unit))
         mapie = SplitConformalRegressor(model, 1 - alpha, score, prefit=True)
         mapie.conformalize(rows, y_cal)
-
-        def predict(X: Table) -> Bounds:
-            interval = mapie.predict_interval(current.rows(X))[1]
-            return interval[:, 0, 0], interval[:, 1, 0]
-
-        return predict
+        return lambda X: _bounds(mapie.predict_interval(current.rows(X))[1])
 
     return calibrate
 

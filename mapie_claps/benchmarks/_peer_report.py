@@ -3,34 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..studies.scoring import (
-    Estimate,
-    SplitSize,
-    coverage_limits,
-    estimate,
-    geometric_mean,
-)
+from ..experiments.tables import published
+from ..studies import scoring
+from ..studies.data import PAPER_DATASETS
+from ..studies.scoring import Estimate, estimate, geometric_mean
 from ..studies.store import Row
 from ..studies.text import MISSING, csv_table, markdown_table, number, plus_minus
 from ._peer_table import BY_NAME, CLAPS, PEERS
 
-# Interval score of CLAPS at level 0.9 as published, by data set.
-PAPER_CLAPS = {
-    "concrete": 26.79,
-    "energy": 8.281,
-    "yacht": 4.374,
-    "airfoil": 14.44,
-    "wine_red": 2.796,
-    "naval": 0.0219,
-    "bike": 486.1,
-    "california": 2.734,
-}
 LEFT_OUT = "naval"  # nearly free of noise: its ratio would rule the mean
 #: Fields of a row that are averaged, with their names in tables.
 MEASURES = {
@@ -43,57 +29,40 @@ MEASURES = {
     "predict_seconds": "predict (s)",
 }
 # Okabe and Ito's palette, which the colour-blind can tell apart; markers differ too.
-COLOURS = (
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#0072B2",
-    "#CC79A7",
-    "#999999",
-)
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "#999")
 MARKERS = "osD^vPXhp<>"
 CLAPS_LOOK: dict[str, Any] = {"color": "#D55E00", "marker": "*", "markersize": 11}
+TITLE = """# CLAPS against tuned peers
+
+Interval score, mean ± standard error over seeds, lower is better. For each data \
+set and seed the peer with the lowest cross-validated interval score on the training \
+rows is picked. Only seeds that every method has finished count.
+"""
 Table = dict[tuple[str, str], dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
 class PeerComparison:
-    """CLAPS and the peers on one data set, over the seeds that all methods have.
-
-    Parameters
-    ----------
-    dataset : str
-        Name.
-    n_seeds : int
-        Seeds on which all methods are finished.
-    picked : dict of str to int
-        How often each peer was picked on training rows.
-    peer : Estimate
-        Interval score of the peer picked for each seed on its training rows.
-    best_peer, best_score
-        Peer with the lowest mean test score, seen afterwards, and that score.
-    limits : tuple of float
-        99.9 % limits of the mean coverage.
-    claps : Estimate or None
-        Interval score of CLAPS, if it was run.
-    ratio : Estimate or None
-        Mean score of CLAPS divided by that of the picked peer, with its standard error
-        from paired differences.
-    coverage : float or None
-        Mean coverage of CLAPS.
-    """
+    """CLAPS and the peers on one data set, over the seeds that all methods have."""
 
     dataset: str
     n_seeds: int
-    picked: dict[str, int]
-    peer: Estimate
-    best_peer: str
+    picked: dict[str, int]  # how often each peer was picked on training rows
+    peer: Estimate  # interval score of the peer picked for each seed
+    best_peer: str  # the lowest mean test score, seen afterwards
     best_score: float
-    limits: tuple[float, float]
-    claps: Estimate | None = None
-    ratio: Estimate | None = None
-    coverage: float | None = None
+    limits: tuple[float, float]  # 99.9 % limits of the mean coverage
+    claps: Estimate | None = None  # interval score of CLAPS, if it was run
+    ratio: Estimate | None = None  # to the picked peer; error of paired differences
+    coverage: float | None = None  # mean coverage of CLAPS
+
+    @property
+    def paper(self) -> float | None:
+        """Interval score of CLAPS at level 0.9 as published."""
+        if self.dataset not in PAPER_DATASETS:
+            return None
+        lines = published(f"exp3_{self.dataset}")
+        return next(float(x["Int. Score"]) for x in lines if x["Method"] == "CLAPS")
 
 
 def datasets_of(rows: Sequence[Row]) -> list[str]:
@@ -109,15 +78,16 @@ def methods_of(rows: Sequence[Row]) -> list[str]:
 
 def aggregate(rows: Sequence[Row]) -> Table:
     """Estimates of all measures by data set and method."""
-    table = {}
-    for dataset in datasets_of(rows):
-        for method in methods_of(rows):
-            own = [r for r in rows if r["dataset"] == dataset and r["method"] == method]
-            if own:
-                table[dataset, method] = {
-                    m: estimate(r[m] for r in own) for m in MEASURES
-                }
-    return table
+    found: dict[tuple[str, str], list[Row]] = {
+        (d, m): [] for d in datasets_of(rows) for m in methods_of(rows)
+    }
+    for row in rows:
+        found[row["dataset"], row["method"]].append(row)
+    return {
+        key: {m: estimate(row[m] for row in own) for m in MEASURES}
+        for key, own in found.items()
+        if own
+    }
 
 
 def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
@@ -137,26 +107,19 @@ def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
     peer = estimate(picked)
     best = min(peers, key=lambda name: scores[name].mean())
     first = [run[peers[0]] for run in runs]
-    sizes = [SplitSize(row["n_cal"], row["n_test"]) for row in first]
-    claps = ratio = coverage = None
-    if CLAPS in methods:
-        claps = estimate(scores[CLAPS])
-        share = claps.mean / peer.mean
-        error = estimate(scores[CLAPS] - share * picked).error / peer.mean
-        ratio = Estimate(share, error, len(runs))
-        coverage = estimate(run[CLAPS]["coverage"] for run in runs).mean
-    return PeerComparison(
-        dataset,
-        len(runs),
-        {name: picks.count(name) for name in peers if name in picks},
-        peer,
-        best,
-        float(scores[best].mean()),
-        coverage_limits(sizes, first[0]["alpha"]),
-        claps,
-        ratio,
-        coverage,
-    )
+    sizes = [scoring.SplitSize(row["n_cal"], row["n_test"]) for row in first]
+    limits = scoring.coverage_limits(sizes, first[0]["alpha"])
+    counts = {name: picks.count(name) for name in peers if name in picks}
+    best_score = float(scores[best].mean())
+    found = PeerComparison(dataset, len(runs), counts, peer, best, best_score, limits)
+    if CLAPS not in methods:
+        return found
+    claps = estimate(scores[CLAPS])
+    share = claps.mean / peer.mean
+    error = estimate(scores[CLAPS] - share * picked).error / peer.mean
+    coverage = estimate(run[CLAPS]["coverage"] for run in runs).mean
+    ratio = Estimate(share, error, len(runs))
+    return replace(found, claps=claps, ratio=ratio, coverage=coverage)
 
 
 def write_report(rows: Sequence[Row], out: Path) -> str:
@@ -165,13 +128,8 @@ def write_report(rows: Sequence[Row], out: Path) -> str:
         return "No finished runs.\n"
     table = aggregate(rows)
     comparisons = [c for name in datasets_of(rows) if (c := compare(rows, name))]
-    parts = [
-        headline(comparisons),
-        score_table(rows, table),
-        detail_table(table),
-        chosen_parameters(rows),
-    ]
-    text = "\n".join(parts)
+    parts = headline(comparisons), score_table(rows, table), detail_table(table)
+    text = "\n".join([*parts, chosen_parameters(rows)])
     (out / "table.csv").write_text(csv_of(table), encoding="utf-8")
     (out / "report.md").write_text(text, encoding="utf-8")
     draw(table, comparisons, out / "scores.png")
@@ -189,60 +147,42 @@ def headline(comparisons: Sequence[PeerComparison]) -> str:
             ", ".join(f"{BY_NAME[p].label} {n}×" for p, n in c.picked.items()),
             plus_minus(c.ratio),
             f"{number(c.best_score)} ({BY_NAME[c.best_peer].label})",
-            number(PAPER_CLAPS.get(c.dataset)),
+            number(c.paper),
             number(c.coverage),
             f"{c.limits[0]:.4f} to {c.limits[1]:.4f}",
         ]
         for c in comparisons
     ]
-    header = (
-        "data",
-        "seeds",
-        "CLAPS",
-        "picked peer",
-        "picks",
-        "ratio",
-        "best peer afterwards",
-        "CLAPS in the paper",
-        "coverage of CLAPS",
-        "99.9 % limits",
-    )
-    title = (
-        "# CLAPS against tuned peers\n\n"
-        "Interval score, mean ± standard error over seeds, lower is better. For each "
-        "data set and seed the peer with the lowest cross-validated interval score on "
-        "the training rows is picked. Only seeds that every method has finished count."
-    )
-    return "\n".join([title, "", markdown_table(header, lines), _verdict(comparisons)])
+    header = ["data", "seeds", "CLAPS", "picked peer", "picks", "ratio"]
+    header += ["best peer afterwards", "CLAPS in the paper", "coverage of CLAPS"]
+    table = markdown_table([*header, "99.9 % limits"], lines)
+    return "\n".join([TITLE, table, _verdict(comparisons)])
 
 
 def _verdict(comparisons: Sequence[PeerComparison]) -> str:
     """Wins, geometric means and coverage in sentences."""
-    played = [c for c in comparisons if c.ratio is not None]
+    played = [
+        (c, c.claps.mean, c.ratio.mean) for c in comparisons if c.claps and c.ratio
+    ]
     if not played:
         return "CLAPS was not run, or no seed has all methods: no comparison.\n"
-    n = len(played)
-    ratios = {c.dataset: c.ratio.mean for c in played if c.ratio}
-    others = [ratio for name, ratio in ratios.items() if name != LEFT_OUT]
-    wins = sum(ratio < 1 for ratio in ratios.values())
-    best_wins = sum(c.claps.mean < c.best_score for c in played if c.claps)
-    inside = sum(
-        c.limits[0] <= c.coverage <= c.limits[1]
-        for c in played
-        if c.coverage is not None
-    )
+    n, ratios = len(played), [ratio for *_, ratio in played]
+    others = [ratio for c, _, ratio in played if c.dataset != LEFT_OUT]
+    wins = sum(ratio < 1 for ratio in ratios)
+    best = sum(claps < c.best_score for c, claps, _ in played)
+    inside = sum(c.limits[0] <= (c.coverage or 0) <= c.limits[1] for c, *_ in played)
     text = [
         f"- CLAPS is better than the picked peer on {wins} of {n} data sets.",
-        f"- Geometric mean of the ratio: {geometric_mean(list(ratios.values())):.3f}.",
-        f"- CLAPS is better than the peer best afterwards on {best_wins} of {n}.",
+        f"- Geometric mean of the ratio: {geometric_mean(ratios):.3f}.",
+        f"- CLAPS is better than the peer best afterwards on {best} of {n}.",
         f"- Mean coverage of CLAPS is inside its limits on {inside} of {n}.",
     ]
     if len(others) < n:
         text.insert(2, f"- The same without {LEFT_OUT}: {geometric_mean(others):.3f}.")
-    known = [c for c in played if c.dataset in PAPER_CLAPS]
-    if known:
-        below = sum(c.claps.mean < PAPER_CLAPS[c.dataset] for c in known if c.claps)
-        text.append(f"- CLAPS is below its published score on {below} of {len(known)}.")
+    below = [claps < c.paper for c, claps, _ in played if c.paper]
+    if below:
+        count = f"{sum(below)} of {len(below)}"
+        text.append(f"- CLAPS is below its published score on {count}.")
     return "\n".join(text) + "\n"
 
 
@@ -251,11 +191,8 @@ def score_table(rows: Sequence[Row], table: Table) -> str:
     methods = methods_of(rows)
     lines = []
     for dataset in datasets_of(rows):
-        found = {
-            m: table[dataset, m]["interval_score"]
-            for m in methods
-            if (dataset, m) in table
-        }
+        pairs = {m: table[dataset, m] for m in methods if (dataset, m) in table}
+        found = {m: measures["interval_score"] for m, measures in pairs.items()}
         best = min(e.mean for e in found.values())
         texts = {m: plus_minus(e) for m, e in found.items()}
         texts |= {m: f"**{texts[m]}**" for m, e in found.items() if e.mean == best}
@@ -268,12 +205,12 @@ def detail_table(table: Table) -> str:
     """All measures, one line per data set and method."""
     lines = [
         [
-            dataset,
-            BY_NAME[method].label,
+            d,
+            BY_NAME[m].label,
             str(found["coverage"].n),
-            *(plus_minus(found[measure]) for measure in MEASURES),
+            *map(plus_minus, found.values()),
         ]
-        for (dataset, method), found in table.items()
+        for (d, m), found in table.items()
     ]
     header = ["data", "method", "seeds", *MEASURES.values()]
     return "## All measures\n\n" + markdown_table(header, lines)
@@ -282,21 +219,15 @@ def detail_table(table: Table) -> str:
 def chosen_parameters(rows: Sequence[Row]) -> str:
     """How often each grid entry was chosen."""
 
-    def text(value: object) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
+    def text(params: dict[str, Any]) -> str:
+        short = [f"{v:.3g}" if isinstance(v, float) else v for v in params.values()]
+        return ", ".join(f"{k}={v}" for k, v in zip(params, short, strict=True))
 
-    counts = Counter(
-        (row["method"], ", ".join(f"{k}={text(v)}" for k, v in row["params"].items()))
-        for row in rows
-        if row["cv_score"] is not None
-    )
+    tuned = [row for row in rows if row["cv_score"] is not None]
+    counts = Counter((row["method"], text(row["params"])) for row in tuned)
     order = list(BY_NAME)
-    lines = [
-        [BY_NAME[method].label, params, str(n)]
-        for (method, params), n in sorted(
-            counts.items(), key=lambda item: (order.index(item[0][0]), -item[1])
-        )
-    ]
+    ranked = sorted(counts.items(), key=lambda x: (order.index(x[0][0]), -x[1]))
+    lines = [[BY_NAME[method].label, params, str(n)] for (method, params), n in ranked]
     header = ["method", "parameters", "runs"]
     return "## Chosen parameters\n\n" + markdown_table(header, lines)
 
@@ -305,10 +236,10 @@ def csv_of(table: Table) -> str:
     """Means and standard errors in full precision."""
     names = [f"{m}_{part}" for m in MEASURES for part in ("mean", "se")]
     lines = []
-    for (dataset, method), found in table.items():
+    for key, found in table.items():
         values = [v for m in MEASURES for v in (found[m].mean, found[m].error)]
         texts = ["" if math.isnan(v) else repr(v) for v in values]
-        lines.append([dataset, method, found["coverage"].n, *texts])
+        lines.append([*key, found["coverage"].n, *texts])
     return csv_table(["dataset", "method", "seeds", *names], lines)
 
 
@@ -324,22 +255,18 @@ def draw(table: Table, comparisons: Sequence[PeerComparison], path: Path) -> Non
     methods = [m for m in BY_NAME if any(name == m for _, name in table)]
     for j, method in enumerate(methods):
         shift = 0.08 * (j - len(methods) / 2)
-        points = [
-            (i + shift, found["interval_score"].mean / c.peer.mean)
+        points = {
+            i + shift: found["interval_score"].mean / c.peer.mean
             for i, c in enumerate(comparisons)
             if (found := table.get((c.dataset, method)))
-        ]
+        }
         colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
         look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 7}
-        axes.plot(
-            [x for x, _ in points],
-            [ratio for _, ratio in points],
-            linestyle="none",
-            **(CLAPS_LOOK if method == CLAPS else look),
-            markeredgecolor="black",
-            markeredgewidth=0.6,
-            label=BY_NAME[method].label,
-        )
+        look = CLAPS_LOOK if method == CLAPS else look
+        edge: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.6}
+        label = BY_NAME[method].label
+        x, y = list(points), list(points.values())
+        axes.plot(x, y, linestyle="none", label=label, **look, **edge)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

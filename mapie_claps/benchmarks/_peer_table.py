@@ -9,7 +9,7 @@ parameters that one fitted model can vary (``free``), not by poor settings.
 
 import warnings
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -53,24 +53,24 @@ def _at_iteration(model: Any, X: Table, n_iter: int) -> Array:
     return np.asarray(next(stages))
 
 
-def _histgb_grid(
-    *shapes: tuple[float, int, int, tuple[int, ...]],
-) -> list[dict[str, Any]]:
+def _grid(**values: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """All combinations, the last parameter fastest."""
+    rows = product(*values.values())
+    return [dict(zip(values, row, strict=True)) for row in rows]
+
+
+def _histgb_grid(*shapes: tuple[float, int, int, tuple[int, ...]]) -> list[Any]:
     """Entries (learning rate, leaves, rows in a leaf, iterations to choose from)."""
-    return [
-        dict(zip(HISTGB, (rate, leaves, rows, n_iter), strict=True))
-        for rate, leaves, rows, iterations in shapes
-        for n_iter in iterations
-    ]
+    values = [((rate,), (n,), (rows,), i) for rate, n, rows, i in shapes]
+    return [e for v in values for e in _grid(**dict(zip(HISTGB, v, strict=True)))]
 
 
 def _fit_histgb_quantiles(
     X: Table, y: Array, params: Params, seed: int, alpha: float
 ) -> list[Any]:
-    return [
-        _histgb(params, seed, loss="quantile", quantile=level).fit(X, y)
-        for level in (alpha / 2, 1 - alpha / 2)
-    ]
+    levels = alpha / 2, 1 - alpha / 2
+    make = partial(_histgb, params, seed, loss="quantile")
+    return [make(quantile=level).fit(X, y) for level in levels]
 
 
 def _histgb_quantile_band(models: list[Any], X: Table, params: Params) -> Band:
@@ -191,12 +191,9 @@ def _fit_gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
     from sklearn.preprocessing import StandardScaler
 
     rows = np.random.default_rng(seed).permutation(len(X))
-    scales = {
-        "length_scale": np.ones(X.shape[1]),
-        "length_scale_bounds": (1e-2, 1e3),
-    }
+    scales = np.ones(X.shape[1]), (1e-2, 1e3)  # one per column, and their bounds
     rbf = params["kernel"] == "RBF"
-    shape = kernels.RBF(**scales) if rbf else kernels.Matern(nu=2.5, **scales)
+    shape = kernels.RBF(*scales) if rbf else kernels.Matern(*scales, nu=2.5)
     kernel = kernels.ConstantKernel(1.0, (1e-3, 1e4)) * shape
     kernel += kernels.WhiteKernel(0.1, (1e-7, 10.0))
     gp = partial(GaussianProcessRegressor, alpha=1e-8, normalize_y=True)
@@ -227,6 +224,20 @@ def claps_parameters(**params: Any) -> dict[str, Any]:
     found: dict[str, Any] = ClapsRegressor(**params).get_params()
     del found["random_state"]
     return found
+
+
+def claps_method(name: str = "claps", label: str = "CLAPS", **params: Any) -> Method:
+    """``ClapsRegressor`` with the given parameters, not tuned."""
+    return Method(
+        name,
+        label,
+        _fit_claps,
+        _std_band,
+        "mapie_std",
+        [params],
+        parameters=partial(claps_parameters, **params),
+        uses_claps=True,
+    )
 
 
 SPLIT = Method(
@@ -262,7 +273,7 @@ METHODS = (
         _fit_normalised,
         _normalised_band,
         "mapie_residual_normalised",
-        [{"residual_iter": n_iter} for n_iter in (0, 10, 30, 100)],
+        _grid(residual_iter=(0, 10, 30, 100)),
         free=("residual_iter",),
         after=SPLIT,
         text=True,
@@ -273,11 +284,7 @@ METHODS = (
         _fit_quantile_forest,
         _quantile_forest_band,
         "mapie_cqr",
-        [
-            {"max_features": features, "tail": tail}
-            for features in (1.0, 1 / 3)
-            for tail in (0.5, 1.0)
-        ],
+        _grid(max_features=(1.0, 1 / 3), tail=(0.5, 1.0)),
         free=("tail",),
         requires="quantile_forest",
     ),
@@ -287,11 +294,7 @@ METHODS = (
         _fit_crepes,
         _crepes_band,
         "crepes_normalised",
-        [
-            {"max_features": features, "difficulty": difficulty}
-            for features in (1.0, 1 / 3)
-            for difficulty in (5, 25, "trees")
-        ],
+        _grid(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees")),
         free=("difficulty",),
         requires="crepes",
     ),
@@ -301,11 +304,7 @@ METHODS = (
         _fit_ngboost,
         _ngboost_band,
         "mapie_std",
-        [
-            {"max_depth": depth, "n_estimators": n}
-            for depth in (3, 5)
-            for n in (40, 80, 160)
-        ],
+        _grid(max_depth=(3, 5), n_estimators=(40, 80, 160)),
         free=("n_estimators",),
         slow=True,
         requires="ngboost",
@@ -316,19 +315,10 @@ METHODS = (
         _fit_gp,
         _std_band,
         "mapie_std",
-        [{"kernel": kernel} for kernel in ("RBF", "Matern 5/2")],
+        _grid(kernel=("RBF", "Matern 5/2")),
         slow=True,
     ),
-    Method(
-        "claps",
-        "CLAPS",
-        _fit_claps,
-        _std_band,
-        "mapie_std",
-        [{}],
-        parameters=claps_parameters,
-        uses_claps=True,
-    ),
+    claps_method(),
 )
 BY_NAME = {method.name: method for method in METHODS}
 CLAPS = "claps"

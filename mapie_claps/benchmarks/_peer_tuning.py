@@ -9,7 +9,7 @@ the other four. Calibration and test rows of the benchmark take no part.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -34,10 +34,9 @@ class Band(NamedTuple):
     unit: Array
 
     @property
-    def middle(self) -> Array:
+    def middle(self) -> Any:
         """Halfway between the two."""
-        middle: Array = (self.lower + self.upper) / 2
-        return middle
+        return (self.lower + self.upper) / 2
 
     def take(self, rows: Any) -> "Band":
         """Band of some rows."""
@@ -55,51 +54,25 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method of the benchmark.
+    """A method of the benchmark."""
 
-    Parameters
-    ----------
-    name, label : str
-        Name on the command line, and in tables.
-    fit : callable
-        ``fit(X, y, params, seed, alpha)`` returns a fitted model.
-    band : callable
-        ``band(model, X, params)`` returns the model's Band.
-    calibration : str
-        Function of ``_peer_calibration``, by the library that the method stands for.
-    grid : sequence of dict
-        Parameters to choose from; one entry with nothing to choose is not tuned.
-    free : tuple of str, default=()
-        Parameters that one fitted model can vary when predicting. Of entries that
-        differ in these alone, the last is fitted in cross-validation.
-    slow : bool, default=False
-        Whether the grid is compared on the first fold only; the entry chosen is then
-        scored on all folds, so that the scores of methods compare.
-    after : Method or None, default=None
-        A method that is tuned first and whose parameters join each grid entry.
-    requires : str or None, default=None
-        Module that must be installed.
-    text : bool, default=False
-        Whether the method takes data frames with categories and gaps.
-    parameters : callable or None, default=None
-        Further parameters for the key of a run.
-    uses_claps : bool, default=False
-        Whether the method is ours: see ``RESULTS_VERSION``.
-    """
-
-    name: str
-    label: str
-    fit: Callable[..., Any]
-    band: Callable[..., Band]
-    calibration: str
-    grid: Sequence[Params]
+    name: str  # on the command line
+    label: str  # in tables
+    fit: Callable[..., Any]  # (X, y, params, seed, alpha) → fitted model
+    band: Callable[..., Band]  # (model, X, params) → Band
+    calibration: str  # a function of _peer_calibration
+    grid: Sequence[Params]  # to choose from; one entry alone is not tuned
+    # Parameters that one fitted model can vary when predicting. Of entries that differ
+    # in these alone, the last is fitted in cross-validation.
     free: tuple[str, ...] = ()
+    # Whether the grid is compared on the first fold only; the entry chosen is then
+    # scored on all folds, so that the scores of methods compare.
     slow: bool = False
-    after: "Method | None" = None
-    requires: str | None = None
-    text: bool = False
-    parameters: Callable[[], dict[str, Any]] | None = None
-    uses_claps: bool = False
+    after: "Method | None" = None  # tuned first; its parameters join each grid entry
+    requires: str | None = None  # module that must be installed
+    text: bool = False  # takes data frames with categories and gaps
+    parameters: Callable[[], dict[str, Any]] | None = None  # more, for the key
+    uses_claps: bool = False  # see RESULTS_VERSION
 
     @property
     def key(self) -> dict[str, Any]:
@@ -199,13 +172,7 @@ def _tune(method: Method, X: Table, y: Array, alpha: float, seed: int) -> Choice
 
 
 def _grid_scores(
-    method: Method,
-    grid: Sequence[dict[str, Any]],
-    X: Table,
-    y: Array,
-    alpha: float,
-    seed: int,
-    folds: Sequence[tuple[Any, Any]],
+    method: Method, grid: Any, X: Table, y: Array, alpha: float, seed: int, folds: Any
 ) -> Array:
     """Interval scores (grid entry, fold)."""
     scores = np.empty((len(grid), len(folds)))
@@ -219,12 +186,10 @@ def _grid_scores(
     return scores
 
 
-def _groups(
-    grid: Sequence[dict[str, Any]], free: tuple[str, ...]
-) -> Iterator[list[int]]:
+def _groups(grid: Sequence[Params], free: tuple[str, ...]) -> list[list[int]]:
     """Indices of grid entries that share one fitted model."""
     groups: dict[str, list[int]] = {}
     for i, entry in enumerate(grid):
         fixed = repr(sorted((k, v) for k, v in entry.items() if k not in free))
         groups.setdefault(fixed, []).append(i)
-    yield from groups.values()
+    return list(groups.values())

@@ -80,18 +80,18 @@ def ours(n_members: int, batch_size: int, steps: int) -> ClapsRegressor:
     return ClapsRegressor(
         hidden_layer_sizes=(WIDTH, WIDTH),
         representation_size=WIDTH,
-        n_members=n_members,
         views=("raw",),
         scaling_rate=0.0,
-        batch_size=batch_size,
-        max_steps=steps,
+        beta=0.0,
+        tol=None,
         learning_rate=LEARNING_RATE,
         weight_decay=WEIGHT_DECAY,
+        n_members=n_members,
+        batch_size=batch_size,
+        max_steps=steps,
         schedule="constant",
-        beta=0.0,
         validation_fraction=0.0,
         prior_precision=1.0,
-        tol=None,
         random_state=0,
     )
 

@@ -22,6 +22,7 @@ import zlib
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,15 +59,14 @@ class Count:
     mean_coverage: float  # over all test rows
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The law of a count, and whether the count agrees."""
 
     promised: float
     low: float
     high: float
-    two_sided: bool
     holds: bool
+    two_sided: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,29 +96,25 @@ def run(arguments: argparse.Namespace) -> int:
         for case in of_part
     ]
     failures = run_missing(runs, arguments.out)
-    counts = [Count(**row) for row in finished_rows(runs, arguments.out)]
+    counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
     text = markdown_of(counts)
     (arguments.out / "coverage.md").write_text(text, encoding="utf-8")
     (arguments.out / "coverage.csv").write_text(csv_of(counts), encoding="utf-8")
-    sys.stdout.write(text)
-    sys.stdout.writelines(map(str, failures))
-    return 0 if not failures and all(v.holds for _, v in judged(counts)) else 1
+    sys.stdout.writelines([text, *map(str, failures)])
+    return 0 if not failures and all(v.holds for _, v in counts) else 1
 
 
 def plan(part: str, case: Case, replications: int, seed: int) -> Run:
     """All levels and calibration sizes of one part and case."""
     n_cals = {"fixed": N_CALS, "split": REFIT_N_CALS, "cv+": (CROSS_ROWS,)}[part]
     n_test = {"fixed": 1, "split": SPLIT_TEST_ROWS, "cv+": CROSS_TEST_ROWS}[part]
+    parameters = claps_parameters(**_coverage.TINY)
     key = run_key(
         "coverage",
         data={"generator": case.generator, "n_train": _coverage.N_TRAIN, "seed": seed},
-        split={"part": part, "n_cal": n_cals, "n_test": n_test, "folds": N_FOLDS},
-        method={
-            "case": case._asdict(),
-            "levels": LEVELS,
-            "replications": replications,
-            "parameters": claps_parameters(**_coverage.TINY),
-        },
+        split={"part": part, "n_cal": n_cals, "n_test": n_test, "folds": N_FOLDS}
+        | {"replications": replications, "levels": LEVELS},
+        method={"case": case._asdict(), "parameters": parameters},
     )
     label = f"{part}, {case.name}"
     return Run(label, key, partial(count, part, case, replications, seed))
@@ -128,42 +124,30 @@ def count(part: str, case: Case, n: int, seed: int) -> list[Row]:
     """Count one part and case in n replications."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{part} {case.name}".encode())])
     if part == "fixed":
-        model = _coverage.fit_network(case, rng)
-        covered = _coverage.covered_by_fixed_network(
-            case, model, N_CALS, LEVELS, n, rng
-        )
-        return _rows(part, case, N_CALS, n, 1, covered)
+        covered = _coverage.covered_by_fixed_network(case, N_CALS, LEVELS, n, rng)
+        return _rows(part, case, N_CALS, n, n, covered)
     if part == "split":
         sizes = REFIT_N_CALS, LEVELS, SPLIT_TEST_ROWS
         refits = [_coverage.covered_by_split_refit(case, *sizes, rng) for _ in range(n)]
         covered = np.sum(refits, axis=0)
-        return _rows(part, case, REFIT_N_CALS, n, SPLIT_TEST_ROWS, covered)
-    inside = np.stack(  # (n, CROSS_TEST_ROWS, levels)
-        [
-            _coverage.covered_by_cross_refit(
-                case, CROSS_ROWS, LEVELS, CROSS_TEST_ROWS, N_FOLDS, int(refit_seed)
-            )
-            for refit_seed in rng.integers(2**62, size=n)
-        ]
+        return _rows(part, case, REFIT_N_CALS, n, n * SPLIT_TEST_ROWS, covered)
+    refit = partial(
+        _coverage.covered_by_cross_refit,
+        *(case, CROSS_ROWS, LEVELS, CROSS_TEST_ROWS, N_FOLDS),
     )
-    rows = _rows(part, case, (CROSS_ROWS,), n, 1, inside[:, 0].sum(axis=0)[None])
-    means = inside.mean(axis=(0, 1))
+    seeds = rng.integers(2**62, size=n)
+    inside = np.stack([refit(int(s)) for s in seeds])  # (n, CROSS_TEST_ROWS, levels)
+    rows = _rows(part, case, (CROSS_ROWS,), n, n, inside[:, 0].sum(axis=0)[None])
+    means = inside.mean(axis=(0, 1)).round(6).tolist()
     return [
-        row | {"mean_coverage": round(float(mean), 6)}
-        for row, mean in zip(rows, means, strict=True)
+        row | {"mean_coverage": mean} for row, mean in zip(rows, means, strict=True)
     ]
 
 
 def _rows(
-    part: str,
-    case: Case,
-    n_cals: tuple[int, ...],
-    n: int,
-    n_test: int,
-    covered: _coverage.Counts,
+    part: str, case: Case, n_cals: tuple[int, ...], n: int, tested: int, covered: Any
 ) -> list[Row]:
     """Counts (n_cal, level) as rows."""
-    tested = n * n_test
     return [
         asdict(Count(part, case.name, n_cal, level, n, tested, k, round(k / tested, 6)))
         for n_cal, by_level in zip(n_cals, covered.tolist(), strict=True)
@@ -203,45 +187,33 @@ def _verdict(count: Count, error: float) -> Verdict:
         limits = binomial_limits(count.tested, promised, tail)
     low, high = limits[0], limits[1] if two_sided else count.tested
     holds = low <= count.covered <= high
-    return Verdict(promised, low / count.tested, high / count.tested, two_sided, holds)
+    return Verdict(promised, low / count.tested, high / count.tested, holds, two_sided)
 
 
-def csv_of(counts: list[Count]) -> str:
+def csv_of(counts: list[tuple[Count, Verdict]]) -> str:
     """Counts with their limits."""
     names = [f.name for f in fields(Count)]
-    return csv_table(
-        [*names, "promised", "low", "high", "holds"],
-        [
-            [
-                *asdict(c).values(),
-                *(round(x, 6) for x in (v.promised, v.low, v.high)),
-                v.holds,
-            ]
-            for c, v in judged(counts)
-        ],
-    )
+    lines = [
+        [*asdict(c).values(), *(round(x, 6) for x in v[:3]), v.holds] for c, v in counts
+    ]
+    return csv_table([*names, "promised", "low", "high", "holds"], lines)
 
 
-def markdown_of(counts: list[Count]) -> str:
+def markdown_of(counts: list[tuple[Count, Verdict]]) -> str:
     """The table, and how many counts are outside their limits."""
-    verdicts = judged(counts)
     lines = [
         [
-            c.part,
-            c.case,
-            str(c.n_cal),
-            str(c.level),
-            str(c.replications),
+            *map(str, (c.part, c.case, c.n_cal, c.level, c.replications)),
             f"{c.covered / c.tested:.4f}",
             ("" if v.two_sided else "≥ ") + f"{v.promised:.4f}",
             f"{v.low:.4f} to {v.high:.4f}",
             f"{c.mean_coverage:.4f}",
             "yes" if v.holds else "NO",
         ]
-        for c, v in verdicts
+        for c, v in counts
     ]
     names = [f.name for f in fields(Count)][:5]
     header = [*names, "covered", "law", "limits", "mean over all test rows", "holds"]
-    failed = sum(not v.holds for _, v in verdicts)
+    failed = sum(not v.holds for _, v in counts)
     title = f"{len(counts)} counts, {failed} outside their limits.\n\n"
     return title + markdown_table(header, lines, align="llrrrrrlrl")

@@ -8,15 +8,15 @@ Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stop
 """
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..studies.data import Array, Dataset, Split, split_rows
-from ..studies.runner import Run, finished_rows, run_missing
+from ..studies.runner import Run, run_and_report
 from ..studies.scoring import score_intervals, stratified_estimate
 from ..studies.store import Row, run_key
 from ..studies.text import markdown_table
@@ -51,12 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         for seed in range(1 if arguments.smoke else arguments.seeds)
         for data in load_datasets(arguments)
     ]
-    failures = run_missing(runs, arguments.out, arguments.jobs)
-    text = report(finished_rows(runs, arguments.out))
-    (arguments.out / "epistemic.md").write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
-    sys.stdout.writelines(map(str, failures))
-    return 1 if failures else 0
+    out: Path = arguments.out
+    return run_and_report(runs, out, arguments.jobs, lambda rows: report(rows, out))
 
 
 def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run:
@@ -74,15 +70,6 @@ def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run
 def measure(
     data: Dataset, seed: int, max_rows: int, params: dict[str, Any]
 ) -> list[Row]:
-    """Rows of one split, in both modes."""
-    row = {"dataset": data.name, "seed": seed}
-    return [
-        row | found
-        for found in _measure(split_rows(data, seed, max_rows), seed, params)
-    ]
-
-
-def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
     """Scores of all scales with a sparse and with an ordinary training region."""
     from sklearn.decomposition import PCA
     from sklearn.pipeline import make_pipeline
@@ -90,6 +77,7 @@ def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
 
     from .. import ClapsRegressor
 
+    split, rows = split_rows(data, seed, max_rows), []
     axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full"))
     position = axis.fit_transform(split.X_train)[:, 0]
     cut = np.quantile(position, REGION["quantile"])
@@ -106,7 +94,9 @@ def _measure(split: Split, seed: int, params: dict[str, Any]) -> Iterator[Row]:
         for method, scale in SCALES.items():
             scores = [_scores(c, t, split, in_region) for c, t in scale(cal, test)]
             means = {k: float(np.mean([s[k] for s in scores])) for k in scores[0]}
-            yield {"method": f"{mode}, {method}", **means}
+            row = {"dataset": data.name, "seed": seed, "method": f"{mode}, {method}"}
+            rows.append(row | means)
+    return rows
 
 
 def member_parts(model: Any, X: Array) -> Parts:
@@ -181,7 +171,7 @@ def _scores(
     }
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[Row], out: Path) -> str:
     """Ratios to h² on the same networks, with paired standard errors."""
     lines = []
     for mode in MODES:
@@ -208,7 +198,9 @@ def report(rows: Sequence[Row]) -> str:
         f"{len({row['seed'] for row in rows})} seeds. Geometric means over data sets "
         "of ratios on the same networks ± standard error over seeds.\n"
     )
-    return "\n".join(parts)
+    text = "\n".join(parts)
+    (out / "epistemic.md").write_text(text, encoding="utf-8")
+    return text
 
 
 def _ratios(rows: Sequence[Row], name: str, base: str) -> list[str]:

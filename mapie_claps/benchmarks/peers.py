@@ -19,7 +19,6 @@ Examples
 """
 
 import argparse
-import sys
 import time
 import warnings
 from functools import partial
@@ -28,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..studies import data as _data
-from ..studies.runner import Run, check_mapie, finished_rows, run_missing
+from ..studies.runner import Run, check_mapie, run_and_report
 from ..studies.scoring import score_intervals
 from ..studies.store import Row, run_key
 from ._arguments import add_data_arguments, check_numbers, load_datasets
@@ -70,19 +69,23 @@ def run(arguments: argparse.Namespace) -> int:
         for data in datasets
         for method in methods
     ]
-    failures = run_missing(runs, arguments.out, arguments.jobs)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    sys.stdout.write(write_report(finished_rows(runs, arguments.out), arguments.out))
-    sys.stdout.writelines(map(str, failures))
-    return 1 if failures else 0
+    out: Path = arguments.out
+    return run_and_report(
+        runs, out, arguments.jobs, lambda rows: write_report(rows, out)
+    )
 
 
 def plan(
-    data: _data.Dataset, seed: int, method: Method, alpha: float, max_rows: int
+    data: _data.Dataset,
+    seed: int,
+    method: Method,
+    alpha: float,
+    max_rows: int,
+    study: str = "peers",
 ) -> Run:
     """One method on one split of one data set."""
     key = run_key(
-        "peers",
+        study,
         data=data.key,
         split={"seed": seed, "max_rows": max_rows},
         method=method.key | {"alpha": alpha},

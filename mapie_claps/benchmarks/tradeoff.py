@@ -4,20 +4,19 @@ Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stop
 """
 
 import argparse
-import sys
-import time
 from collections.abc import Iterator, Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any
 
-from ..studies.data import Dataset, split_rows
-from ..studies.runner import Run, finished_rows, run_missing
-from ..studies.scoring import geometric_mean, score_intervals
-from ..studies.store import Row, run_key
+from ..studies.data import Dataset
+from ..studies.runner import run_and_report
+from ..studies.scoring import geometric_mean
+from ..studies.store import Row
 from ..studies.text import markdown_table
+from . import peers
 from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._generated import GENERATORS, generate
-from ._peer_table import claps_parameters
+from ._peer_table import claps_method
 
 REFERENCE = "default (n_members=6)"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -48,19 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
     check_numbers(arguments)
-    extra = {"max_steps": 10} if arguments.smoke else {}
+    extra = {"tol": None} | ({"max_steps": 10} if arguments.smoke else {})
+    methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
     runs = [
-        plan(data, seed, arguments.max_rows, name, {"tol": None} | params | extra)
+        peers.plan(data, seed, method, 0.1, arguments.max_rows, "tradeoff")
         for seed in range(1 if arguments.smoke else arguments.seeds)
         for data in _datasets(arguments, seed)
-        for name, params in SETTINGS.items()
+        for method in methods
     ]
-    failures = run_missing(runs, arguments.out, arguments.jobs)
-    text = report(finished_rows(runs, arguments.out))
-    (arguments.out / "tradeoff.md").write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
-    sys.stdout.writelines(map(str, failures))
-    return 1 if failures else 0
+    out: Path = arguments.out
+    return run_and_report(runs, out, arguments.jobs, lambda rows: report(rows, out))
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
@@ -71,42 +67,7 @@ def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
     yield from (generate(name, seed) for name in GENERATORS if generated)
 
 
-def plan(
-    data: Dataset, seed: int, max_rows: int, name: str, params: dict[str, Any]
-) -> Run:
-    """One setting on one split of one data set."""
-    key = run_key(
-        "tradeoff",
-        data=data.key,
-        split={"seed": seed, "max_rows": max_rows},
-        method={"name": name, "parameters": claps_parameters(**params)},
-    )
-    label = f"{name} on {data.name}, seed {seed}"
-    return Run(label, key, partial(measure, data, seed, max_rows, name, params))
-
-
-def measure(
-    data: Dataset, seed: int, max_rows: int, name: str, params: dict[str, Any]
-) -> list[Row]:
-    """Interval score at level 0.9 and fit time of one setting on one split."""
-    from mapie.regression import SplitConformalRegressor
-
-    from .. import ClapsRegressor, ClapsScore
-
-    split = split_rows(data, seed, max_rows)
-    model = ClapsRegressor(random_state=seed, **params)
-    start = time.perf_counter()
-    model.fit(split.X_train, split.y_train)
-    seconds = time.perf_counter() - start
-    mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
-    mapie.conformalize(split.X_cal, split.y_cal)
-    lower, upper = mapie.predict_interval(split.X_test)[1][:, :, 0].T
-    score = score_intervals(split.y_test, lower, upper, 0.1)["interval_score"]
-    row = {"dataset": data.name, "seed": seed, "method": name}
-    return [row | {"interval_score": score, "fit_seconds": seconds}]
-
-
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[Row], out: Path) -> str:
     """Geometric means over all runs of the ratios to the default."""
     default = {(r["dataset"], r["seed"]): r for r in rows if r["method"] == REFERENCE}
     lines = []
@@ -125,4 +86,6 @@ def report(rows: Sequence[Row]) -> str:
     header = ["setting", "interval score / default", "fit time / default"]
     datasets = ", ".join(sorted({row["dataset"] for row in rows}))
     n_seeds = len({row["seed"] for row in rows})
-    return f"{markdown_table(header, lines)}\nData sets: {datasets}; {n_seeds} seeds.\n"
+    text = f"{markdown_table(header, lines)}\nData sets: {datasets}; {n_seeds} seeds.\n"
+    (out / "tradeoff.md").write_text(text, encoding="utf-8")
+    return text

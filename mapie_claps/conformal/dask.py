@@ -5,6 +5,7 @@ they run, retries and the movement of data are Dask's. Public as
 ``mapie_claps.distributed``.
 """
 
+from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from ..estimators.regressor import ClapsRegressor
 from ..estimators.updating import partial_sums, with_sums
 from ..posterior.sums import LastLayerSums
 from .bounds import predict_with_std
+from .parts import check_unchanged, fingerprint_of
 from .scaled_residual import interval_bounds
 from .streaming import StreamingConformalRegressor
 
@@ -175,17 +177,19 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
     (40, 2, 1)
     """
     # The quantiles alone: workers have no need of the calibration scores.
-    estimator, q, levels = conformal.estimator, conformal.quantiles(), conformal.levels
+    q, levels = conformal.quantiles(), conformal.levels
+    estimator, fingerprint = conformal.estimator, fingerprint_of(conformal.estimator)
+    predict = partial(_points_and_bounds, estimator, fingerprint, q)
     if _is_frame(X):
         import pandas as pd
 
         columns = _column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
-        return X.map_partitions(partial(_frame, estimator, q, columns), meta=meta)
+        return X.map_partitions(partial(_frame, predict, columns), meta=meta)
     X = _whole_rows(X)
     rows, n_columns = X.chunks[0], 1 + 2 * len(levels)
     joined = X.map_blocks(
-        partial(_points_and_bounds, estimator, q),
+        predict,
         dtype=np.float64,
         chunks=(rows, (n_columns,)),
         drop_axis=list(range(1, X.ndim)),
@@ -228,8 +232,11 @@ def _scores_of_partition(estimator: Any, X: Any, y: Any) -> Array:
     return StreamingConformalRegressor(estimator).score_rows(X, y)
 
 
-def _points_and_bounds(estimator: Any, q: Array, X: Any) -> Array:
+def _points_and_bounds(
+    estimator: Any, fingerprint: str | None, q: Array, X: Any
+) -> Array:
     """Points, lower and upper bounds as columns."""
+    check_unchanged(estimator, fingerprint)  # the graph may be computed much later
     if not len(X):
         return np.empty((0, 1 + 2 * len(q)))
     mu, std = predict_with_std(estimator, X)
@@ -241,10 +248,10 @@ def _intervals(joined: Array) -> Array:
     return joined[:, 1:].reshape(len(joined), 2, -1)
 
 
-def _frame(estimator: Any, q: Array, columns: list[str], X: Any) -> Any:
+def _frame(predict: Callable[[Any], Array], columns: list[str], X: Any) -> Any:
     import pandas as pd
 
-    return pd.DataFrame(_points_and_bounds(estimator, q, X), X.index, columns)
+    return pd.DataFrame(predict(X), X.index, columns)
 
 
 def _column_names(levels: list[float]) -> list[str]:

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from .mapie import RESIDUAL_SCORE_CLIP
+from .scaled_residual import checked_std
 
 __all__ = ["ClapsScaleEstimator"]
 
@@ -75,9 +76,8 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Local scale, in units of y.
         """
         check_is_fitted(self)
-        std = np.asarray(
-            self.estimator.predict(X, return_std=True)[1], dtype=np.float64
-        )
+        mu, given = self.estimator.predict(X, return_std=True)
+        std = checked_std(given, len(mu))
         if len(std) and std.min() < RESIDUAL_SCORE_CLIP:
             raise ValueError(
                 f"Got a scale of {float(std.min())!r}, but MAPIE's "

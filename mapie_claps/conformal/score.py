@@ -117,7 +117,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     def get_conformity_scores(
         self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
     ) -> Array:
-        """Compute |y − μ| / √v, with the fingerprint of the estimator if it has one.
+        """Compute ``|y − μ| / √v``, with the estimator's fingerprint if it has one.
 
         Parameters
         ----------

@@ -106,7 +106,7 @@ class StreamingConformalRegressor(SaveMixin):
         StreamingConformalRegressor
             A calibrated object.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        values = np.array(scores, dtype=np.float64)
         if values.ndim != 1 or not len(values) or not (values >= 0).all():
             raise ValueError(
                 f"Got scores of shape {values.shape}, but expected at least one "
@@ -195,6 +195,8 @@ class StreamingConformalRegressor(SaveMixin):
             )
         self._check_estimator()
         key = (*self.levels, allow_infinite_bounds)
+        if self._quantiles_of is not self.conformity_scores_:
+            self._set_scores(self.conformity_scores_)
         if key not in self._quantiles:
             self._quantiles[key] = conformal_quantile(
                 self.conformity_scores_,
@@ -314,6 +316,7 @@ class StreamingConformalRegressor(SaveMixin):
         self.conformity_scores_ = scores
         self._fingerprint = fingerprint_of(self.estimator)
         self._quantiles: dict[tuple[float, ...], Array] = {}
+        self._quantiles_of = scores
         return self
 
     def _parts(

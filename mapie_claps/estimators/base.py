@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ..exceptions import FileFormatError
 from ..files.codec import Context, WrongPartError
@@ -19,10 +20,10 @@ from ..files.methods import SaveMixin
 from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
 from ..posterior.gaussian import LastLayerPosterior
-from ..posterior.scales import LastLayerModel, Units
+from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .parameters import check_prior_precision, check_scale
-from .variance import Parts, PredictiveVariance
+from .variance import Parts, PredictiveVariance, with_fingerprint
 
 Array = NDArray[np.float64]
 
@@ -54,10 +55,10 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         if return_std:
             parts = self.predict_parts(X)
-            return parts.prediction, parts.std
+            return parts.prediction, with_fingerprint(parts.std, self.fingerprint_)
         check_is_fitted(self, "model_")
         centre, unit = self._target_units()
-        found = [self.model_.mu(out).numpy() for out in self._features(X)]
+        found = [mu.numpy() for mu in self._mu(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
     def predict_parts(self, X: Any) -> Parts:
@@ -77,8 +78,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         scale = check_scale(self.scale)
         centre, unit = self._target_units()
         found = [np.empty((3, 0))]
-        for out in self._features(X):
-            found.append(torch.stack(self.model_.parts(out, scale)).numpy())
+        for parts in self._parts(X, scale):
+            found.append(torch.stack(parts).numpy())
         mu, aleatoric, epistemic = np.concatenate(found, axis=1)
         return Parts(mu * unit + centre, aleatoric * unit**2, epistemic * unit**2)
 
@@ -144,10 +145,16 @@ class LastLayerEstimator(SaveMixin, ABC):
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
-        posterior = self.model_.posterior
-        tensors = {"mean": posterior.mean, "scale": posterior.scale}
-        text = f"{self.sums_.network} {self._target_units()} {self.scale}"
-        return hash_tensors(tensors, text)
+        # Hashed once per model: a copy with another λ or sums holds another one.
+        model, digest = self.__dict__.get("_digest", (None, ""))
+        if model is not self.model_:
+            posterior = self.model_.posterior
+            tensors = {"mean": posterior.mean, "scale": posterior.scale}
+            tensors |= self._further_tensors()
+            text = f"{self.sums_.network} {self._target_units()}"
+            digest = hash_tensors(tensors, text)
+            self.__dict__["_digest"] = self.model_, digest
+        return f"{digest} {self.scale}"
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
@@ -157,6 +164,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fitted.__dict__.pop("_digest", None)
         # torch's default device would take our new tensors away from the CPU.
         elsewhere = torch.get_default_device().type != "cpu"
         device = torch.device("cpu") if elsewhere else nullcontext()
@@ -166,13 +174,33 @@ class LastLayerEstimator(SaveMixin, ABC):
         self.__dict__ = fitted.__dict__
         return self
 
+    def _further_tensors(self) -> dict[str, Tensor]:
+        """What predictions depend on beside the network and its last layer."""
+        return {}
+
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
 
+    def _mu(self, X: Any) -> Iterator[Tensor]:
+        """μ, some rows at a time, in the units that the network speaks."""
+        return map(self._mu_of, self._features(X))
+
+    def _parts(self, X: Any, scale: str) -> Iterator[PredictiveParts]:
+        """μ and both parts of v, some rows at a time, in the network's units."""
+        return (self._parts_of(out, scale) for out in self._features(X))
+
     @abstractmethod
     def _features(self, X: Any) -> Iterator[Features]:
         """φ, μ and h², some rows at a time, in the units that the network speaks."""
+
+    def _mu_of(self, out: Features) -> Tensor:  # (n,)
+        """μ of some rows, in the units that the network speaks."""
+        return self.model_.mu(out)
+
+    def _parts_of(self, out: Features, scale: str) -> PredictiveParts:
+        """μ and both parts of v of some rows, likewise."""
+        return self.model_.parts(out, scale)
 
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:

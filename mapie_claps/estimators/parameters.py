@@ -57,6 +57,9 @@ def check_parameters(params: dict[str, Any]) -> None:
     layer_sizes(params)
     choose_device(params["device"])
     _check_training(params)
+    check_choice(
+        "kernel", params["kernel"], (True, False), "Use False to keep no training rows."
+    )
     check_scale(params["scale"])
     structure = check_choice(
         "hessian_structure",

@@ -6,12 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..studies.runner import (
-    check_mapie,
-    finished_lines,
-    finished_rows,
-    run_missing,
-)
+from ..studies.runner import check_mapie, finished_lines, finished_rows, run_missing
 from ..studies.store import Row, Store
 from .experiment import EXPERIMENTS, Options
 
@@ -49,18 +44,10 @@ def parser() -> argparse.ArgumentParser:
         help=f"folder with <data set>.csv, target last (or set {DATA_VARIABLE}); "
         "what is not there is downloaded",
     )
-    add(
-        "--out",
-        type=Path,
-        default=None,
-        metavar="FOLDER",
-        help="where output goes (paper_results; with --smoke paper_results_smoke)",
-    )
-    add(
-        "--smoke",
-        action="store_true",
-        help="5 steps, 2 seeds, data that scikit-learn ships: shows that it runs",
-    )
+    where = "where output goes (paper_results; with --smoke paper_results_smoke)"
+    add("--out", type=Path, default=None, metavar="FOLDER", help=where)
+    smoke = "5 steps, 2 seeds, data that scikit-learn ships: shows that it runs"
+    add("--smoke", action="store_true", help=smoke)
     return made
 
 

@@ -21,12 +21,11 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from ..studies.scoring import Estimate, estimate, stratified_estimate
 from ..studies.store import Row
@@ -34,18 +33,17 @@ from .tables import TABLES, label_of, published
 
 # Fields that are differences already, and are written with their sign.
 DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
-NUMBER = r"(-?[\d.e-]+)"
-RELATION = re.compile(rf"([a-z ]+?) {NUMBER}(?: of {NUMBER})?")
+RELATION = re.compile(r"([a-z ]+) (-?[\d.e-]+)(?: of ([\d.]+))?")
 QUANTILES = (
     "In experiment 1 the paper's CQR is 1.8 times as wide as its other adaptive "
     "methods. The settings of its quantile network are not given; ours has the same "
     "backbone, steps and rate as the other networks."
 )
 Found = dict[str, Estimate]
+Runs = dict[tuple[str, int], float]  # by data set and seed
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A statement of the paper and what our runs say about it."""
 
     source: str
@@ -55,32 +53,31 @@ class Claim:
     why: str = ""  # shown where the claim does not hold
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(NamedTuple):
     """What is claimed of an estimate."""
 
     words: str
     number: float
-    centre: float = 0.0
+    centre: float
+    text: str
 
     @classmethod
     def of(cls, text: str) -> Self:
         """Relation in the words of the table."""
         words, number, centre = RELATION.fullmatch(text).groups()  # type: ignore[union-attr]
-        return cls(words, float(number), float(centre or 0))
+        return cls(words, float(number), float(centre or 0), text)
 
     def holds(self, found: Estimate) -> bool:
         """Whether the estimate is as claimed."""
-        clear = math.isfinite(found.error)
-        checks: dict[str, Callable[[], bool]] = {
-            "clearly above": lambda: found.above(self.number),
-            "clearly below": lambda: found.below(self.number),
-            "not clearly below": lambda: clear and not found.below(self.number),
-            "above": lambda: found.mean > self.number,
-            "below": lambda: found.mean < self.number,
-            "within": lambda: abs(found.mean - self.centre) < self.number,
-        }
-        return checks[self.words]()
+        below = found.below(self.number)
+        return {
+            "clearly above": found.above(self.number),
+            "clearly below": below,
+            "not clearly below": math.isfinite(found.error) and not below,
+            "above": found.mean > self.number,
+            "below": found.mean < self.number,
+            "within": abs(found.mean - self.centre) < self.number,
+        }[self.words]
 
     @property
     def sign(self) -> int:
@@ -93,86 +90,67 @@ class Check:
 
     def __init__(self, line: Mapping[str, str], rows: Sequence[Row]) -> None:
         self.line, self.rows = line, rows
+        self.of, self.against = line["of"], line["against"]
         self.measures = _split(line["measure"])
-        claimed = line["relation"]
-        self.relations = [Relation.of(r) for r in claimed.split(" and ") if r]
+        claimed = line["relation"].split(" and ")
+        self.relations = [Relation.of(text) for text in claimed if text]
         self.key = next(t.key for t in TABLES if t.experiment == line["experiment"])
-        together = line["on"].startswith("together: ")
         names = _split(line["on"].removeprefix("together: "))
-        if together or (len(names) == 1 and names != ["each"]):
-            self.rows = [row for row in rows if row["case"] in names]
-            names = []
         self.cases = self._labels("case") if names == ["each"] else names
+        if line["on"].startswith("together: ") or len(self.cases) == 1:
+            self.rows = [row for row in rows if row["case"] in names]
+            self.cases = []
+        difference = self.against or self.of == "steps"
+        self.signed = bool(difference) or line["measure"] in DIFFERENCES
 
     def _labels(self, key: str) -> list[str]:
         return list(dict.fromkeys(label_of(row[key]) for row in self.rows))
 
     def estimates(self, case: str | None = None) -> Found:
         """Estimates by name, of one data set or of all together."""
-        rows = [r for r in self.rows if case is None or r["case"] == case]
+        several = len(self.measures) > 1
         return {
-            (f"{_words(m)}, {name}" if len(self.measures) > 1 else name): found
-            for m in self.measures
-            for name, found in self._of_measure(rows, m)
+            (f"{_words(measure)}, {name}" if several else name): found
+            for measure in self.measures
+            for name, found in self._of_measure(measure, case)
         }
 
     def _of_measure(
-        self, rows: Sequence[Row], measure: str
+        self, measure: str, case: str | None
     ) -> Iterator[tuple[str, Estimate]]:
-        everything, against = self._labels(self.key), self.line["against"]
-        by_label = {label: self._runs(rows, measure, label) for label in everything}
-        if self.line["of"] == "span":
-            means = [_estimate(runs).mean for runs in by_label.values()]
+        runs = {x: self._runs(measure, x, case) for x in self._labels(self.key)}
+        if self.of == "span":
+            means = [_mean(r).mean for r in runs.values()]
             yield "span", Estimate(max(means) - min(means), math.nan, len(means))
-        elif self.line["of"] == "steps":
-            for a, b in pairwise(everything):
-                yield f"{a} to {b}", _paired(by_label[b], by_label[a])
-        else:
-            chosen = (
-                everything if self.line["of"] == "each" else _split(self.line["of"])
-            )
-            for one in chosen:
-                if not against:
-                    yield one, _estimate(by_label[one])
-                elif against == "mean of data sets":
-                    runs = by_label[one]
-                    gap = estimate(runs.values()).mean - _estimate(runs).mean
-                    yield f"{one} − {against}", Estimate(gap, math.nan, len(runs))
-                else:
-                    yield from self._compared(one, by_label)
+            return
+        if self.of == "steps":
+            for a, b in pairwise(runs):
+                yield f"{a} to {b}", _paired(runs[b], runs[a])
+            return
+        relative = self.against.startswith("/")
+        others = _split(self.against.removeprefix("/"))
+        for one in list(runs) if self.of == "each" else _split(self.of):
+            if not others:
+                yield one, _mean(runs[one])
+            elif others == ["mean of data sets"]:
+                gap = estimate(runs[one].values()).mean - _mean(runs[one]).mean
+                yield f"{one} − {others[0]}", Estimate(gap, math.nan, len(runs[one]))
+            else:
+                rest = [x for x in runs if x != one] if others == ["others"] else others
+                for other in rest:
+                    found = _paired(runs[one], runs[other], relative)
+                    yield f"{one} {'to' if relative else '−'} {other}", found
 
-    def _compared(
-        self, one: str, by_label: dict[str, dict[tuple[str, int], float]]
-    ) -> Iterator[tuple[str, Estimate]]:
-        """One label against others, run by run."""
-        against = self.line["against"]
-        relative = against.startswith("/")
-        names = _split(against.removeprefix("/"))
-        for other in (
-            [m for m in by_label if m != one] if names == ["others"] else names
-        ):
-            found = _paired(by_label[one], by_label[other], relative)
-            yield f"{one} {'to' if relative else '−'} {other}", found
-
-    def _runs(
-        self, rows: Sequence[Row], measure: str, label: str
-    ) -> dict[tuple[str, int], float]:
-        """Measure by data set and seed."""
+    def _runs(self, measure: str, label: str, case: str | None = None) -> Runs:
+        """Measure of one label by data set and seed."""
         whole = self.key == "case"  # where the case is what is compared
         return {
             ("" if whole else row["case"], row["seed"]): _value(row, measure)
-            for row in rows
-            if label_of(row[self.key]) == label
+            for row in self.rows
+            if label_of(row[self.key]) == label and case in (None, row["case"])
         }
 
-    @property
-    def signed(self) -> bool:
-        """Whether figures are differences."""
-        difference = self.line["against"] or self.line["of"] == "steps"
-        return bool(difference) or self.line["measure"] in DIFFERENCES
-
-    def as_claimed(self, found: Found) -> bool:
-        """Whether all relations hold for all estimates."""
+    def _as_claimed(self, found: Found) -> bool:
         return all(r.holds(e) for r in self.relations for e in found.values())
 
     def result(self) -> tuple[bool, str, str]:
@@ -180,7 +158,7 @@ class Check:
         title = f"{_words(self.measures[0])}: " if len(self.measures) == 1 else ""
         if not self.cases:
             found = self.estimates()
-            holds = self.as_claimed(found)
+            holds = self._as_claimed(found)
             why = "" if holds else self._shortfall(found)
             return holds, title + self._listed(found), why
         by_case = {case: self.estimates(case) for case in self.cases}
@@ -189,19 +167,18 @@ class Check:
         weakest = "; ".join(f"{c} {self._weakest(f)}" for c, f in by_case.items())
         if not self.relations:
             return True, title + weakest, ""
-        good = [case for case, found in by_case.items() if self.as_claimed(found)]
+        good = [case for case, found in by_case.items() if self._as_claimed(found)]
         needed = int(self.line["needed"] or len(self.cases))
-        holds = len(good) >= needed
         count = f"on {len(good)} of {len(self.cases)} data sets"
         which = f"{self.line['relation']} {count} ({', '.join(good) or 'none'})"
-        why = "" if holds else f"{count.capitalize()}, where {needed} are asked for."
-        return holds, f"{which}; {title}{weakest}", why
+        why = f"{count.capitalize()}, where {needed} are asked for."
+        holds = len(good) >= needed
+        return holds, f"{which}; {title}{weakest}", "" if holds else why
 
     def _listed(self, found: Found) -> str:
         colon = "" if self.key == "method" else ":"
-        return "; ".join(
-            f"{name}{colon} {as_text(e, self.signed)}" for name, e in found.items()
-        )
+        texts = {name: as_text(e, self.signed) for name, e in found.items()}
+        return "; ".join(f"{name}{colon} {text}" for name, text in texts.items())
 
     def _weakest(self, found: Found) -> str:
         """The estimate of each measure that supports the claim least."""
@@ -222,55 +199,45 @@ class Check:
             if failed and relation.sign:
                 parts += [self._extreme(relation.sign), *_unclear(relation, failed)]
             elif failed:
-                limit = f"{relation.words} {relation.number:g}"
-                limit += (
-                    f" of {relation.centre:g}" if relation.words == "within" else ""
-                )
-                parts.append(f"Not {limit}: {self._listed(failed)}.")
-                parts.append(self._furthest(relation, failed))
+                parts.append(f"Not {relation.text}: {self._listed(failed)}.")
+            if failed and relation.words == "within" and not self.against:
+                parts.append(self._furthest(relation.centre, failed))
         return " ".join(filter(None, parts))
 
     def _extreme(self, sign: int) -> str:
         """The method that is best instead, where one is said to be."""
-        if self.line["against"] != "others" or len(self.measures) > 1:
+        if self.against != "others" or len(self.measures) > 1:
             return ""
-        each = dict(self.line) | {"of": "each", "against": "", "relation": ""}
-        found = Check(each, self.rows).estimates()
+        line = {**self.line, "of": "each", "against": "", "relation": ""}
+        each = Check(line, self.rows)
+        found = each.estimates()
         best = max(found, key=lambda name: sign * found[name].mean)
         word = "Largest" if sign > 0 else "Smallest"
-        signed = self.line["measure"] in DIFFERENCES
-        return f"{word} mean: {best} ({as_text(found[best], signed)})."
+        return f"{word} mean: {best} ({as_text(found[best], each.signed)})."
 
-    def _furthest(self, relation: Relation, failed: Found) -> str:
+    def _furthest(self, centre: float, failed: Found) -> str:
         """The run that is furthest from the centre, and where the others are."""
-        name = max(failed, key=lambda n: abs(failed[n].mean - relation.centre))
-        if relation.words != "within" or self.line["against"]:
-            return ""
-        runs = self._runs(self.rows, self.measures[0], name)
-        if not runs:
-            return ""
-        far = max(runs, key=lambda run: abs(runs[run] - relation.centre))
-        text = f"At {name} the run furthest away is {far[0]}, seed {far[1]}, with "
-        others = [value for run, value in runs.items() if run != far]
-        rest = f"; the others lie in {min(others):.2f} to {max(others):.2f}"
-        return f"{text}{runs[far]:.2f}{rest if others else ''}."
+        name = max(failed, key=lambda n: abs(failed[n].mean - centre))
+        runs = self._runs(self.measures[0], name)
+        far = max(runs, key=lambda run: abs(runs[run] - centre))
+        others = [value for run, value in runs.items() if run != far] or [runs[far]]
+        return (
+            f"At {name} the run furthest away is {far[0]}, seed {far[1]}, with "
+            f"{runs[far]:.2f}; the others: {min(others):.2f} to {max(others):.2f}."
+        )
 
 
 def _unclear(relation: Relation, failed: Found) -> Iterator[str]:
     """Differences of the wrong sign, and those that are too small."""
-    distance = {
-        n: relation.sign * (e.mean - relation.number) for n, e in failed.items()
-    }
-    wrong = [n for n, d in distance.items() if not d > 0]
-    small = [n for n, d in distance.items() if d > 0]
+    good = [
+        n for n, e in failed.items() if relation.sign * (e.mean - relation.number) > 0
+    ]
+    wrong = [n for n in failed if n not in good]
     if wrong:
-        words = relation.words.removeprefix("clearly ")
-        yield f"Not {words} {relation.number:g}: {', '.join(wrong)}."
-    if small:
-        yield (
-            f"Of the claimed sign, but less than two standard errors from "
-            f"{relation.number:g}: {', '.join(small)}."
-        )
+        yield f"Not {relation.text.removeprefix('clearly ')}: {', '.join(wrong)}."
+    if good:
+        near = f"less than two standard errors from {relation.number:g}"
+        yield f"Of the claimed sign, but {near}: {', '.join(good)}."
 
 
 def _split(text: str) -> list[str]:
@@ -283,15 +250,14 @@ def _words(measure: str) -> str:
 
 def _value(row: Row, measure: str) -> float:
     """A field, or the difference or ratio of two."""
-    first, _, rest = measure.partition(" ")
+    first, *rest = measure.split()
     if not rest:
         return float(row[first])
-    sign, other = rest.split()
-    a, b = float(row[first]), float(row[other])
-    return a - b if sign == "-" else a / b
+    a, b = float(row[first]), float(row[rest[1]])
+    return a - b if rest[0] == "-" else a / b
 
 
-def _estimate(runs: Mapping[tuple[str, int], float]) -> Estimate:
+def _mean(runs: Runs) -> Estimate:
     """Mean over runs, stratified by data set."""
     strata: dict[str, list[float]] = {}
     for (case, _), value in runs.items():
@@ -299,19 +265,10 @@ def _estimate(runs: Mapping[tuple[str, int], float]) -> Estimate:
     return stratified_estimate(strata)
 
 
-def _paired(
-    one: Mapping[tuple[str, int], float],
-    other: Mapping[tuple[str, int], float],
-    relative: bool = False,
-) -> Estimate:
+def _paired(one: Runs, other: Runs, relative: bool = False) -> Estimate:
     """Difference run by run, or relative difference."""
-    runs = one.keys() & other.keys()
-    return _estimate(
-        {
-            r: one[r] / other[r] - 1 if relative else one[r] - other[r]
-            for r in sorted(runs)
-        }
-    )
+    pairs = {run: (value, other[run]) for run, value in one.items() if run in other}
+    return _mean({r: a / b - 1 if relative else a - b for r, (a, b) in pairs.items()})
 
 
 def as_text(found: Estimate, signed: bool) -> str:
@@ -322,13 +279,12 @@ def as_text(found: Estimate, signed: bool) -> str:
     >>> as_text(Estimate(-0.25, 0.5, 4), signed=True)
     '−0.2500 ± 0.5000'
     """
-
-    def digits(value: float) -> str:
-        return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
-
+    mean, error = (
+        f"{v:.4f}" if abs(v) < 10 else f"{v:.2f}"
+        for v in (abs(found.mean), found.error)
+    )
     sign = "−" if found.mean < 0 else "+" if signed else ""
-    error = "" if math.isnan(found.error) else f" ± {digits(found.error)}"
-    return f"{sign}{digits(abs(found.mean))}{error}"
+    return sign + mean + ("" if math.isnan(found.error) else f" ± {error}")
 
 
 def _noise(rows: Sequence[Row]) -> str:
@@ -338,7 +294,7 @@ def _noise(rows: Sequence[Row]) -> str:
         paper = {line["Method"]: line for line in published(f"exp3_{name}")}
         lacp, split = (float(paper[m]["Avg. Width"]) for m in ("LACP", "Split CP"))
         line = {"experiment": "benchmark", "measure": "width", "of": "LACP"}
-        line |= {"against": "/ Split CP", "on": name, "relation": ""}
+        line |= {"against": "/ Split CP", "on": f"together: {name}", "relation": ""}
         (ours,) = Check(line, rows).estimates().values()
         parts.append(f"{name} {as_text(ours, True)} (paper {lacp / split - 1:+.2f})")
     return (
@@ -364,24 +320,18 @@ def claim_table() -> tuple[tuple[dict[str, str], ...], ...]:
 
 def check_claims(rows: Mapping[str, Sequence[Row]]) -> list[Claim]:
     """All claims about experiments that have rows."""
-    return [
-        _check(lines, rows[lines[0]["experiment"]])
-        for lines in claim_table()
-        if rows.get(lines[0]["experiment"])
-    ]
+    experiments = [lines[0]["experiment"] for lines in claim_table()]
+    pairs = zip(claim_table(), map(rows.get, experiments), strict=True)
+    return [_check(lines, found) for lines, found in pairs if found]
 
 
 def _check(lines: Sequence[Mapping[str, str]], rows: Sequence[Row]) -> Claim:
-    results = [Check(line, rows).result() for line in lines]
-    holds = all(result[0] for result in results)
-    why = [result[2] for result in results]
-    note = lines[0]["note"]
-    if not holds and note:
-        notes: dict[str, Callable[[], Any]] = {
-            "{quantiles}": lambda: QUANTILES,
-            "{noise}": lambda: _noise(rows),
-        }
-        why.append(notes[note]() if note in notes else note)
-    figures = "; ".join(result[1] for result in results)
-    reason = "" if holds else " ".join(filter(None, why))
-    return Claim(lines[0]["source"], lines[0]["claim"], figures, holds, reason)
+    held, figures, why = zip(
+        *(Check(line, rows).result() for line in lines), strict=True
+    )
+    first, note = lines[0], lines[0]["note"].replace("{quantiles}", QUANTILES)
+    if all(held):
+        return Claim(first["source"], first["claim"], "; ".join(figures), True)
+    note = _noise(rows) if note == "{noise}" else note
+    reason = " ".join(filter(None, (*why, note)))
+    return Claim(first["source"], first["claim"], "; ".join(figures), False, reason)

@@ -6,30 +6,20 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from ..studies.data import (
-    PAPER_DATASETS,
-    Dataset,
-    load_diabetes_rows,
-    load_paper_dataset,
-)
+from ..studies import data as _data
+from ..studies.data import PAPER_DATASETS, Dataset
 from ..studies.runner import Run
 from ..studies.store import Row, run_key
 
-SYNTHETIC = {
-    "n_train": 500,
-    "n_calibration": 500,
-    "n_test": 2000,
-    "keep_probability": 0.1,
-}
+SYNTHETIC = {"n_train": 500, "n_calibration": 500, "n_test": 2000}
+KEEP_PROBABILITY = 0.1
 SYNTHETIC_TRAINING = {"max_steps": 250}
 SIZES = (100, 250, 500, 1000, 2000)
 MAX_ROWS = 5000
 TRAINING_FRACTION, CALIBRATION_FRACTION = 0.6, 0.2  # the rest is for testing
-FRACTIONS = {
-    "max_rows": MAX_ROWS,
-    "training": TRAINING_FRACTION,
-    "calibration": CALIBRATION_FRACTION,
-}
+FRACTIONS = {"max_rows": MAX_ROWS, "training": TRAINING_FRACTION} | (
+    {"calibration": CALIBRATION_FRACTION}
+)
 # Of the two targets of this table, the one that the published figures fit.
 FILES = {"naval": "naval_turbine"}
 SENSITIVITY_CASES = ("concrete", "energy", "bike", "california")
@@ -51,37 +41,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Cases, and the function that makes the rows of one of them.
-
-    Parameters
-    ----------
-    name, title : str
-        Name on the command line, and in words.
-    cases : tuple of str
-        Data sets, or sizes of a synthetic training set.
-    n_seeds : int
-        Number of seeds where the command line says nothing.
-    rows : str
-        Function "module.name" of this package, with the arguments data set (or case,
-        if synthetic), seed, and overrides of ``ClapsRegressor.paper``.
-    settings : dict
-        Sizes and grids, for the key.
-    training : dict
-        Overrides of ``ClapsRegressor.paper``.
-    synthetic : bool, default=False
-        Whether the rows are drawn by ``make_heteroscedastic_sparse``.
-    first_seed : int, default=0
-        The first seed; the others follow it.
-    """
+    """Cases, and the function that makes the rows of one of them."""
 
     name: str
     title: str
-    cases: tuple[str, ...]
-    n_seeds: int
+    cases: tuple[str, ...]  # data sets, or sizes of a synthetic training set
+    n_seeds: int  # where the command line says nothing
+    # Function "module.name" of this package with the arguments data set (or case, if
+    # synthetic), seed, and overrides of ``ClapsRegressor.paper``.
     rows: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # for the key
+    # Overrides of ``ClapsRegressor.paper``.
     training: Mapping[str, Any] = field(default_factory=dict)
-    synthetic: bool = False
+    synthetic: bool = False  # drawn by make_heteroscedastic_sparse
     first_seed: int = 0
 
     def n_runs(self, n_seeds: int | None) -> int:
@@ -143,39 +115,32 @@ def _method_key(training: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
 def load_rows(name: str, options: Options) -> Dataset:
     """The table, or for a smoke run rows that scikit-learn ships."""
     if options.smoke:
-        return load_diabetes_rows(250)
-    return load_paper_dataset(FILES.get(name, name), options.data_home)
+        return _data.load_diabetes_rows(250)
+    return _data.load_paper_dataset(FILES.get(name, name), options.data_home)
 
 
 def _sensitivity(name: str, title: str) -> Experiment:
-    settings = FRACTIONS | {"grid": GRIDS[name]}
+    rows, settings = f"sensitivity.{name}", FRACTIONS | {"grid": GRIDS[name]}
+    return Experiment(name, title, SENSITIVITY_CASES, 5, rows, settings)
+
+
+def _synthetic(name: str, title: str, cases: tuple[str, ...]) -> Experiment:
+    rows, settings = f"synthetic.{name}_rows", SYNTHETIC | {"keep": KEEP_PROBABILITY}
     return Experiment(
-        name, title, SENSITIVITY_CASES, 5, f"sensitivity.{name}", settings
+        name, title, cases, 20, rows, settings, SYNTHETIC_TRAINING, synthetic=True
     )
 
 
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment(
-            "mechanism",
-            "Experiment 1: controlled synthetic mechanism",
-            ("synthetic",),
-            20,
-            "synthetic.mechanism_rows",
-            SYNTHETIC,
-            SYNTHETIC_TRAINING,
-            synthetic=True,
+        _synthetic(
+            "mechanism", "Experiment 1: controlled synthetic mechanism", ("synthetic",)
         ),
-        Experiment(
+        _synthetic(
             "contraction",
             "Experiment 2: posterior contraction",
             tuple(map(str, SIZES)),
-            20,
-            "synthetic.contraction_rows",
-            SYNTHETIC,
-            SYNTHETIC_TRAINING,
-            synthetic=True,
         ),
         Experiment(
             "benchmark",

@@ -53,8 +53,7 @@ def draw_mechanism(figure: Any, options: Options) -> None:
     from .methods import METHODS
 
     training = SYNTHETIC_TRAINING | ({"max_steps": 5} if options.smoke else {})
-    n_train = int(SYNTHETIC["n_train"])
-    methods, _ = synthetic.paper_methods(n_train, 0, training)
+    methods, _ = synthetic.paper_methods(SYNTHETIC["n_train"], 0, training)
     x = np.linspace(-4, 4, 400)
     mean = np.sin(1.5 * x) + 0.3 * x
     methods.split = split = methods.split._replace(X_test=x[:, None], y_test=mean)

@@ -6,7 +6,7 @@ from .. import metrics
 from ..datasets import SyntheticData, make_heteroscedastic_sparse
 from ..studies.data import Split
 from ..studies.store import Row
-from .experiment import SYNTHETIC
+from .experiment import KEEP_PROBABILITY, SYNTHETIC
 from .methods import CONFIDENCE_LEVEL, METHODS, PaperMethods, variance_metrics
 
 
@@ -14,15 +14,13 @@ def paper_methods(
     n_train: int, seed: int, training: dict[str, Any]
 ) -> tuple[PaperMethods, SyntheticData]:
     """The methods on the synthetic problem, and its test rows."""
-    keep = SYNTHETIC["keep_probability"]
-    sizes = int(SYNTHETIC["n_calibration"]), int(SYNTHETIC["n_test"])
     # Three streams: calibration and test rows do not depend on the training size.
     train = make_heteroscedastic_sparse(
-        n_train, keep_probability=keep, random_state=3 * seed
+        n_train, keep_probability=KEEP_PROBABILITY, random_state=3 * seed
     )
     cal, test = (
         make_heteroscedastic_sparse(n, random_state=3 * seed + i)
-        for i, n in enumerate(sizes, start=1)
+        for i, n in ((1, SYNTHETIC["n_calibration"]), (2, SYNTHETIC["n_test"]))
     )
     split = Split(train.X, train.y, cal.X, cal.y, test.X, test.y)
     return PaperMethods(split, seed, training), test
@@ -30,7 +28,7 @@ def paper_methods(
 
 def mechanism_rows(case: str, seed: int, training: dict[str, Any]) -> list[Row]:
     """One row per method: coverage by region, width, score."""
-    methods, test = paper_methods(int(SYNTHETIC["n_train"]), seed, training)
+    methods, test = paper_methods(SYNTHETIC["n_train"], seed, training)
     rows = []
     for method in METHODS:
         bounds = methods.interval(method)

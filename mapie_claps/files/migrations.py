@@ -41,7 +41,7 @@ def _streaming_1(state: Any, tensors: Tensors) -> Any:
 
 
 def _regressor_1(state: Any, tensors: Tensors) -> Any:
-    params, fitted = state["params"], dict(state["fitted"])
+    params, fitted = {"kernel": False, **state["params"]}, dict(state["fitted"])
     for name in ("prior_precision_", "residual_variance_"):
         fitted.pop(name, None)
     for name in ("scaler_X_", "scaler_y_"):

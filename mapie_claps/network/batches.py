@@ -13,6 +13,8 @@ from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from .table import TableRows
+
 T = TypeVar("T")
 KEPT_ELEMENTS = 2**24
 
@@ -46,7 +48,7 @@ class KeptBatches(Generic[T]):
 class Batch(NamedTuple):
     """Some rows; y and weight in float64."""
 
-    x: Tensor  # (n, ...)
+    x: Any  # a tensor (n, ...), or rows of a table
     y: Tensor | None  # (n,)
     weight: Tensor | None  # (n,), None for ones
 
@@ -149,7 +151,7 @@ def items_of(X: Any, y: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
 
 def _from_arrays(X: Any, y: Any = None, weight: Any = None) -> Batch:
     """Tensors from what the user gave, lengths and values checked."""
-    x = inputs(X)
+    x = X if isinstance(X, TableRows) else inputs(X)
     target = None if y is None else column("y", y, len(x))
     w = None if weight is None else column("sample_weight", weight, len(x))
     if w is not None and bool((w < 0).any()):

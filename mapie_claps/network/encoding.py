@@ -22,7 +22,12 @@ class PiecewiseLinearEncoding(nn.Module):
     width: Tensor
     column: Tensor
 
-    def __init__(self, edges: Sequence[Tensor]) -> None:  # one tensor per column
+    def __init__(
+        self,
+        edges: Sequence[Tensor],  # one tensor per column
+        n_numbers: int
+        | None = None,  # columns that are not 0 or 1, the first; None: all
+    ) -> None:
         super().__init__()
         bins = [(j, e[:-1], e[1:] - e[:-1]) for j, e in enumerate(edges)]
         none = torch.empty(0, dtype=torch.float32)
@@ -31,6 +36,7 @@ class PiecewiseLinearEncoding(nn.Module):
         columns = [torch.full((len(left),), j) for j, left, _ in bins]
         self.register_buffer("column", torch.cat([none.long(), *columns]))
         self.n_raw = len(edges)
+        self.n_numbers = self.n_raw if n_numbers is None else n_numbers
         self.n_outputs = len(edges) + len(self.left)
 
     def forward(self, x: Tensor) -> Tensor:  # (..., p) → (..., p + number of bins)
@@ -41,17 +47,19 @@ class PiecewiseLinearEncoding(nn.Module):
         return torch.cat([x, position.clamp_(0, 1)], dim=-1)
 
 
-def bin_edges(X: Tensor, max_bins: int) -> Sequence[Tensor]:
+def bin_edges(
+    X: Tensor, max_bins: int, n_numbers: int | None = None
+) -> Sequence[Tensor]:
     """Edges of the encoding of each column.
 
     The values themselves where there are few, which codes integers and categories
-    step by step; quantiles otherwise. The more columns, the fewer bins each. Two
-    values need none: the column itself says it all.
+    step by step; quantiles otherwise. The more columns (of numbers: None means all),
+    the fewer bins each. Two values need none: the column itself says it all.
     """
     X = X.float()  # the precision of training: edges must differ in it
     if max_bins == 0:
         return [X.new_empty(0)] * X.shape[1]
-    n_columns = X.shape[1]
+    n_columns = X.shape[1] if n_numbers is None else max(1, n_numbers)
     n_bins = max(2, min(max_bins, QUANTILE_BINS_IN_ALL // n_columns))
     few = min(DISTINCT_VALUES, max(n_bins, DISTINCT_VALUES_IN_ALL // n_columns))
     levels = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64)

@@ -1,37 +1,43 @@
 """Arrays of the user → checked rows, their units, a seed."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from .._compat import validate_data
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
+from .table import as_table
 
 Array = NDArray[np.float64]
 SMALLEST_RANGE = 1e-152  # of y: its square must be a number
 SMALLEST_WEIGHT = 1e-152  # in units of the mean weight, for the same reason
 
 
+class TrainingData(NamedTuple):
+    """A table, which of its rows count, and their targets and weights."""
+
+    table: Any  # of as_table
+    rows: NDArray[np.bool_] | None  # None: all
+    y: Array
+    weight: Array  # mean one
+
+
 def check_training_data(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
-) -> tuple[Array, Array, Array]:
-    """Rows of positive weight, in float64; weights have mean one."""
-    X_, y_ = validate_data(
-        estimator,
-        X,
-        y,
-        dtype=np.float64,
-        order="C",
-        y_numeric=True,
-        ensure_min_samples=2,
-    )
+    estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None
+) -> TrainingData:
+    """Rows of positive weight."""
+    y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
+    table = as_table(X, min_rows=2)
+    check_columns(estimator, X, table, reset=True)
+    check_consistent_length(table, y_)
     y_ = np.asarray(y_, dtype=np.float64)
-    weight = _check_sample_weight(sample_weight, X_, dtype=np.float64)
+    weight = _check_sample_weight(sample_weight, y_, dtype=np.float64)
     if weight.min() < 0:
         raise ValueError(
             f"Got sample_weight with a negative value, {float(weight.min())!r}. Use "
@@ -43,9 +49,34 @@ def check_training_data(
             f"Got sample_weight with {int(kept.sum())} positive weights, but "
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
-    if not kept.all():
-        X_, y_, weight = X_[kept], y_[kept], weight[kept]
-    return X_, y_, _with_mean_one(weight)
+    if kept.all():
+        return TrainingData(table, None, y_, _with_mean_one(weight))
+    return TrainingData(table, kept, y_[kept], _with_mean_one(weight[kept]))
+
+
+def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
+    """Set or check number and names of the columns of X, of which a table was made."""
+    if not reset and _is_probe(table) and table.shape[1] == estimator.n_features_in_:
+        return
+    # Frames of libraries that are not known by name have become arrays.
+    named = X if hasattr(X, "columns") or hasattr(X, "__dataframe__") else table
+    try:
+        validate_data(estimator, named, reset=reset, skip_check_array=True)
+    except ValueError as error:
+        if "feature names should match" not in str(error):
+            raise
+        raise ValueError(
+            f"{str(error).rstrip()}\nPass X[model.feature_names_in_], with every "
+            "column that fit has seen."
+        ) from error
+
+
+def _is_probe(table: Any) -> bool:
+    """Whether this is the row of zeros by which MAPIE asks if a model is fitted.
+
+    It has no names, which is nothing that a user should be warned of.
+    """
+    return isinstance(table, np.ndarray) and len(table) == 1 and not table.any()
 
 
 def _with_mean_one(weight: Array) -> Array:
@@ -63,7 +94,7 @@ def _with_mean_one(weight: Array) -> Array:
 
 
 def fit_scalers(
-    X: Array, y: Array, weight: Array
+    X: Array, y: Array, weight: Array, names: Sequence[str]
 ) -> tuple[StandardScaler, StandardScaler]:
     """Standardise by the training rows; a constant keeps its unit."""
     uniform = None if (weight == 1).all() else weight
@@ -75,13 +106,13 @@ def fit_scalers(
             f"Got y with a range of {float(np.ptp(y))!r}, whose square underflows. "
             "Multiply y by a constant, for example 1e150."
         )
-    for name, scaler in (("X", scaler_X), ("y", scaler_y)):
+    for name, scaler, labels in (("X", scaler_X, names), ("y", scaler_y, ["y"])):
         bad = ~np.isfinite(scaler.scale_) | ~np.isfinite(scaler.mean_)
         if bad.any():
             raise ValueError(
                 f"Got {name} whose values overflow when squared (column "
-                f"{int(np.flatnonzero(bad)[0])}). Divide them by a constant, for "
-                "example 1e100."
+                f"{labels[int(np.flatnonzero(bad)[0])]!r}). Divide them by a constant, "
+                "for example 1e100."
             )
     return scaler_X, scaler_y
 

@@ -11,6 +11,7 @@ class Features(NamedTuple):
     phi: Tensor  # (K, n, d), without the constant
     mu: Tensor  # (K, n), with the weights that training left
     h2: Tensor  # (K, n)
+    x: Tensor | None = None  # (n, p), the inputs, for members that are no networks
 
 
 class Representation(Protocol):

@@ -36,8 +36,9 @@ def _from_fields(values: dict[str, Any], context: Context) -> HeteroscedasticNet
     _check_numbers(floor, rate, state)
     _check_sizes(n_columns, views, rate, sizes, state)
     bins = torch.bincount(state["encoding.column"], minlength=n_columns)
+    edges = [torch.zeros(int(n) + 1 if n else 0) for n in bins]
     network = HeteroscedasticNetwork(
-        PiecewiseLinearEncoding([torch.zeros(int(n) + 1 if n else 0) for n in bins]),
+        PiecewiseLinearEncoding(edges, _n_numbers(n_columns, state)),
         sizes,
         int(state["mean_head.weight"].shape[0]),
         floor,
@@ -47,6 +48,13 @@ def _from_fields(values: dict[str, Any], context: Context) -> HeteroscedasticNet
     )
     network.double().load_state_dict(state)
     return network.eval().requires_grad_(False)
+
+
+def _n_numbers(n_columns: int, state: dict[str, Tensor]) -> int:
+    """Columns that are not 0 or 1, as the frequencies tell; all, if there are none."""
+    shapes = [t.shape for name, t in state.items() if name.endswith(".view.frequency")]
+    found = {int(shape[1]) for shape in shapes if len(shape) == 3} or {n_columns}
+    return min(n_columns, *found)
 
 
 def _check_numbers(floor: float, rate: float, state: dict[str, Tensor]) -> None:
@@ -80,7 +88,13 @@ def _check_sizes(
     for i, name in enumerate(views):
         members = found[f"first.{i}.weight"][0]
         expected |= _first_layer_shapes(
-            f"first.{i}", name, n_columns, column, members, layer_sizes[0], scaling_rate
+            f"first.{i}",
+            name,
+            (n_columns, _n_numbers(n_columns, state)),
+            column,
+            members,
+            layer_sizes[0],
+            scaling_rate,
         )
         n_members += members
     layers = {f"trunk.{i}": ab for i, ab in enumerate(pairwise(layer_sizes))}
@@ -98,18 +112,20 @@ def _check_sizes(
 def _first_layer_shapes(
     layer: str,
     view: str,
-    n_columns: int,
+    n_columns: tuple[int, int],  # in all, and of numbers
     column: Tensor,  # of each bin
     n_members: int,
     width: int,
     scaling_rate: float,
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of one first layer, as told by its view on torch's device without data."""
-    if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < n_columns:
+    n_raw, n_numbers = n_columns
+    if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < n_raw:
         raise FileFormatError("Got bins for columns that do not exist.")
     with torch.device("meta"):
         encoding = PiecewiseLinearEncoding([torch.empty(0)])
-        encoding.n_raw, encoding.n_outputs = n_columns, n_columns + column.numel()
+        encoding.n_raw, encoding.n_outputs = n_raw, n_raw + column.numel()
+        encoding.n_numbers = n_numbers
         seen = VIEW_CLASSES[view](encoding, n_members)
     shapes: dict[str, tuple[int, ...]] = {
         f"{layer}.weight": (n_members, seen.n_inputs, width),

@@ -106,14 +106,16 @@ class RawView(_FirstColumns):
 
 
 class PeriodicView(View):
-    """The features, and sines and cosines of them with learned frequencies."""
+    """The features, and sines and cosines of numbers with learned frequencies."""
 
     name = "periodic"
 
     def __init__(self, encoding: PiecewiseLinearEncoding, n_members: int) -> None:
         super().__init__(encoding, n_members)
-        self.n_inputs = self.n_started = self.n_raw * (1 + 2 * N_FREQUENCIES)
-        shape = (n_members, self.n_raw, N_FREQUENCIES)
+        self.n_numbers = encoding.n_numbers
+        n_waves = 2 * N_FREQUENCIES * self.n_numbers
+        self.n_inputs = self.n_started = self.n_raw + n_waves
+        shape = (n_members, self.n_numbers, N_FREQUENCIES)
         self.frequency = nn.Parameter(torch.empty(shape, dtype=torch.float32))
 
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -124,7 +126,8 @@ class PeriodicView(View):
     def forward(self, x: Tensor) -> Tensor:  # (k, n, p) → (k, n, n_inputs)
         """Features, sines, cosines."""
         raw = x[..., : self.n_raw].mT  # (k, p, n)
-        angle = (raw.unsqueeze(2) * self.frequency.unsqueeze(-1)).flatten(1, 2)
+        numbers = raw[:, : self.n_numbers]
+        angle = (numbers.unsqueeze(2) * self.frequency.unsqueeze(-1)).flatten(1, 2)
         return torch.cat([raw, angle.sin(), angle.cos()], dim=1).mT
 
     def steps(self, inputs: Tensor) -> ViewSteps:
@@ -136,19 +139,22 @@ class _PeriodicSteps(ViewSteps):
     def __init__(self, view: PeriodicView, source: Tensor) -> None:
         super().__init__(view, source)
         members, batch, _ = source.shape
-        raw = view.n_raw
+        raw, numbers = view.n_raw, view.n_numbers
         self.frequency: Any = view.frequency
         self.raw = source[..., :raw].mT  # (k, p, batch)
         self.copy = self.inputs[:, :raw]
-        self.sine, self.cosine = self.inputs[:, raw:].chunk(2, dim=1)
+        half = raw + numbers * N_FREQUENCIES
+        self.sine, self.cosine = self.inputs[:, raw:half], self.inputs[:, half:]
         self.angle = torch.empty_like(self.sine)
-        self.grads = self.grad[:, raw:].chunk(2, dim=1)  # type: ignore[index]
-        self.by_feature = self.angle.view(members, raw, -1, batch)
+        grad: Any = self.grad
+        self.grads = grad[:, raw:half], grad[:, half:]
+        self.numbers = self.copy[:, :numbers, None]
+        self.by_feature = self.angle.view(members, numbers, N_FREQUENCIES, batch)
 
     def forward(self) -> None:
         self.copy.copy_(self.raw)
         torch.mul(
-            self.copy[:, :, None],
+            self.numbers,
             self.frequency.data[..., None],
             out=self.by_feature,
         )
@@ -159,7 +165,7 @@ class _PeriodicSteps(ViewSteps):
         along_sine, along_cosine = self.grads
         torch.mul(along_sine, self.cosine, out=self.angle)
         self.angle.addcmul_(along_cosine, self.sine, value=-1)
-        self.by_feature.mul_(self.copy[:, :, None])
+        self.by_feature.mul_(self.numbers)
         torch.sum(self.by_feature, -1, out=self.frequency.grad)
 
 

@@ -53,7 +53,7 @@ def fit_last_layers(
     structure: str,
     recipe: LastLayerRecipe,
 ) -> tuple[LastLayerModel, LastLayerSums]:
-    """Sums over the training rows, λ, and the posteriors of both likelihoods."""
+    """λ, the posteriors of both likelihoods, and sums with the held-out rows apart."""
     by_member = weight.expand(network.n_members, -1)
     held_out = None
     if held_out_rows.shape[1]:
@@ -86,7 +86,6 @@ def fit_last_layers(
     )
     trained, views = network.trained_weights(), network.members_by_view()
     model = make_model(sums, trained, recipe, views, Units())
-    sums = sums.with_held_out()
     if network.n_members == 1:
         return model, sums
     residuals, start = Spread(), 0
@@ -95,4 +94,4 @@ def fit_last_layers(
         residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
     sums = replace(sums, residuals=residuals)
-    return with_residuals(model, sums, recipe), sums
+    return with_residuals(model, sums.with_held_out(), recipe), sums

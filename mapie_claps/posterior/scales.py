@@ -60,7 +60,7 @@ class LastLayerModel:
         mu = self._mu_of_members(out)
         mean = self._mean(mu)
         if scale in ("claps", "aleatoric"):
-            aleatoric = self._aleatoric(out.h2)
+            aleatoric = self.aleatoric(out)
         else:
             aleatoric = torch.full_like(mean, self.residual_variance * self.unit**2)
         if scale in ("aleatoric", "constant"):
@@ -80,8 +80,9 @@ class LastLayerModel:
     def _mean(self, by_member: Tensor) -> Tensor:  # (K, n) → (n,)
         return by_member[0] if len(by_member) == 1 else self.member_weight @ by_member
 
-    def _aleatoric(self, h2: Tensor) -> Tensor:  # (K, n) → (n,)
+    def aleatoric(self, out: Features) -> Tensor:  # (n,)
         """Weighted geometric mean of h²: one member that errs high does not rule."""
+        h2 = out.h2
         return h2[0] if len(h2) == 1 else (self.member_weight @ h2.log()).exp()
 
     def covariance(self) -> Tensor:

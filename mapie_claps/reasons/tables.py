@@ -248,11 +248,14 @@ def _quantiles(values: Array, reference: Array) -> Array:
 def _seen_by_model(model: Any, X: ArrayLike, epistemic: Array) -> dict[str, Array]:
     """What is compared with calibration: each input column and epistemic variance."""
     last, seen = split_pipeline(model, X)
-    names = getattr(last, "feature_names_in_", None)
-    values = np.asarray(seen, dtype=np.float64)
-    values = values.reshape(len(values), -1)
-    each = range(values.shape[1]) if names is None else names
-    columns = {f"column {name}": values[:, j] for j, name in enumerate(each)}
+    if hasattr(last, "input_columns"):
+        named = last.input_columns(seen)
+    else:
+        values = np.asarray(seen, dtype=np.float64)
+        values = values.reshape(len(values), -1)
+        names = getattr(last, "feature_names_in_", range(values.shape[1]))
+        named = dict(zip(names, values.T, strict=True))
+    columns = {f"column {name}": values for name, values in named.items()}
     return columns | {EPISTEMIC: epistemic}
 
 

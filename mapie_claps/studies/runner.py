@@ -6,6 +6,7 @@ before NumPy and torch are loaded.
 
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +23,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Run:
-    """What to compute, and the key under which it is kept.
+    """What to compute, and the key under which it is kept."""
 
-    Parameters
-    ----------
-    label : str
-        For the progress bar and for errors.
-    key : dict
-        Made by :func:`~mapie_claps.studies.store.run_key`.
-    compute : callable
-        Returns the rows of the run. With several processes it must be picklable, such
-        as a ``functools.partial`` of a function of a module.
-    """
-
-    label: str
-    key: dict[str, Any]
-    compute: Callable[[], list[Row]]
+    label: str  # for the progress bar and for errors
+    key: dict[str, Any]  # see run_key
+    compute: Callable[[], list[Row]]  # with several processes it must be picklable
 
 
 @dataclass(frozen=True)
@@ -73,6 +63,17 @@ def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[Failure]:
             bar.set_postfix_str(run.label)
             bar.update()
     return failures
+
+
+def run_and_report(
+    runs: Sequence[Run], out: Path, jobs: int, report: Callable[[list[Row]], str]
+) -> int:
+    """Compute what is missing and print the report; 1 if a run failed."""
+    failures = run_missing(runs, out, jobs)
+    out.mkdir(parents=True, exist_ok=True)
+    sys.stdout.write(report(finished_rows(runs, out)))
+    sys.stdout.writelines(map(str, failures))
+    return 1 if failures else 0
 
 
 def finished_lines(runs: Sequence[Run], out: Path) -> list[Line]:

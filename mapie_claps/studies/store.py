@@ -42,23 +42,9 @@ def run_key(
 ) -> dict[str, Any]:
     """All that a run depends on, as it is read back from JSON.
 
-    Parameters
-    ----------
-    study : str
-        Name of the command or experiment.
-    data : mapping
-        Data set: name, target and hash of its content, or how it is generated.
-    split : mapping
-        Seed and sizes.
-    method : mapping
-        Name and all parameters; for ``ClapsRegressor`` those of ``get_params``.
-    uses_claps : bool, default=True
-        False for methods that this package only measures.
-
-    Returns
-    -------
-    dict
-        The key.
+    ``data`` is the data set with a hash of its content, or how it is generated;
+    ``split`` seed and sizes; ``method`` name and all parameters. ``uses_claps`` is
+    False for methods that this package only measures.
 
     Examples
     --------
@@ -67,25 +53,14 @@ def run_key(
     ({'sizes': [8, 8]}, True)
     """
     names = ("protocol", "claps") if uses_claps else ("protocol",)
-    key = {
-        "study": study,
-        "data": data,
-        "split": split,
-        "method": method,
-        "version": {name: RESULTS_VERSION[name] for name in names},
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(key))
+    version = {name: RESULTS_VERSION[name] for name in names}
+    key = {"study": study, "data": data, "split": split, "method": method}
+    plain: dict[str, Any] = json.loads(json.dumps(key | {"version": version}))
     return plain
 
 
 class Store:
-    """Finished runs in one file.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``runs.jsonl`` is, or will be once the first run is finished.
-    """
+    """Finished runs in ``runs.jsonl`` of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE

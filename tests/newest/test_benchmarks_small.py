@@ -65,7 +65,7 @@ def test_scales_by_hand():
     np.testing.assert_allclose(alone[1][0][1], [3.5, 1.2])
 
 
-def test_ratios_are_paired():
+def test_ratios_are_paired(tmp_path):
     fields = ("interval_score", "coverage", "region_score", "region_coverage")
     rows = [
         {"dataset": "a", "seed": seed, "method": f"{mode}, {method}"}
@@ -74,18 +74,18 @@ def test_ratios_are_paired():
         for mode in ("sparse", "ordinary")
         for method in SCALES
     ]
-    text = report(rows)
+    text = report(rows, tmp_path)
     assert "| sparse | one member, h² + Laplace | 0.500 ± 0.000 | 0.500" in text
     assert "Laplace on top of the spread (sparse): 1.000 ± 0.000, inside" in text
 
 
-def test_tradeoff_table_by_hand():
+def test_tradeoff_table_by_hand(tmp_path):
     row = {"dataset": "a", "seed": 0, "interval_score": 2.0, "fit_seconds": 1.0}
     rows = [
         row | {"method": m, "interval_score": s}
         for m, s in ((REFERENCE, 2.0), ("n_members=1", 3.0))
     ]
-    text = tradeoff_report(rows)
+    text = tradeoff_report(rows, tmp_path)
     assert "n_members=12" not in text
     assert "| `n_members=1` | 1.500 | 1.000 |" in text
 

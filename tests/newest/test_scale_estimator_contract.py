@@ -72,8 +72,8 @@ def test_bad_input_is_that_of_the_wrapped_estimator(model):
     scale = ClapsScaleEstimator(model)
     with pytest.raises(ValueError, match="feature names should match"):
         scale.predict(pd.DataFrame({"a": [0.0], "b": [0.0]}))
-    with pytest.raises(ValueError, match="contains NaN"):
-        scale.predict(pd.DataFrame({"a": [np.nan], "b": [0.0], "c": [0.0]}))
+    with pytest.raises(ValueError, match="Got inf in column 'a', row 0"):
+        scale.predict(pd.DataFrame({"a": [np.inf], "b": [0.0], "c": [0.0]}))
     with pytest.raises(NotFittedError, match="not fitted"):
         ClapsScaleEstimator(tiny()).predict(np.zeros((3, 2)))
 

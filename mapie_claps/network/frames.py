@@ -1,0 +1,329 @@
+"""A table of the user → columns of numbers, truth values, dates or text.
+
+pandas, polars and pyarrow are recognised without being imported.
+"""
+
+import datetime
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from numbers import Real
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+
+KIND_IN_WORDS = {
+    "number": "numbers",
+    "boolean": "truth values",
+    "date": "dates",
+    "text": "text",
+    "empty": "no values",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, as errors call it, with its values by kind.
+
+    ========= =================================== =======
+    kind      values                              gaps
+    ========= =================================== =======
+    "number"  float64                             NaN
+    "boolean" float64, 0 or 1                     NaN
+    "date"    datetime64[us], local time          NaT
+    "text"    object, str                         None
+    "empty"   float64                             all NaN
+    ========= =================================== =======
+    """
+
+    label: str
+    kind: str
+    values: Values  # (n,)
+    categorical: bool = False  # by its type
+    plain: bool = False  # of an array of numbers, which knows no other types
+
+    @property
+    def gap(self) -> NDArray[np.bool_]:
+        """Where a value is missing."""
+        if self.kind == "text":
+            return np.fromiter((v is None for v in self.values), bool, len(self.values))
+        missing: NDArray[np.bool_] = (
+            np.isnat(self.values) if self.kind == "date" else np.isnan(self.values)
+        )
+        return missing
+
+    def refuse(self, row: int, expected: str, hint: str) -> NoReturn:
+        """Raise for the value in a row."""
+        refuse(self.label, self.values[row], row, expected, hint)
+
+    def refuse_infinity(self, row: int) -> NoReturn:
+        """Raise for a number that is not finite."""
+        self.refuse(
+            row,
+            "finite numbers",
+            "Leave the row out, or replace the value by NaN, which is taken as a gap.",
+        )
+
+    def refuse_kind(self, expected: str, hint: str) -> None:
+        """Raise for a column of another kind than in fit, unless it is empty."""
+        present = np.flatnonzero(~self.gap)
+        if len(present):
+            self.refuse(int(present[0]), f"{KIND_IN_WORDS[expected]}, as in fit", hint)
+
+
+def refuse(label: str, value: Any, row: int, expected: str, hint: str) -> NoReturn:
+    """Raise the error of all columns: where, what was found, what to do."""
+    value = value.item() if isinstance(value, np.generic) else value
+    raise ValueError(
+        f"Got {value!r} in {label}, row {row}, but expected {expected}. {hint}"
+    )
+
+
+def column_names(X: Any) -> list[Any]:
+    """Names of the columns of a frame, positions in an array."""
+    if _module_of(X) == "pyarrow":
+        return list(X.column_names)
+    names = getattr(X, "columns", None)
+    return list(range(np.shape(X)[1])) if names is None else list(names)
+
+
+def column_labels(X: Any) -> list[str]:
+    """What errors and warnings call the columns."""
+    return [
+        f"column {name!r}" if isinstance(name, str) else f"column {j}"
+        for j, name in enumerate(column_names(X))
+    ]
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a table of pandas, polars or pyarrow."""
+    return bool(_module_of(X)) and len(getattr(X, "shape", ())) == 2
+
+
+def read_columns(X: Any) -> list[Column]:
+    """Columns of a frame, or of an array of objects or text."""
+    labels = column_labels(X)
+    if is_frame(X):
+        read = _READERS[_module_of(X)]
+        columns = [read(X, j, label) for j, label in enumerate(labels)]
+    elif X.dtype.kind in "fiub":
+        numbers = np.asarray(X, dtype=np.float64)
+        columns = [
+            Column(label, "number", numbers[:, j], plain=True)
+            for j, label in enumerate(labels)
+        ]
+    else:
+        columns = [_from_objects(X[:, j], label) for j, label in enumerate(labels)]
+    for column in columns:
+        _check_finite(column)
+    return columns
+
+
+def _module_of(X: Any) -> str:
+    """Package that a table comes from; "" for what is no table of a known package."""
+    package = type(X).__module__.partition(".")[0]
+    return package if package in sys.modules and package in _READERS else ""
+
+
+def _check_finite(column: Column) -> None:
+    """Raise for the first infinite number."""
+    if column.kind == "number" and np.isinf(column.values).any():
+        column.refuse_infinity(int(np.flatnonzero(np.isinf(column.values))[0]))
+
+
+def _from_pandas(X: Any, position: int, label: str) -> Column:
+    series = X.iloc[:, position]
+    dtype = series.dtype
+    if hasattr(dtype, "categories"):
+        codes = series.cat.codes.to_numpy()
+        return _from_categories(label, series.cat.categories.tolist(), codes)
+    kind = getattr(dtype, "kind", "O")
+    if kind in "iufb":
+        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return Column(label, "boolean" if kind == "b" else "number", numbers, False)
+    if kind == "M":
+        if getattr(series.dt, "tz", None) is not None:
+            series = series.dt.tz_localize(None)
+        return Column(label, "date", series.to_numpy(dtype="datetime64[us]"))
+    if kind == "m":
+        return _durations(label, series.to_numpy(dtype="timedelta64[us]"))
+    return _from_objects(series.to_numpy(dtype=object), label)
+
+
+def _from_polars(X: Any, position: int, label: str) -> Column:
+    polars = sys.modules["polars"]
+    series = X.to_series(position)
+    dtype = series.dtype
+    if dtype.is_numeric() or dtype == polars.Boolean:
+        numbers = series.cast(polars.Float64).to_numpy()
+        kind = "boolean" if dtype == polars.Boolean else "number"
+        return Column(label, kind, np.array(numbers, dtype=np.float64))
+    if dtype in (polars.Date, polars.Datetime):
+        series = series.cast(polars.Datetime("us"))
+        if dtype == polars.Datetime and dtype.time_zone is not None:
+            series = X.to_series(position).dt.replace_time_zone(None)
+        return Column(label, "date", series.to_numpy().astype("datetime64[us]"))
+    if dtype == polars.Duration:
+        return _durations(label, series.to_numpy().astype("timedelta64[us]"))
+    if dtype in (polars.Categorical, polars.Enum):
+        text = series.cast(polars.String).to_list()
+        return replace(_from_objects(_objects(text), label), categorical=True)
+    return _from_objects(_objects(series.to_list()), label)
+
+
+def _from_pyarrow(X: Any, position: int, label: str) -> Column:
+    column = X.column(position)
+    types = sys.modules["pyarrow"].types
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        numbers = column.cast("float64").to_numpy()
+        return Column(label, "number", np.array(numbers, dtype=np.float64))
+    read = _from_objects(_objects(column.to_pylist()), label)
+    return replace(read, categorical=types.is_dictionary(column.type))
+
+
+_READERS = {
+    "pandas": _from_pandas,
+    "polars": _from_polars,
+    "pyarrow": _from_pyarrow,
+}
+
+
+def _objects(values: Sequence[Any]) -> Values:
+    """A 1-D array of objects, also of those that are sequences themselves."""
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def _durations(label: str, values: Values) -> Column:
+    """Lengths of time as numbers of seconds."""
+    seconds = values / np.timedelta64(1, "s")
+    return Column(label, "number", seconds.astype(np.float64))
+
+
+def _from_categories(label: str, categories: list[Any], codes: Values) -> Column:
+    """A column of a categorical type; categories of odd types by their text."""
+    numbers = all(isinstance(c, Real) for c in categories)
+    if not numbers:
+        categories = [str(c) for c in categories]
+    if numbers and categories:
+        table = np.array([*categories, np.nan], dtype=np.float64)
+        truth = all(isinstance(c, bool) for c in categories)
+        return Column(label, "boolean" if truth else "number", table[codes], True)
+    return Column(label, "text", _objects([*categories, None])[codes], True)
+
+
+def _from_objects(values: Values, label: str) -> Column:
+    """A column of Python objects, by what they are."""
+    types = set(map(type, values))
+    if types <= {str, type(None)} and str in types:
+        return Column(label, "text", values)
+    if types <= {int, float}:
+        return Column(label, "number", values.astype(np.float64))
+    present = np.fromiter((not _is_gap(v) for v in values), bool, len(values))
+    if not present.any():
+        return Column(label, "empty", np.full(len(values), np.nan))
+    kinds = {_kind(t) for t in map(type, values[present])}
+    if kinds == {"boolean", "number"}:
+        kinds = {"number"}
+    if len(kinds) > 1 or kinds == {""}:
+        _refuse_mixture(label, values, present)
+    (kind,) = kinds
+    return _CONVERTERS[kind](label, values, present)
+
+
+_WITH_GAPS = float | np.floating | Decimal | np.datetime64 | np.timedelta64
+
+
+def _is_gap(value: Any) -> bool:
+    """Whether a value stands for none: None, NaN, NA, NaT."""
+    if value is None:
+        return True
+    if isinstance(value, _WITH_GAPS):
+        return bool(value != value)
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+def _kind(cls: type) -> str:
+    """Kind of a column of objects of one type; "" for a type that is not known."""
+    if issubclass(cls, str):
+        return "text"
+    if issubclass(cls, bool | np.bool_):
+        return "boolean"
+    if issubclass(cls, datetime.timedelta | np.timedelta64):
+        return "duration"
+    if issubclass(cls, Real | Decimal):
+        return "number"
+    if issubclass(cls, datetime.date | np.datetime64):
+        return "date"
+    return ""
+
+
+def _refuse_mixture(label: str, values: Values, present: NDArray[np.bool_]) -> NoReturn:
+    """Raise for a column that is neither numbers nor text nor dates."""
+    rows = np.flatnonzero(present)
+    kinds = [_kind(type(values[i])) for i in rows]
+    if "" in kinds:
+        row = int(rows[kinds.index("")])
+        refuse(
+            label,
+            values[row],
+            row,
+            "a number, a truth value, a date or text",
+            "Convert the column, for example to text with astype(str), or drop it.",
+        )
+    first = rows[0]
+    other = next(i for i, k in zip(rows, kinds, strict=True) if k != kinds[0])
+    raise ValueError(
+        f"Got {values[first]!r} (row {first}) and {values[other]!r} (row {other}) "
+        f"in {label}, but expected values of one type. Convert the column to text with "
+        "astype(str), or to numbers with pandas.to_numeric."
+    )
+
+
+def _text(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
+    text = np.full(len(values), None, dtype=object)
+    text[present] = [str(v) for v in values[present]]
+    return Column(label, "text", text)
+
+
+def _numbers(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
+    numbers = np.full(len(values), np.nan)
+    numbers[present] = values[present].astype(np.float64)
+    return Column(label, "number", numbers)
+
+
+def _booleans(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
+    return replace(_numbers(label, values, present), kind="boolean")
+
+
+def _dates(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
+    dates = np.full(len(values), "NaT", dtype="datetime64[us]")
+    dates[present] = [np.datetime64(local_time(v), "us") for v in values[present]]
+    return Column(label, "date", dates)
+
+
+def _spans(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
+    spans = np.full(len(values), "NaT", dtype="timedelta64[us]")
+    spans[present] = [np.timedelta64(v, "us") for v in values[present]]
+    return _durations(label, spans)
+
+
+_CONVERTERS = {
+    "text": _text,
+    "number": _numbers,
+    "boolean": _booleans,
+    "date": _dates,
+    "duration": _spans,
+}
+
+
+def local_time(value: Any) -> Any:
+    """A date without its time zone: the hour of the day is what the clock showed."""
+    if isinstance(value, datetime.datetime):
+        return value.replace(tzinfo=None)
+    return value

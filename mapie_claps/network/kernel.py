@@ -1,0 +1,221 @@
+"""X → μ, v without a network: a Gaussian process on the nearest training rows.
+
+With φ the feature map of the covariance function, Σ the posterior of its weights and
+W⁻¹ the noise of the rows, φᵀΣφ = k − kᵀ(K + W⁻¹)⁻¹k: the last-layer posterior in its
+dual form, with features that are not trained. Unlike that of trained features, this
+variance grows with the distance to the training rows. Everything is standardised.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..files.codec import saved_as
+from .covariance import Covariance, fit_covariance, jittered_cholesky
+from .losses import gaussian_nll
+from .threads import threads_for
+
+MIN_ROWS = 150  # with fewer, length scales are guesses
+MAX_ROWS = 20_000  # kept of more, at random: time, memory and size of the file
+N_NEIGHBOURS = 32
+# Factors c of the noise c·g(x); the best on held-out rows is taken.
+FACTORS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+JUDGED_ROWS = 360  # held-out rows, of all networks together, that judge the factors
+USUAL_LEVEL = 0.9  # of held-out rows with a variance that counts as usual
+TIE = 1e-6  # of a squared distance: of rows equally near, the first are taken
+BLOCK_ELEMENTS = 2**20  # of the largest array made when predicting
+
+
+class KernelParts(NamedTuple):
+    """Mean and both parts of v."""
+
+    mu: Tensor  # (n,)
+    aleatoric: Tensor  # (n,)
+    epistemic: Tensor  # (n,), φᵀΣφ
+
+
+@saved_as("kernel member")
+@dataclass(frozen=True)
+class KernelMember:
+    """A fitted Gaussian process that predicts from the training rows it keeps."""
+
+    covariance: Covariance
+    X: Tensor  # (m, p), rows that differ
+    y: Tensor  # (m,), means over rows that repeat
+    noise: Tensor  # (m,), W⁻¹
+    noise_factor: float  # c: the aleatoric variance is c·g(x)
+    held_out_nll: float  # per row, to be compared with that of networks
+    usual_epistemic: float  # few held-out rows had a larger φᵀΣφ
+    noise_floor: float
+
+    def predict(self, x: Tensor, g: Tensor) -> KernelParts:  # (n, p), (n,)
+        """Posterior at the rows of x, where the networks' noise variance is g."""
+        mu, epistemic = self.posterior(x)
+        aleatoric = (self.noise_factor * g).clamp(min=self.noise_floor)
+        return KernelParts(mu, aleatoric, epistemic)
+
+    @torch.no_grad()
+    def posterior(self, x: Tensor) -> Tensor:  # (n, p) → (2, n)
+        """Mean and φᵀΣφ."""
+        rows = self.X, self.y, self.noise
+        found = [
+            torch.stack(near.posterior()) for near in _near(self.covariance, rows, x)
+        ]
+        return torch.cat([x.new_empty(2, 0), *found], dim=1)
+
+
+TrainingRows = tuple[Tensor, Tensor, Tensor]  # X (m, p), y (m,) and noise (m,)
+
+
+@dataclass(frozen=True)
+class _Near:
+    """Covariances of some rows with the training rows nearest to each."""
+
+    K: Tensor  # (n, k, k)
+    k: Tensor  # (n, k)
+    y: Tensor  # (n, k)
+    noise: Tensor  # (n, k)
+    prior: Tensor  # (n,)
+
+    def posterior(self, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """kᵀ(K + W⁻¹)⁻¹y and k − kᵀ(K + W⁻¹)⁻¹k, each (n,)."""
+        noise = self.noise if noise is None else noise
+        root = jittered_cholesky(self.K + torch.diag_embed(noise))
+        both = torch.stack([self.k, self.y], dim=-1)
+        z = torch.linalg.solve_triangular(root, both, upper=False)
+        explained = z[..., 0].square().sum(-1)
+        return (z[..., 0] * z[..., 1]).sum(-1), (self.prior - explained).clamp_(min=0)
+
+
+def _near(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator[_Near]:
+    """Training rows nearest to those of x, in the metric of the kernel, in blocks.
+
+    By brute force: in more than a few dimensions trees are no faster.
+    """
+    X, y, noise = rows
+    n_near, u = min(N_NEIGHBOURS, len(X)), covariance.inverse_scale
+    scaled = X * u
+    # Order breaks ties, so that results do not depend on how rows are grouped.
+    squares = scaled.square().sum(1)
+    squares += torch.arange(len(X), dtype=X.dtype) * (TIE / len(X))
+    size = max(1, BLOCK_ELEMENTS // max(len(X), n_near * max(n_near, X.shape[1])))
+    for q in x.split(size):
+        # ‖a‖² − 2aᵀq, the squared distance but for a constant of the row.
+        distance = torch.addmm(squares, q * u, scaled.mT, alpha=-2)
+        near = distance.topk(n_near, dim=1, largest=False).indices
+        K = covariance(X[near], X[near])
+        k = covariance(q[:, None], X[near]).squeeze(1)
+        yield _Near(K, k, y[near], noise[near], covariance.diagonal(q))
+
+
+@torch.no_grad()
+def fit_kernel(
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,), positive
+    noise_variance: Callable[[Tensor], Tensor],  # g of some rows of X
+    held_out_rows: Tensor,  # (K, n_held_out), of each network
+    held_out_g: Tensor,  # (K, n_held_out), noise variance of that network alone
+    noise_floor: float,
+    generator: torch.Generator,
+) -> KernelMember | None:
+    """Length scales, noise and the rows kept; None where there are too few rows.
+
+    Networks have seen the rows that they do not hold out: their g is too small there.
+    So length scales are fitted with constant noise, and held-out rows are judged with
+    the g of the network that has not seen them.
+    """
+    if len(X) < MIN_ROWS or held_out_rows.shape[1] == 0 or bool((y == y[0]).all()):
+        return None
+    kept = torch.arange(len(X))
+    if len(X) > MAX_ROWS:
+        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    rows = X[kept], y[kept], 1 / weight[kept]
+    with threads_for(0):
+        covariance, sigma2 = fit_covariance(*rows, generator)
+        g = noise_variance(rows[0])
+        unit = sigma2 / float(g.log().mean().exp())
+        rows = *rows[:2], unit * g * rows[2]
+        factor, nll, usual = _choose_factor(
+            covariance,
+            rows,
+            [~torch.isin(kept, block) for block in held_out_rows],
+            _Judged.of(X, y, weight, unit * held_out_g, held_out_rows),
+            noise_floor,
+        )
+    X_kept, y_kept, noise = _without_repeats(rows)
+    return KernelMember(
+        covariance,
+        X_kept,
+        y_kept,
+        (factor * noise).clamp_(min=noise_floor),
+        factor * unit,
+        nll,
+        usual,
+        noise_floor,
+    )
+
+
+class _Judged(NamedTuple):
+    """Some of the rows that each network holds out."""
+
+    X: Tensor  # (K, m, p)
+    y: Tensor  # (K, m)
+    weight: Tensor  # (K, m)
+    noise: Tensor  # (K, m), before the factor
+
+    @classmethod
+    def of(
+        cls, X: Tensor, y: Tensor, weight: Tensor, noise: Tensor, rows: Tensor
+    ) -> "_Judged":
+        size = -(-JUDGED_ROWS // len(rows))
+        few = rows[:, :size]
+        return cls(X[few], y[few], weight[few], noise[:, :size])
+
+
+def _choose_factor(
+    covariance: Covariance,
+    rows: TrainingRows,  # with their noise before the factor
+    used: list[Tensor],  # (n,) each, rows that each network does not hold out
+    judged: _Judged,
+    floor: float,
+) -> tuple[float, float, float]:
+    """c, its held-out NLL, and the usual φᵀΣφ of rows that are not in the posterior."""
+    nll, epistemic = [], []  # (n_factors, n) each
+    for i, mask in enumerate(used):
+        others = _without_repeats((rows[0][mask], rows[1][mask], rows[2][mask]))
+        start = 0
+        for near in _near(covariance, others, judged.X[i]):
+            part = slice(start, start + len(near.k))
+            start = part.stop
+            y, noise = judged.y[i, part], judged.noise[i, part]
+            losses, variances = [], []
+            for c in FACTORS:
+                mu, variance = near.posterior((c * near.noise).clamp(min=floor))
+                v = variance + (c * noise).clamp(min=floor)
+                losses.append(gaussian_nll(y, mu, v))
+                variances.append(variance)
+            nll.append(torch.stack(losses))
+            epistemic.append(torch.stack(variances))
+    weight = judged.weight.flatten()
+    by_factor = torch.cat(nll, dim=1) @ weight / weight.sum()
+    best = int(by_factor.argmin())
+    usual = torch.cat(epistemic, dim=1)[best].quantile(USUAL_LEVEL)
+    return FACTORS[best], float(by_factor[best]), float(usual)
+
+
+def _without_repeats(rows: TrainingRows) -> TrainingRows:
+    """Rows that differ, with the weighted mean of y and the noise of that mean.
+
+    The posterior is the same, and rows that repeat do not fill a neighbourhood.
+    """
+    X, y, noise = rows
+    different, group = torch.unique(X, dim=0, return_inverse=True)
+    if len(different) == len(X):
+        return rows
+    precision = y.new_zeros(len(different)).index_add_(0, group, 1 / noise)
+    means = y.new_zeros(len(different)).index_add_(0, group, y / noise) / precision
+    return different, means, 1 / precision

@@ -1,0 +1,199 @@
+"""Training rows → how each column of their table is encoded."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+from scipy.stats import norm
+
+from .._validation import raise_for
+from .columns import (
+    N_DONORS,
+    Array,
+    Categories,
+    Encoded,
+    FewValues,
+    ManyValues,
+    Mask,
+    Numbers,
+)
+from .dates import Dates, Difference, date_format, parse_dates, seconds_since_1970
+from .frames import Column, column_names, read_columns
+from .table import Block, TableEncoder, check_finite, is_plain, joined
+
+FEW_VALUES = 20  # categories up to which each has an input of its own
+NEARLY_UNIQUE = 0.9  # share of distinct texts from which a column is an ID
+ENOUGH_FOR_AN_ID = 20  # texts; fewer may all differ by chance
+DATES_IN_ALL_PAIRS = 4  # dates of which all pairs are subtracted; of more, neighbours
+
+
+def fit_table(
+    X: Any,  # of as_table
+    y: Array,
+    weight: Array,
+    categorical_features: Any,
+    seed: int,
+    rows: Mask | None = None,
+) -> tuple[TableEncoder, Array]:
+    """Learn the encoding from training rows; return it with their inputs (n, p).
+
+    ``rows`` says which rows of X are those of y and weight. Inputs that rest on y are
+    cross-fitted, so that no training row sees its own y: encoding the same rows again
+    gives slightly different ones.
+    """
+    named = categorical_positions(X, categorical_features)
+    names = [
+        name if isinstance(name, str) else f"x{j}"
+        for j, name in enumerate(column_names(X))
+    ]
+    kept = slice(None) if rows is None else rows
+    rng = np.random.default_rng(seed)
+    if is_plain(X) and not named:
+        check_finite(X)
+        plain = np.array(X[kept], dtype=np.float64, order="C")
+        if not np.isnan(plain).any():
+            numbers = Numbers.fit(list(range(len(names))), list(plain.T), rng)
+            return TableEncoder(names, [numbers], []), plain
+    fit = _Fit(y, weight, rng)
+    for position, column in enumerate(read_columns(X)):
+        part = replace(column, values=column.values[kept])
+        fit.add(position, part, position in named)
+    return fit.finish(names)
+
+
+def plain_encoder(names: list[str], mean: Array, scale: Array) -> TableEncoder:
+    """The encoding of numbers without gaps, known by mean and standard deviation."""
+    levels = (np.arange(N_DONORS) + 0.5) / N_DONORS
+    draws = norm.ppf(levels)
+    rng, both = np.random.default_rng(0), zip(mean, scale, strict=True)
+    donors = np.array([m + s * rng.permutation(draws) for m, s in both]).T
+    positions = list(range(len(names)))
+    return TableEncoder(names, [Numbers(positions, mean.copy(), [], donors)], [])
+
+
+class _Fit:
+    """Blocks of a table and the inputs of its training rows, column by column."""
+
+    def __init__(self, y: Array, weight: Array, rng: np.random.Generator) -> None:
+        self.y, self.weight, self.rng = y, weight, rng
+        self.numbers: dict[int, Array] = {}
+        self.dates: dict[int, Array] = {}
+        self.blocks: list[Block] = []
+        self.parts: list[Encoded] = []
+        self.left_out: list[str] = []
+
+    def add(self, position: int, column: Column, named: bool) -> None:
+        """Learn one column by its kind."""
+        if column.kind == "empty" or column.gap.all():
+            self._leave_out(column, "it has no values in the training rows")
+        elif named or column.categorical or column.kind == "boolean":
+            self._categorical(position, column)
+        elif column.kind == "number":
+            self.numbers[position] = column.values
+        elif column.kind == "date":
+            self._date(position, "iso", seconds_since_1970(column.values))
+        else:
+            self._text(position, column)
+
+    def _text(self, position: int, column: Column) -> None:
+        """Dates, categories, or an ID."""
+        present = ~column.gap
+        texts = column.values[present].tolist()
+        form = date_format(texts)
+        if form is not None:
+            dates = np.full(len(present), "NaT", dtype="datetime64[us]")
+            dates[present] = parse_dates(texts, form)
+            self._date(position, form, seconds_since_1970(dates))
+            return
+        n, distinct = len(texts), len(set(texts))
+        if n > ENOUGH_FOR_AN_ID and distinct > NEARLY_UNIQUE * n:
+            self._leave_out(
+                column,
+                f"{distinct} of its {n} texts differ (for example {texts[0]!r}), so "
+                "that it tells rows apart and says nothing about new ones. Convert it "
+                "if these are numbers, or name it in categorical_features to use it",
+            )
+            return
+        self._categorical(position, column)
+
+    def _leave_out(self, column: Column, reason: str) -> None:
+        remedy = "Drop it from X to silence this warning."
+        self.left_out.append(f"Left {column.label} out: {reason}. {remedy}")
+
+    def _date(self, position: int, form: str, seconds: Array) -> None:
+        block = Dates.fit([position], form, seconds, self.rng)
+        self.dates[position] = seconds
+        self._keep(block, block.encode(seconds))
+
+    def _categorical(self, position: int, column: Column) -> None:
+        categories = Categories.fit(column)
+        codes = categories.read(column)
+        if len(categories) <= FEW_VALUES:
+            block = FewValues.fit([position], categories, self.rng)
+            self._keep(block, block.encode(codes))
+        else:
+            self._keep(
+                *ManyValues.fit(
+                    [position], categories, codes, self.y, self.weight, self.rng
+                )
+            )
+
+    def _keep(self, block: Block, inputs: Encoded) -> None:
+        self.blocks.append(block)
+        self.parts.append(inputs)
+
+    def finish(self, names: list[str]) -> tuple[TableEncoder, Array]:
+        """Numbers together, then differences of dates."""
+        if self.numbers:
+            columns = list(self.numbers.values())
+            numbers = Numbers.fit(list(self.numbers), columns, self.rng)
+            self._keep(numbers, numbers.encode(*columns))
+        in_pairs = len(self.dates) <= DATES_IN_ALL_PAIRS
+        pairs = combinations(self.dates, 2) if in_pairs else pairwise(self.dates)
+        for i, j in pairs:
+            both = self.dates[i], self.dates[j]
+            difference = Difference.fit([i, j], *both, self.rng)
+            if difference is not None:
+                self._keep(difference, difference.encode(*both))
+        if not self.blocks:
+            raise ValueError(
+                f"Got X with the columns {names}, none of which can be used: each is "
+                "empty or an ID. Add a column, or name one in categorical_features."
+            )
+        encoder = TableEncoder(names, self.blocks, self.left_out)
+        return encoder, joined(self.parts, encoder.order()).values
+
+
+def categorical_positions(X: Any, categorical_features: Any) -> set[int]:
+    """Positions of the columns that the user named as categorical."""
+    names = column_names(X)
+    if isinstance(categorical_features, str):
+        if categorical_features == "from_dtype":
+            return set()
+        _refuse_categorical(categorical_features, names)
+    items = np.asarray(categorical_features)
+    if items.ndim != 1:
+        _refuse_categorical(categorical_features, names)
+    if items.dtype == bool:
+        if len(items) != len(names):
+            _refuse_categorical(categorical_features, names)
+        return set(np.flatnonzero(items).tolist())
+    positions = set()
+    for item in list(categorical_features):
+        if isinstance(item, str) and item in names:
+            positions.add(names.index(item))
+        elif isinstance(item, int | np.integer) and -len(names) <= item < len(names):
+            positions.add(int(item) % len(names))
+        else:
+            _refuse_categorical(categorical_features, names)
+    return positions
+
+
+def _refuse_categorical(value: Any, names: list[Any]) -> NoReturn:
+    raise_for(
+        "categorical_features",
+        value,
+        f"'from_dtype', or names, positions or a mask of the columns {names}",
+        "Use 'from_dtype' if unsure: text, truth values and categories are recognised.",
+    )

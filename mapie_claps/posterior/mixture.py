@@ -1,0 +1,150 @@
+"""μ and v of the networks and of a kernel member together."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..exceptions import FileFormatError
+from ..files.codec import saved_as
+from ..network.ensemble import HeteroscedasticNetwork
+from ..network.interface import Features
+from ..network.kernel import KernelMember, fit_kernel
+from .gaussian import make_posterior
+from .members import rows_of_ensemble
+from .prior import SHARPNESS, nll_of_views
+from .scales import LastLayerModel, LastLayerRecipe, PredictiveParts
+from .sums import LastLayerSums
+
+MIN_WEIGHT = 0.01  # below, the member is dropped and costs nothing when predicting
+FAR_SHARE = 0.5
+# The kernel may be nearly free of noise, where the networks' floor is too high.
+FLOOR_SHARE = 1e-3
+
+
+@saved_as("kernel mixture")
+@dataclass(frozen=True)
+class KernelMixture:
+    """A kernel member, and its weight beside the networks."""
+
+    member: KernelMember
+    weight: float
+
+    def mu(self, model: LastLayerModel, out: Features, x: Tensor) -> Tensor:  # (n,)
+        """Weighted mean of the networks' μ and the kernel's."""
+        return torch.lerp(model.mu(out), self.member.posterior(x)[0], self.weight)
+
+    def parts(
+        self, model: LastLayerModel, out: Features, x: Tensor, scale: str
+    ) -> PredictiveParts:
+        """μ, aleatoric and epistemic variance of the rows x.
+
+        The weight was earned on held-out rows, which lie where the training rows are.
+        What the kernel's φᵀΣφ has in excess of its usual size there counts whatever
+        the weight is.
+        """
+        w, nets = self.weight, model.parts(out, scale)
+        kernel = self.member.predict(x, model.aleatoric(out))
+        mu = torch.lerp(nets.mu, kernel.mu, w)
+        aleatoric, epistemic = nets.aleatoric, nets.epistemic
+        if scale in ("claps", "aleatoric"):
+            aleatoric = torch.lerp(aleatoric.log(), kernel.aleatoric.log(), w).exp()
+        if scale in ("claps", "posterior"):
+            spread = w * (1 - w) * (kernel.mu - nets.mu).square()
+            excess = (kernel.epistemic - self.member.usual_epistemic).clamp(min=0)
+            epistemic = torch.lerp(epistemic, kernel.epistemic, w) + spread
+            epistemic = epistemic + FAR_SHARE * excess
+        return PredictiveParts(mu, aleatoric, epistemic)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Numbers that change with the member, for a fingerprint."""
+        member = self.member
+        found = {"kernel": member.covariance.inverse_scale, "kernel y": member.y}
+        weight = torch.tensor([self.weight], dtype=torch.float64)
+        return found | {"kernel noise": member.noise, "kernel weight": weight}
+
+    def check(self, n_columns: int) -> None:
+        """Raise for a member that no fit leaves behind."""
+        member = self.member
+        n_rows = len(member.X)
+        expected = {
+            "inverse_scale": (member.covariance.inverse_scale, (n_columns,)),
+            "X": (member.X, (n_rows, n_columns)),
+            "y": (member.y, (n_rows,)),
+            "noise": (member.noise, (n_rows,)),
+        }
+        for name, (tensor, shape) in expected.items():
+            sound = tensor.dtype == torch.float64 and bool(tensor.isfinite().all())
+            if tuple(tensor.shape) != shape or n_rows == 0 or not sound:
+                raise FileFormatError(
+                    f"Got a kernel member whose {name} has the shape "
+                    f"{tuple(tensor.shape)} and the type {tensor.dtype}, but expected "
+                    f"{shape} and finite numbers of torch.float64."
+                )
+        numbers = (
+            float(member.noise.min()),
+            member.noise_factor,
+            member.noise_floor,
+            member.covariance.matern,
+            member.covariance.linear,
+        )
+        if not (all(0 < n < math.inf for n in numbers) and 0 <= self.weight <= 1):
+            raise FileFormatError(
+                f"Got a kernel member of weight {self.weight!r} with noise and "
+                f"variances {numbers}, but expected positive numbers and a weight "
+                "between 0 and 1."
+            )
+
+
+def fit_mixture(
+    network: HeteroscedasticNetwork,
+    model: LastLayerModel,
+    sums: LastLayerSums,  # with the held-out rows apart
+    recipe: LastLayerRecipe,
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,)
+    held_out_rows: Tensor,  # (K, n_held_out)
+    generator: torch.Generator,
+) -> KernelMixture | None:
+    """A kernel member weighed like a view; None where it has or earns no place."""
+    if sums.held_out is None:
+        return None
+    held_out = sums.held_out.rows
+    size = rows_of_ensemble(network)
+
+    def noise_variance(x: Tensor) -> Tensor:
+        return torch.cat([model.aleatoric(network(part)) for part in x.split(size)])
+
+    member = fit_kernel(
+        X,
+        y,
+        weight,
+        noise_variance,
+        held_out_rows,
+        held_out.h2,
+        FLOOR_SHARE * network.variance_floor,
+        generator,
+    )
+    if member is None:
+        return None
+    posterior, views = model.posterior, network.members_by_view()
+    without_held_out = make_posterior(
+        sums.moments,
+        posterior.trained,
+        posterior.last_layer,
+        posterior.prior_precision,
+        recipe.with_bias,
+    )
+    nll = nll_of_views(without_held_out, held_out, views)
+    share = kernel_weight(member.held_out_nll, nll, views)
+    return KernelMixture(member, share) if share >= MIN_WEIGHT else None
+
+
+def kernel_weight(nll: float, nll_of_views: Tensor, views: Sequence[slice]) -> float:
+    """Weight of the kernel as of one more view, by likelihood on held-out rows."""
+    sizes = nll_of_views.new_tensor([view.stop - view.start for view in views])
+    logits = (sizes / sizes.mean()).log() - SHARPNESS * nll_of_views
+    return float(torch.sigmoid(-SHARPNESS * nll - torch.logsumexp(logits, dim=0)))
