@@ -20,6 +20,7 @@ from mapie_claps import (
     update_posterior,
     with_sums,
 )
+from mapie_claps.network.own_search import wrap
 
 X, y = heteroscedastic(60)
 
@@ -100,6 +101,24 @@ def test_module(network, prior_precision, elsewhere, tmp_path):
     found = list(everything(make, tmp_path, net))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_network_makes_its_tensors_beside_its_weights(elsewhere):
+    """Outside of the methods of an estimator as well, which are on the CPU."""
+    net, x = seeded(MakesTensors), torch.from_numpy(X).float()
+    backbone = wrap(
+        net,
+        x,
+        last_layer_name=None,
+        noise_variance=None,
+        noise_output="variance",
+        precision="module",
+        device="cpu",
+    )
+    expected = backbone(x)
+    elsewhere()
+    for found, value in zip(backbone(x), expected, strict=True):
+        assert torch.equal(found, value)
 
 
 def test_the_setting_of_the_user_comes_back(elsewhere):

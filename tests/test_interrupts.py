@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from itertools import count
 
 import numpy as np
 import pytest
@@ -14,36 +15,42 @@ from mapie_claps.estimators.base import LastLayerEstimator
 X, y = heteroscedastic(80)
 
 
+def interrupted(action, function, line):
+    """Run with an interrupt at the n-th line of a function; False if it came."""
+    seen = 0
+
+    def trace(frame, event, argument):
+        return step if frame.f_code is function.__code__ else None
+
+    def step(frame, event, argument):
+        nonlocal seen
+        seen += event in ("line", "return")
+        if seen == line:
+            raise KeyboardInterrupt("on purpose")
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(before)
+    return True
+
+
 def outcomes(start, action, function):
     """What becomes of a new object if each line of a function is the last to run.
 
     Yields the object, and whether the action came to its end.
     """
-    code, line, ended = function.__code__, 0, False
-    while not ended:
-        line += 1
-        thing, seen = start(), 0
-
-        def trace(frame, event, argument):
-            return count if frame.f_code is code else None
-
-        def count(frame, event, argument, line=line):
-            nonlocal seen
-            seen += event in ("line", "return")
-            if seen == line:
-                raise KeyboardInterrupt("on purpose")
-            return count
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            action(thing)
-            ended = True
-        except KeyboardInterrupt:
-            ended = False
-        finally:
-            sys.settrace(before)
+    for line in count(1):
+        thing = start()
+        ended = interrupted(lambda thing=thing: action(thing), function, line)
         yield thing, ended
+        if ended:
+            break
     assert line > 3  # the function was seen
 
 

@@ -71,10 +71,11 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
     that they cover is the doing of the calibration, on rows not seen in ``fit``.
 
-    X and y are standardised inside (X is clipped at ±6 standard deviations: beyond, v
-    does not grow further); ``variance_floor`` and ``prior_precision`` live in these
-    units. φ carries a constant 1 as its last entry (the bias of the last layer is part
-    of the posterior) unless ``bias_in_posterior`` is False.
+    X and y are standardised inside (X is clipped at ±``input_clip`` standard
+    deviations: beyond, v does not grow further); ``variance_floor`` and
+    ``prior_precision`` live in these units. φ carries a constant 1 as its last entry
+    (the bias of the last layer is part of the posterior) unless ``bias_in_posterior``
+    is False.
 
     X may be a table as it is, of pandas, polars or pyarrow, or an array, with gaps in
     any column. A column of at most 20 categories gives one input for each; of more, the
@@ -215,7 +216,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
-        Σ of every member, in units of y.
+        Σ of every member, in units of y; zero along the constant of φ if
+        ``bias_in_posterior`` is False.
     residual_variance_ : float
         σ², mean squared training residual, in squared units of y.
     kernel_ : KernelMixture or None
