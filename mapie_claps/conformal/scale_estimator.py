@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from .laws import checked_std
 from .mapie import RESIDUAL_SCORE_CLIP
 from .parts import check_gives_std
-from .scaled_residual import checked_std
 
 __all__ = ["ClapsScaleEstimator"]
 

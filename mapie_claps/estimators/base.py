@@ -1,6 +1,7 @@
 """φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,11 +21,14 @@ from ..files.container import hash_tensors
 from ..files.methods import SaveMixin
 from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
+from ..network.target_map import Identity
 from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
+from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
-from .variance import MeanAndStd, Parts, PredictiveVariance, with_fingerprint
+from .residual_law import PLAIN_LAW, ResidualLaw
+from .variance import MeanAndStd, Parts, PredictiveVariance, with_law
 
 Array = NDArray[np.float64]
 
@@ -62,7 +66,7 @@ class LastLayerEstimator(SaveMixin, ABC):
 
     @of_one_fit
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Predict μ(x), and √v(x) if asked.
+        """Predict the mean of y, and its standard deviation if asked.
 
         Parameters
         ----------
@@ -70,25 +74,46 @@ class LastLayerEstimator(SaveMixin, ABC):
             Inputs; for a ``ClapsModule`` also tensors of more axes, and batches, which
             may be X or (X, y).
         return_std : bool, default=False
-            Whether to return √v as well.
+            Whether to return the standard deviation as well.
 
         Returns
         -------
         ndarray of shape (n,), or tuple of two
-            μ(x), or μ(x) and √v(x).
+            μ(x), or μ(x) and √v(x). Under a ``target_map`` they are mean and standard
+            deviation of y = T⁻¹(z) over the predictive law of z, taken at 32 residuals
+            of equal probability. The array of standard deviations carries the law, from
+            which :class:`~mapie_claps.ClapsScore` makes scores and intervals.
         """
-        if return_std:
-            parts = self.predict_parts(X)
-            std = with_fingerprint(parts.std, self.fingerprint_)
-            return MeanAndStd((parts.prediction, std))
         check_is_fitted(self, "model_")
+        if return_std:
+            law = self.predict_law(X)
+            parts = law.parts
+            std = with_law(parts.std, law, self.fingerprint_)
+            return MeanAndStd((parts.prediction, std))
+        if not isinstance(self._law_of_residuals().target_map, Identity):
+            return self.predict_law(X).prediction
         centre, unit = self._target_units()
         found = [mu.numpy() for mu in self._mu(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
-    @of_one_fit
+    def predict_median(self, X: Any) -> Array:
+        """Predict the median of y.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``predict`` takes.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The target whose score is zero. Where noise is skewed it differs from
+            ``predict``, which gives the mean.
+        """
+        return self.predict_law(X).median
+
     def predict_parts(self, X: Any) -> Parts:
-        """Predict μ(x) and both parts of v(x) in one pass through the network.
+        """Predict the mean and both parts of the variance in one pass.
 
         Parameters
         ----------
@@ -99,15 +124,43 @@ class LastLayerEstimator(SaveMixin, ABC):
         -------
         Parts
             ``prediction``, ``aleatoric`` and ``epistemic``, for the ``scale`` in use.
+            Under a ``target_map`` the variance of y is divided as v is in z.
+        """
+        return self.predict_law(X).parts
+
+    @of_one_fit
+    def predict_law(self, X: Any) -> LocalLaw:
+        """Predict all that scores and intervals are made from, in one pass.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``predict`` takes.
+
+        Returns
+        -------
+        LocalLaw
+            Centre and scales in z, both parts of v, shape of the residuals, map of the
+            target.
         """
         check_is_fitted(self, "model_")
-        scale = check_scale(self.scale)
+        scale, law = check_scale(self.scale), self._law_of_residuals()
         centre, unit = self._target_units()
-        found = [np.empty((3, 0))]
+        found, skews = [np.empty((3, 0))], [np.empty(0)]
         for parts in self._parts(X, scale):
-            found.append(torch.stack(parts).numpy())
+            found.append(torch.stack(parts[:3]).numpy())
+            if parts.skew is not None:
+                skews.append(parts.skew.numpy())
         mu, aleatoric, epistemic = np.concatenate(found, axis=1)
-        return Parts(mu * unit + centre, aleatoric * unit**2, epistemic * unit**2)
+        return LocalLaw.from_parts(
+            mu * unit + centre,
+            aleatoric * unit**2,
+            epistemic * unit**2,
+            None if law.skew is None else np.concatenate(skews),
+            law.shape,
+            law.target_map,
+            law.targets,
+        )
 
     def predict_variance(self, X: Any) -> PredictiveVariance:
         """Split the predictive variance into its two parts.
@@ -181,7 +234,8 @@ class LastLayerEstimator(SaveMixin, ABC):
             tensors = {"mean": posterior.mean, "scale": posterior.scale}
             tensors |= self._further_tensors()
             text = f"{self.sums_.network} {self._target_units()}"
-            digest = hash_tensors(tensors, text)
+            law = self._law_of_residuals().text()
+            digest = hash_tensors(tensors, f"{text} {law}")
             self.__dict__["_digest"] = self.model_, digest
         return f"{digest} {self.scale}"
 
@@ -237,8 +291,12 @@ class LastLayerEstimator(SaveMixin, ABC):
         """Sums over some rows."""
 
     def _target_units(self) -> Units:
-        """From what the network speaks to y."""
+        """From what the network speaks to z, which is y where nothing maps it."""
         return Units()
+
+    def _law_of_residuals(self) -> ResidualLaw:
+        """Map of the target, sides of the noise and shape of the residuals."""
+        return getattr(self, "residual_law_", PLAIN_LAW)
 
 
 def estimator_to_fields(estimator: Any) -> dict[str, Any]:
@@ -261,12 +319,7 @@ def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
     n_members, size = estimator.network_.trained_weights().shape
     for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
         _check_posterior(posterior, (n_members, size))
-    weight = estimator.model_.member_weight
-    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
-        raise FileFormatError(
-            f"Got a member_weight of shape {tuple(weight.shape)} and type "
-            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
-        )
+    _check_model(estimator.model_, n_members)
     fingerprint = estimator.network_.fingerprint()
     if estimator.sums_.network == UNKNOWN_NETWORK:
         estimator.sums_ = replace(estimator.sums_, network=fingerprint)
@@ -281,6 +334,27 @@ def refuse_parts(context: Context, kind: str) -> None:
                 f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
                 f"file holds a {kind}, which is stored whole. Leave it out."
             )
+
+
+def _check_model(model: LastLayerModel, n_members: int) -> None:
+    """Raise for numbers that no fit leaves behind."""
+    weight = model.member_weight
+    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
+        raise FileFormatError(
+            f"Got a member_weight of shape {tuple(weight.shape)} and type "
+            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
+        )
+    if not bool((weight >= 0).all()) or not abs(float(weight.sum()) - 1) < 1e-6:
+        raise FileFormatError(
+            f"Got a member_weight of {weight.tolist()}, but expected shares of one."
+        )
+    for name in ("residual_variance", "unit"):
+        if not 0 < (value := getattr(model, name)) < math.inf:
+            raise FileFormatError(
+                f"Got {name}={value!r}, but expected a positive finite number."
+            )
+    if not math.isfinite(model.centre):
+        raise FileFormatError(f"Got centre={model.centre!r}, but expected a number.")
 
 
 def _check_posterior(posterior: LastLayerPosterior, vector: tuple[int, int]) -> None:

@@ -70,8 +70,8 @@ class Batch(NamedTuple):
 
 def is_batches(X: Any) -> bool:
     """Whether X is an iterable of batches rather than one array."""
-    if isinstance(X, DataLoader):
-        return True
+    if isinstance(X, DataLoader | Tensor):
+        return isinstance(X, DataLoader)
     if isinstance(X, list | tuple):
         pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
         # Not hasattr(shape): a row of NumPy numbers is no batch.
