@@ -7,7 +7,8 @@ from mapie_api import prefit_intervals
 
 from mapie_claps import CalibratedRegressor, ClapsScore
 from mapie_claps.conformal.support import check_support, score_rows
-from mapie_claps.estimators.local_law import LocalLaw, TargetRange
+from mapie_claps.estimators.local_law import LocalLaw
+from mapie_claps.estimators.target_range import TargetRange
 
 
 def test_end_points_by_hand():
@@ -138,6 +139,41 @@ def test_grades_are_learned_from_training_targets_alone():
         assert (found != np.round(found)).all()
 
 
+@pytest.mark.parametrize(
+    ("y", "floor", "ceiling"),
+    [
+        (np.r_[np.zeros(30), np.linspace(0.1, 5, 300)], 0.0, np.inf),
+        (np.r_[np.full(30, 9.0), np.linspace(0.1, 5, 300)], -np.inf, 9.0),
+        (np.linspace(0, 1, 300), -np.inf, np.inf),
+        (np.r_[np.zeros(9), np.linspace(0.1, 5, 90)], -np.inf, np.inf),  # too few
+        (np.repeat([1.0, 2.0, 3.0], [20, 90, 20]), -np.inf, np.inf),  # fades out
+        (np.ones(50), -np.inf, np.inf),
+    ],
+)
+def test_bounds_are_where_training_targets_pile_up(y, floor, ceiling):
+    found = TargetRange.of(y, learn=True)
+    assert (found.floor, found.ceiling) == (floor, ceiling)
+    unlearned = TargetRange.of(y, learn=False)
+    assert (unlearned.floor, unlearned.ceiling) == (-np.inf, np.inf)
+
+
+def test_no_end_lies_below_a_learned_bound():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 1))
+    y = np.maximum(X[:, 0] + rng.normal(size=500), 0)
+    model = tiny(residual_shape=True).fit(X[:250], y[:250])
+    cal = CalibratedRegressor(model).conformalize(X[250:], y[250:])
+    _, found = cal.predict_interval(X)
+    assert found.min() == 0
+    _, free = (
+        CalibratedRegressor(model, support=None)
+        .conformalize(X[250:], y[250:])
+        .predict_interval(X)
+    )
+    assert free.min() < 0
+    assert np.isinf(cal.score_rows(X[:1], np.array([-0.1]))).all()
+
+
 def test_training_range_needs_a_model_that_knows_it():
     law = LocalLaw.symmetric(np.zeros(1), np.ones(1))
     with pytest.raises(ValueError, match=r"support='training'.*\(0, 100\)"):
@@ -147,7 +183,7 @@ def test_training_range_needs_a_model_that_knows_it():
         np.zeros(1),
         np.ones(1),
         np.ones(1),
-        targets=TargetRange.of(np.array([2.0, 7.0]), learn_grades=True),
+        targets=TargetRange.of(np.array([2.0, 7.0]), learn=True),
     )
     bounds = check_support("training").of(known)
     assert (bounds.low, bounds.high, bounds.integer) == (2.0, 7.0, True)

@@ -37,7 +37,9 @@ class Support:
             return self
         targets = law.targets
         if self.learned == "auto":
-            return Support(integer=targets is not None and targets.grades)
+            if targets is None:
+                return Support()
+            return Support(targets.floor, targets.ceiling, targets.grades)
         if targets is None:
             raise ValueError(
                 "Got support='training', but the estimator does not say which targets "

@@ -6,40 +6,24 @@ targets, row by row. NumPy only.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..network.target_map import Identity, TargetMap
 from .residual_shape import ResidualShape
+from .target_range import TargetRange
 from .variance import Parts
 
-__all__ = ["ROUND_OUT", "LocalLaw", "TargetRange"]
+__all__ = ["ROUND_OUT", "LocalLaw"]
 
 Array = NDArray[np.float64]
 
-MAX_GRADES = 16  # distinct integers among training targets that count as grades
 # A score takes two roundings and its inverse two more, so that μ + q·√v may fall short
 # of a y whose score is q. Where y is discrete many rows have that score, and coverage
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
 ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
-
-
-class TargetRange(NamedTuple):
-    """What training targets were: their ends, integers or not, a few grades or not."""
-
-    low: float
-    high: float
-    integer: bool
-    grades: bool
-
-    @classmethod
-    def of(cls, y: Array, learn_grades: bool) -> "TargetRange":
-        """Range of some targets."""
-        integer = bool((y == np.round(y)).all())
-        few = learn_grades and integer and len(np.unique(y)) <= MAX_GRADES
-        return cls(float(y.min()), float(y.max()), integer, few)
 
 
 @dataclass(frozen=True, eq=False)
