@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import warnings
 
 import joblib
@@ -197,15 +198,20 @@ def test_weights_move_the_fit(data):
 
 def test_the_papers_network():
     model = ClapsRegressor.paper(random_state=3)
-    assert model.hidden_layer_sizes == (64,)
+    assert model.hidden_layer_sizes == (64, 64)
     assert model.representation_size == 64
     assert (model.variance_floor, model.prior_precision) == (1e-3, 1.0)
     assert (model.n_members, model.last_layer) == (1, "trained")
+    assert (model.learning_rate, model.schedule) == (1e-3, "constant")
+    assert model.input_clip is model.max_gradient_norm is model.initial_bias is None
     X, y = heteroscedastic(100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert model.fit(X, y).n_iter_ == 140
+        assert model.fit(X, y).n_iter_ == 150
     assert model.validation_curve_ == []
+    (Sigma,) = model.posterior_covariance_
+    assert not Sigma[-1].any()  # no constant in φ
+    assert (np.diag(Sigma)[:-1] > 0).all()
 
 
 def test_unsettled_training_warns(data):
@@ -225,7 +231,15 @@ def test_dropout_and_beta_train(data):
     assert np.isfinite(predictions(model, data[2][0])).all()
 
 
-def test_verbose_prints(data, capsys):
+def test_verbose_prints(data, capsys, monkeypatch):
+    tiny(verbose=2, max_steps=10).fit(*data[0])
+    assert "step 10/10: loss" in capsys.readouterr().out
+    pytest.importorskip("tqdm")
+    tiny(verbose=1, max_steps=10).fit(*data[0])
+    shown = capsys.readouterr()
+    assert "training: 100%" in shown.err
+    assert not shown.out
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     tiny(verbose=1, max_steps=10).fit(*data[0])
     assert "step 10/10: loss" in capsys.readouterr().out
 

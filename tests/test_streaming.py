@@ -130,12 +130,15 @@ def test_regressor_update_against_plain_numpy():
     model = ClapsRegressor.paper(random_state=0).fit(X[:100], y[:100])
     grown = update_posterior(model, X[100:], y[100:])
     Xs = (X - model.scaler_X_.mean_) / model.scaler_X_.scale_
-    out = model.network_(torch.from_numpy(Xs.clip(-6, 6)))
-    phi = np.c_[out.phi[0].numpy(), np.ones(400)]
+    out = model.network_(torch.from_numpy(Xs))
+    phi = out.phi[0].numpy()
     gram = phi.T @ (phi / out.h2[0].numpy()[:, None])
     Sigma = np.linalg.inv(np.eye(phi.shape[1]) + gram)
     unit = model.scaler_y_.scale_[0] ** 2
-    np.testing.assert_allclose(grown.posterior_covariance_[0] / unit, Sigma, atol=1e-12)
+    found = grown.posterior_covariance_[0] / unit
+    np.testing.assert_allclose(found[:-1, :-1], Sigma, atol=1e-12)
+    assert not found[-1].any()  # φ carries no constant
+    assert not found[:, -1].any()
 
 
 def test_sums_of_other_networks_do_not_add():
@@ -168,6 +171,27 @@ def test_sums_of_a_module_do_not_fit_a_regressor_of_one_member():
             with_sums(one, sums_of(two))
         with pytest.raises(ValueError, match="only sums of one network"):
             sums_of(one) + sums_of(two)
+
+
+def test_sums_of_networks_that_differ_in_one_weight_are_refused():
+    """The same shapes throughout: only the fingerprint tells."""
+    net = seeded(Pair)
+    model = ClapsModule(net).fit(X, y)
+    with torch.no_grad():
+        net.body[0].bias[0] += 1e-3
+    changed = ClapsModule(net).fit(X, y)
+    head = ClapsModule(net, noise_variance="fit").fit(X, y)
+    other_head = ClapsModule(net, noise_variance="fit").fit(X, 2 * y)
+    models = [model, changed, head, other_head]
+    for one in models:
+        for two in models:
+            if one is two:
+                assert (sums_of(one) + sums_of(two)).n_rows == 2 * len(X)
+                continue
+            with pytest.raises(ValueError, match="only sums of one network"):
+                sums_of(one) + sums_of(two)
+            with pytest.raises(ValueError, match="only sums of one network"):
+                with_sums(one, sums_of(two))
 
 
 def test_sums_of_another_estimator_are_refused(regressor):

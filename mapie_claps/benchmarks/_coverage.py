@@ -22,17 +22,11 @@ Counts = NDArray[np.int64]
 N_TRAIN = 60
 N_COLUMNS = 2
 CHUNK = 2_000  # replications whose rows are predicted together
-TINY: dict[str, Any] = {
-    "hidden_layer_sizes": (8,),
-    "representation_size": 4,
-    "n_members": 1,
-    "views": ("raw",),
-    "max_steps": 15,
-    "tol": None,
-    "prior_precision": 1.0,
-    "last_layer": "trained",
-    "device": "cpu",
-}
+TINY: dict[str, Any] = (
+    {"hidden_layer_sizes": (8,), "representation_size": 4, "n_members": 1}
+    | {"views": ("raw",), "max_steps": 15, "tol": None, "device": "cpu"}
+    | {"prior_precision": 1.0, "last_layer": "trained"}
+)
 
 
 class Draw(NamedTuple):
@@ -42,37 +36,17 @@ class Draw(NamedTuple):
     y: Array  # (n,)
 
 
-def _curve(X: Array) -> Array:
-    curve: Array = np.sin(2 * X[:, 0]) + X[:, 1]
-    return curve
-
-
-def _generator(noise: Callable[[Generator, Array], Array]) -> Callable[..., Draw]:
-    """Uniform inputs, a smooth mean, and this noise around it."""
-
-    def draw(rng: Generator, n: int) -> Draw:
-        X = rng.uniform(-2, 2, (n, N_COLUMNS))
-        return Draw(X, _curve(X) + noise(rng, X))
-
-    return draw
-
-
-def _counts(rng: Generator, n: int) -> Draw:
-    """Whole numbers in X and in y, so that scores are tied."""
-    X = rng.integers(-2, 3, (n, N_COLUMNS)).astype(np.float64)
-    return Draw(X, rng.poisson(np.exp(0.5 * _curve(X))).astype(np.float64))
-
-
-GENERATORS: dict[str, Callable[[Generator, int], Draw]] = {
-    "gaussian": _generator(lambda rng, X: 0.3 * rng.standard_normal(len(X))),
-    "heteroscedastic": _generator(
-        lambda rng, X: 0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
+#: Generator → noise around a smooth mean of uniform inputs.
+NOISE: dict[str, Callable[[Generator, Array], Array]] = {
+    "gaussian": lambda rng, X: 0.3 * rng.standard_normal(len(X)),
+    "heteroscedastic": lambda rng, X: (
+        0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
     ),
     # Student's t with two degrees of freedom: its variance is infinite.
-    "heavy-tailed": _generator(lambda rng, X: 0.2 * rng.standard_t(2, len(X))),
-    "skewed": _generator(lambda rng, X: 0.5 * rng.exponential(size=len(X))),
-    "discrete": _counts,
+    "heavy-tailed": lambda rng, X: 0.2 * rng.standard_t(2, len(X)),
+    "skewed": lambda rng, X: 0.5 * rng.exponential(size=len(X)),
 }
+DISCRETE = "discrete"  # whole numbers in X and in y, so that scores are tied
 
 
 class Case(NamedTuple):
@@ -91,12 +65,20 @@ class Case(NamedTuple):
 
     def draw(self, rng: Generator, n: int) -> Draw:
         """Rows of the generator."""
-        return GENERATORS[self.generator](rng, n)
+        discrete = self.generator == DISCRETE
+        if discrete:
+            X = rng.integers(-2, 3, (n, N_COLUMNS)).astype(np.float64)
+        else:
+            X = rng.uniform(-2, 2, (n, N_COLUMNS))
+        mean = np.sin(2 * X[:, 0]) + X[:, 1]
+        if discrete:
+            return Draw(X, rng.poisson(np.exp(0.5 * mean)).astype(np.float64))
+        return Draw(X, mean + NOISE[self.generator](rng, X))
 
 
 CASES = (
-    *(Case(name) for name in GENERATORS),
-    Case("discrete", support="integer"),
+    *(Case(name) for name in (*NOISE, DISCRETE)),
+    Case(DISCRETE, support="integer"),
     Case("heteroscedastic", "random"),
     Case("heteroscedastic", "shuffled"),
 )
@@ -106,16 +88,6 @@ def fit_network(case: Case, rng: Generator) -> ClapsRegressor:
     """A tiny network, fitted to a few rows of the case."""
     seed = int(rng.integers(2**31))
     return ClapsRegressor(**TINY, random_state=seed).fit(*case.draw(rng, N_TRAIN))
-
-
-class _Recorded:
-    """Stands where MAPIE keeps the fitted model; its predictions were made before."""
-
-    def __init__(self, mu: Array, std: Array) -> None:
-        self.out = mu, std
-
-    def predict(self, X: Array, return_std: bool = False) -> tuple[Array, Array]:
-        return self.out
 
 
 def predictions(
@@ -158,12 +130,11 @@ def bounds_of_last_row(
     score = ClapsScore(support=case.support)
     cal = slice(0, n_cal)
     signed = score.get_signed_conformity_scores(y[cal], mu[cal], y_std=std[cal])
-    _, lower, upper = score.get_bounds(
-        np.empty((1, N_COLUMNS)),
-        1 - np.asarray(levels),
-        SimpleNamespace(single_estimator_=_Recorded(mu[-1:], std[-1:])),
-        np.abs(signed),
-    )
+    # Stands where MAPIE keeps the fitted model; its predictions were made before.
+    model = SimpleNamespace(predict=lambda X, return_std: (mu[-1:], std[-1:]))
+    ensemble, alpha = SimpleNamespace(single_estimator_=model), 1 - np.asarray(levels)
+    row = np.empty((1, N_COLUMNS))
+    _, lower, upper = score.get_bounds(row, alpha, ensemble, np.abs(signed))
     return lower[0], upper[0]
 
 

@@ -15,7 +15,7 @@ from ..estimators.variance import Parts
 from . import mapie as _mapie
 from .explanation import Recorded
 from .laws import checked_law, checked_std, law_of
-from .parts import last_step, parts_of, split_pipeline
+from .parts import check_gives_std, last_step, parts_of, split_pipeline
 from .quantile import ScoreEnds, check_rank, conformal_rank
 from .support import Support
 
@@ -64,6 +64,7 @@ def predict_law(
         parts = parts_of(model, X)  # one pass, where predict and they would be two
         law = checked_law(LocalLaw.from_parts(*parts), first_row)
         return law.prediction, law
+    check_gives_std(model)
     mu, std = model.predict(X, return_std=True, **params)
     return np.asarray(mu, dtype=np.float64), law_of(mu, std, first_row)
 

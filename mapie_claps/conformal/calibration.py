@@ -34,6 +34,11 @@ class Calibrated(PredictiveDistribution, SaveMixin):
     All that ``CalibratedRegressor`` and ``StreamingConformalRegressor`` do but ``fit``.
     """
 
+    _kept_scores: Array
+    _signed: bool
+    _fingerprint: str | None
+    _known_ends: dict[tuple[float, ...], ScoreEnds]
+
     def __init__(
         self,
         estimator: Any,
@@ -233,6 +238,8 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         ends = self._ends(allow_infinite_bounds)
         n_rows = 0
         for X_, _ in self._parts(self._fitted(), X):
+            if n_rows:  # it may have been fitted again since the last batch
+                self._check_estimator()
             if not _num_samples(X_):
                 yield np.empty(0), np.empty((0, 2, len(ends.lower)))
                 continue
@@ -331,9 +338,13 @@ class Calibrated(PredictiveDistribution, SaveMixin):
 
     def _set_scores(self, scores: Array, signed: bool = True) -> Self:
         """Take over scores."""
-        self._kept_scores, self._signed = scores, signed
-        self._fingerprint = fingerprint_of(self._fitted())
-        self._known_ends: dict[tuple[float, ...], ScoreEnds] = {}
+        new: dict[str, Any] = {
+            "_kept_scores": scores,
+            "_signed": signed,
+            "_fingerprint": fingerprint_of(self._fitted()),
+            "_known_ends": {},
+        }
+        self.__dict__ = vars(self) | new  # at once: an interrupt may come any time
         return self
 
     def _score_with(self, estimator: Any, X: Any, y: Any) -> Array:

@@ -22,7 +22,7 @@ class Recorded(NamedTuple):
     noise_width: Array | None = None  # (n, n_levels); None: in proportion to √v
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Prediction, interval and the reasons for its width, row by row.
 
@@ -53,6 +53,10 @@ class Explanation:
     ...     PredictiveVariance(np.array([3.0]), np.array([1.0])))
     >>> why.width, why.epistemic_width.round(3)
     (array([[4.]]), array([[0.536]]))
+    >>> why
+    Explanation of 1 rows, level 0.9
+    prediction  lower  upper  epistemic_fraction
+             0     -2      2                0.25
     """
 
     prediction: Array
@@ -101,6 +105,62 @@ class Explanation:
             return np.where(np.isinf(self.width), self.width, added)
         added = 1 - 1 / self.variance.scale_ratio[:, None]
         return np.where(added > 0, self.width, 0.0) * added
+
+    def columns(self) -> dict[str, Array]:
+        """Everything by row, one array per quantity.
+
+        Returns
+        -------
+        dict of ndarray of shape (n,)
+            Prediction, bounds, widths (with the level appended, ``lower_0.9``, if
+            there are several), variances and the share of the epistemic one.
+        """
+        columns = {"prediction": self.prediction}
+        single = len(self.confidence_level) == 1
+        names = ["lower", "upper", "width"]
+        if self.scaled:
+            names += ["aleatoric_width", "epistemic_width"]
+        for j, level in enumerate(self.confidence_level):
+            suffix = "" if single else f"_{level:g}"
+            for name in names:
+                columns[name + suffix] = getattr(self, name)[:, j]
+        for name in ("aleatoric", "epistemic", "epistemic_fraction"):
+            columns[name] = getattr(self, name)
+        return columns
+
+    def to_frame(self, index: Any = None) -> Any:
+        """Everything by row, as a table.
+
+        Parameters
+        ----------
+        index : pandas.Index, optional
+            Labels of the rows, for example ``X.index``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns of ``columns``. Needs pandas.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.columns(), index=index)
+
+    def __repr__(self) -> str:
+        """The first rows as a table."""
+        columns = self.columns()
+        shown = [n for n in columns if n.startswith(("pred", "lower", "upper"))]
+        shown.append("epistemic_fraction")
+        n = len(self.prediction)
+        rows = [shown] + [[f"{columns[c][i]:.4g}" for c in shown] for i in range(n)[:5]]
+        widths = [max(len(row[j]) for row in rows) for j in range(len(shown))]
+        lines = [
+            "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        more = [f"… {n - 5} more rows"] if n > 5 else []
+        levels = ", ".join(f"{level:g}" for level in self.confidence_level)
+        head = f"Explanation of {n} rows" + (f", level {levels}" if levels else "")
+        return "\n".join([head, *lines, *more])
 
     def _check_scaled(self) -> None:
         if not self.scaled:

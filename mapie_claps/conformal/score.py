@@ -10,7 +10,7 @@ from ..estimators.variance import with_fingerprint
 from . import mapie as _mapie
 from .bounds import cross_bounds, split_bounds
 from .laws import checked_predictions, checked_std, law_of
-from .parts import check_unchanged, fingerprint_of
+from .parts import check_gives_std, check_unchanged, fingerprint_of
 from .quantile import score_ends
 from .support import check_support, score_rows
 
@@ -96,9 +96,18 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     ) -> None:
         check_choice("sym", sym, (True, False), "Use True for one rank.")
         super().__init__(**(_mapie.SCORE_OPTIONS | {"sym": sym}))
+        if estimator is not None:
+            check_gives_std(estimator)
         self.estimator = estimator
         self.support = check_support(support)
         self._made_shaped = False
+
+    def __repr__(self) -> str:
+        """As it was made."""
+        parts = [] if self.estimator is None else [repr(self.estimator)]
+        if self.support is not None:
+            parts.append(f"support={self.support!r}")
+        return f"ClapsScore({', '.join(parts)})"
 
     def get_signed_conformity_scores(
         self,

@@ -1,11 +1,12 @@
 """φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._devices import new_tensors_on
 from ..exceptions import FileFormatError
 from ..files.codec import Context, WrongPartError
 from ..files.container import hash_tensors
@@ -26,9 +28,31 @@ from ..posterior.sums import LastLayerSums
 from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
 from .residual_law import PLAIN_LAW, ResidualLaw
-from .variance import Parts, PredictiveVariance, with_law
+from .variance import MeanAndStd, Parts, PredictiveVariance, with_law
 
 Array = NDArray[np.float64]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def of_one_fit(
+    method: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], R]:
+    """Let a method see one fit from start to end, and make its tensors on the CPU.
+
+    A fit in another thread replaces the dictionary of attributes, never its content.
+    """
+
+    @wraps(method)
+    def wrapped(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        now = object.__new__(type(self))
+        now.__dict__ = self.__dict__
+        with new_tensors_on("cpu"):
+            return method(now, *args, **kwargs)
+
+    return wrapped
 
 
 class LastLayerEstimator(SaveMixin, ABC):
@@ -40,6 +64,7 @@ class LastLayerEstimator(SaveMixin, ABC):
     scale: str
     prior_precision: float | str
 
+    @of_one_fit
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Predict the mean of y, and its standard deviation if asked.
 
@@ -63,7 +88,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         if return_std:
             law = self.predict_law(X)
             parts = law.parts
-            return parts.prediction, with_law(parts.std, law, self.fingerprint_)
+            std = with_law(parts.std, law, self.fingerprint_)
+            return MeanAndStd((parts.prediction, std))
         if not isinstance(self._law_of_residuals().target_map, Identity):
             return self.predict_law(X).prediction
         centre, unit = self._target_units()
@@ -102,6 +128,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         return self.predict_law(X).parts
 
+    @of_one_fit
     def predict_law(self, X: Any) -> LocalLaw:
         """Predict all that scores and intervals are made from, in one pass.
 
@@ -150,6 +177,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         return self.predict_parts(X).variance
 
+    @of_one_fit
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.
 
@@ -173,6 +201,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         return other
 
     @property
+    @of_one_fit
     def posterior_covariance_(self) -> Array:
         """Σ of every member, in units of y."""
         check_is_fitted(self, "model_")
@@ -194,6 +223,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         return self.model_.residual_variance * unit**2
 
     @property
+    @of_one_fit
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
@@ -218,11 +248,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
         fitted.__dict__.pop("_digest", None)
-        # torch's default device would take our new tensors away from the CPU.
-        elsewhere = torch.get_default_device().type != "cpu"
-        device = torch.device("cpu") if elsewhere else nullcontext()
         # Tensors made in a caller's inference mode could not be changed in training.
-        with torch.inference_mode(False), device:
+        with torch.inference_mode(False), new_tensors_on("cpu"):
             fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         return self
@@ -292,12 +319,7 @@ def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
     n_members, size = estimator.network_.trained_weights().shape
     for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
         _check_posterior(posterior, (n_members, size))
-    weight = estimator.model_.member_weight
-    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
-        raise FileFormatError(
-            f"Got a member_weight of shape {tuple(weight.shape)} and type "
-            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
-        )
+    _check_model(estimator.model_, n_members)
     fingerprint = estimator.network_.fingerprint()
     if estimator.sums_.network == UNKNOWN_NETWORK:
         estimator.sums_ = replace(estimator.sums_, network=fingerprint)
@@ -312,6 +334,27 @@ def refuse_parts(context: Context, kind: str) -> None:
                 f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
                 f"file holds a {kind}, which is stored whole. Leave it out."
             )
+
+
+def _check_model(model: LastLayerModel, n_members: int) -> None:
+    """Raise for numbers that no fit leaves behind."""
+    weight = model.member_weight
+    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
+        raise FileFormatError(
+            f"Got a member_weight of shape {tuple(weight.shape)} and type "
+            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
+        )
+    if not bool((weight >= 0).all()) or not abs(float(weight.sum()) - 1) < 1e-6:
+        raise FileFormatError(
+            f"Got a member_weight of {weight.tolist()}, but expected shares of one."
+        )
+    for name in ("residual_variance", "unit"):
+        if not 0 < (value := getattr(model, name)) < math.inf:
+            raise FileFormatError(
+                f"Got {name}={value!r}, but expected a positive finite number."
+            )
+    if not math.isfinite(model.centre):
+        raise FileFormatError(f"Got centre={model.centre!r}, but expected a number.")
 
 
 def _check_posterior(posterior: LastLayerPosterior, vector: tuple[int, int]) -> None:

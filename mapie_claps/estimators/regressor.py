@@ -71,10 +71,20 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
     that they cover is the doing of the calibration, on rows not seen in ``fit``.
 
-    X and y are standardised inside (X is clipped at ±6 standard deviations: beyond, v
-    does not grow further); ``variance_floor`` and ``prior_precision`` live in these
-    units. φ carries a constant 1 as its last entry (the bias of the last layer is part
-    of the posterior) unless ``bias_in_posterior`` is False.
+    X and y are standardised inside (X is clipped at ±``input_clip`` standard
+    deviations: beyond, v does not grow further); ``variance_floor`` and
+    ``prior_precision`` live in these units. φ carries a constant 1 as its last entry
+    (the bias of the last layer is part of the posterior) unless ``bias_in_posterior``
+    is False.
+
+    X may be a table as it is, of pandas, polars or pyarrow, or an array, with gaps in
+    any column. A column of at most 20 categories gives one input for each; of more, the
+    mean of y in the category, shrunk by the number of its rows and cross-fitted, and
+    that number. Dates, and text that all parses as dates, give their parts and their
+    differences. A gap is filled in and flagged. Text that is nearly unique is left out
+    with a warning. A value that never occurred in training (a new category, a gap where
+    there was none) counts as lack of data: the row is predicted with known values in
+    its place, and what the predictions vary by is added to the epistemic part.
 
     Parameters
     ----------
@@ -89,8 +99,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         the likelihood of the views on held-out rows.
     views : tuple of {"bins", "periodic", "raw"}, default=("bins", "periodic", "raw")
         What members see beside the standardised features: their piecewise-linear
-        encoding, sines with learned frequencies, or nothing. With fewer members than
-        views, the first views are taken.
+        encoding, sines with learned frequencies (of numbers, not of categories), or
+        nothing. With fewer members than views, the first views are taken.
     scaling_rate : float, default=3.0
         Each network gives each of its inputs a factor, which starts at one and learns
         this many times as fast as the weights. 0 for no factors.
@@ -184,7 +194,12 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     random_state : int, RandomState or None, default=None
         Seed of initial weights, hold-outs and batches.
     verbose : int, default=0
-        1 prints the losses at each evaluation.
+        1 shows a progress bar where tqdm is installed, else the losses at each
+        evaluation; 2 prints the losses.
+    categorical_features : "from_dtype" or array-like, default="from_dtype"
+        Columns of text, truth values and categorical type are always categories. More
+        columns, such as numbers that are codes, can be named: by their names,
+        positions, or a mask.
 
     Attributes
     ----------
@@ -201,11 +216,14 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
-        Σ of every member, in units of y.
+        Σ of every member, in units of y; zero along the constant of φ if
+        ``bias_in_posterior`` is False.
     residual_variance_ : float
         σ², mean squared training residual, in squared units of y.
     kernel_ : KernelMixture or None
         The kernel member with the training rows it keeps, and its ``weight``.
+    table_ : TableEncoder
+        How the columns of X become the inputs of the networks.
     fingerprint_ : str
         Changes with everything that predictions depend on.
     loss_curve_, validation_curve_ : list of float
@@ -372,7 +390,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         Parameters
         ----------
         X : array-like of shape (n, p)
-            Training inputs: numbers, finite.
+            Training inputs: numbers, text, truth values, dates; gaps are allowed,
+            infinite numbers are not.
         y : array-like of shape (n,)
             Training targets.
         sample_weight : array-like of shape (n,), optional
@@ -704,6 +723,10 @@ def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:
                 f"has {n_inputs} inputs."
             )
     if not hasattr(estimator, "table_"):  # version 1 took numbers only
+        if n_columns != n_inputs:
+            raise FileFormatError(
+                f"Got {n_columns} columns, but a network of {n_inputs} inputs."
+            )
         names = getattr(estimator, "feature_names_in_", range(n_columns))
         labels = [f"x{name}" if isinstance(name, int) else name for name in names]
         scaler = estimator.scaler_X_

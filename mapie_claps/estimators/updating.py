@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from sklearn.utils.validation import check_is_fitted
 
+from .._devices import new_tensors_on
 from ..posterior.sums import LastLayerSums
 from .base import LastLayerEstimator
 
@@ -46,7 +47,8 @@ def partial_sums(
     20
     """
     check_is_fitted(estimator, "model_")
-    return estimator._sum(X, y, sample_weight)
+    with new_tensors_on("cpu"):
+        return estimator._sum(X, y, sample_weight)
 
 
 def sums_of(estimator: LastLayerEstimator) -> LastLayerSums:
@@ -108,7 +110,8 @@ def with_sums(estimator: Fitted, sums: LastLayerSums) -> Fitted:
         )
     sums.check_network(estimator.sums_.network)
     other = copy.copy(estimator)
-    other._set_sums(sums)
+    with new_tensors_on("cpu"):
+        other._set_sums(sums)
     return other
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "FingerprintedArray",
+    "MeanAndStd",
     "Parts",
     "PredictiveVariance",
     "with_fingerprint",
@@ -89,6 +90,35 @@ class Parts(NamedTuple):
     def variance(self) -> PredictiveVariance:
         """Both parts without the prediction."""
         return PredictiveVariance(self.aleatoric, self.epistemic)
+
+
+class MeanAndStd(tuple[Array, Array]):
+    """μ and √v: a tuple that tells who takes it for an array what to do instead.
+
+    ``TransformedTargetRegressor`` hands ``return_std`` on to its regressor and takes
+    what comes back for predictions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.estimators.variance import MeanAndStd
+    >>> mu, std = MeanAndStd((np.zeros(2), np.ones(2)))
+    >>> std
+    array([1., 1.])
+    """
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        """Not there: two arrays have no number of axes."""
+        raise AttributeError(
+            "Got predictions together with standard deviations where predictions alone "
+            "are expected. TransformedTargetRegressor cannot bring a standard "
+            "deviation back to the units of y: fit and calibrate on the transformed "
+            "target, for example np.log(y), and transform the bounds back, for example "
+            "with np.exp. Scaling y is not needed: ClapsRegressor does it."
+        )
 
 
 class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]

@@ -49,7 +49,7 @@ def test_a_score_that_does_not_cover_is_found():
     exact = coverage.exact_coverage(20, 0.9)
     count = coverage.Count("fixed", "gaussian", 20, 0.9, 10_000, 10_000, 0, 0.0)
     for covered, holds in ((round(10_000 * exact), True), (8_571, False)):
-        line = coverage.Count(**{**vars(count), "covered": covered})
+        line = count._replace(covered=covered)
         ((_, verdict),) = coverage.judged([line])
         assert verdict.holds is holds
 
@@ -64,8 +64,9 @@ def test_cv_plus_is_held_against_one_minus_two_alpha():
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(coverage, "N_CALS", (20,))
-    monkeypatch.setattr(coverage, "REFIT_CASES", coverage.REFIT_CASES[:1])
+    (cases, _, n_test), split = coverage.PARTS["fixed"], coverage.PARTS["split"]
+    monkeypatch.setitem(coverage.PARTS, "fixed", (cases, (20,), n_test))
+    monkeypatch.setitem(coverage.PARTS, "split", (split[0][:1], *split[1:]))
 
 
 def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatch):
