@@ -186,6 +186,25 @@ class LocalLaw:
         share = self.epistemic / (self.aleatoric + self.epistemic)
         return Parts(nodes.mean(axis=1), variance * (1 - share), variance * share)
 
+    def take(self, rows: slice) -> "LocalLaw":
+        """The law of some of the rows."""
+
+        def some(values: Array | None) -> Array | None:
+            return None if values is None else values[rows]
+
+        above = self.above[rows]
+        return LocalLaw(
+            self.centre[rows],
+            above if self.below is self.above else self.below[rows],
+            above,
+            some(self.aleatoric),
+            some(self.epistemic),
+            some(self.skew),
+            self.shape,
+            self.target_map,
+            self.targets,
+        )
+
     def _nodes(self) -> Array:
         """Targets (n, n_nodes) of equal probability, finite."""
         r = self.shape.nodes
