@@ -18,13 +18,13 @@ def test_end_points_by_hand():
     np.testing.assert_array_equal(low, [[0, -1, 2, -np.inf, 4]])
     np.testing.assert_array_equal(up, [[4, 1, 3, np.inf, 4]])
     low, up = check_support([0.0, 2.5, 4.0]).snap(lower, upper)
-    np.testing.assert_array_equal(low, [[0, 0, 2.5, 0, 4]])
-    np.testing.assert_array_equal(up, [[4, 0, 2.5, 4, 4]])
+    np.testing.assert_array_equal(low, [[0, 0, 2.5, -np.inf, 4]])
+    np.testing.assert_array_equal(up, [[4, 0, 2.5, np.inf, 4]])
     low, up = check_support("count").snap(lower, upper)
-    np.testing.assert_array_equal(low, [[0, 0, 2, 0, 4]])
+    np.testing.assert_array_equal(low, [[0, 0, 2, -np.inf, 4]])
     low, up = check_support((0, 3.5)).snap(lower, upper)
-    np.testing.assert_array_equal(low, [[0.2, 0, 2.2, 0, 3.5]])
-    np.testing.assert_array_equal(up, [[3.5, 1, 2.7, 3.5, 3.5]])
+    np.testing.assert_array_equal(low, [[0.2, 0, 2.2, -np.inf, 3.5]])
+    np.testing.assert_array_equal(up, [[3.5, 1, 2.7, np.inf, 3.5]])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -82,6 +82,11 @@ def test_rows_outside_are_paid_for_by_the_rank():
     assert outside.sum() == (y[150:] > np.quantile(y, 0.95)).sum() > 0
     plain = CalibratedRegressor(model, support=None).conformalize(X[150:], y[150:])
     assert cal.quantiles()[0] > plain.quantiles()[0]
+    # More of them than may be missed: no finite interval has the coverage.
+    wrong = CalibratedRegressor(model, support=(None, float(np.median(y))))
+    _, found = wrong.conformalize(X[150:], y[150:]).predict_interval(X)
+    assert (found[:, 0] == -np.inf).all()
+    assert (found[:, 1] == np.inf).all()
 
 
 def test_integer_targets_through_mapie():

@@ -241,8 +241,6 @@ class LocalLaw:
         return self._sides(r, self.below, self.above)
 
     def _back(self, z: Array) -> Array:
-        """T⁻¹(z); infinite z leads to an end of the domain."""
+        """T⁻¹(z), infinite where z is."""
         finite = np.isfinite(z)
-        y = self.target_map.inverse(np.where(finite, z, 0.0))
-        low, high = self.target_map.domain
-        return np.where(finite, y, np.clip(z, low, high))
+        return np.where(finite, self.target_map.inverse(np.where(finite, z, 0.0)), z)
