@@ -165,6 +165,9 @@ def test_targets_outside_the_domain():
     # As a position on the line they lie below, not above.
     np.testing.assert_array_equal(law.position(y)[:2], [-np.inf, -np.inf])
     lower, _ = law.interval(np.array([-np.inf]), np.array([np.inf]))
+    # An infinite interval holds all targets, those outside the domain too.
+    np.testing.assert_array_equal(lower, np.full((3, 1), -np.inf))
+    lower, _ = law.interval(np.array([-1e3]), np.array([0.0]))
     np.testing.assert_array_equal(lower, np.zeros((3, 1)))
 
 

@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import conformal_rank
 from ..studies.runner import Run, finished_rows, run_missing
-from ..studies.scoring import SplitSize, covered_limits
+from ..studies.scoring import SplitSize, covered_limits, covered_rank
 from ..studies.store import Row, run_key
 from ..studies.text import csv_table, markdown_table
 from . import _coverage
@@ -37,7 +36,16 @@ from ._peer_table import claps_parameters
 #: Cases, numbers of calibration rows, test rows per replication.
 PARTS: dict[str, tuple[tuple[Case, ...], tuple[int, ...], int]] = {
     "fixed": (CASES, (20, 50, 100), 1),
-    "split": ((Case("heteroscedastic"), Case("heavy-tailed")), (20, 100), 100),
+    "split": (
+        (
+            Case("heteroscedastic"),
+            Case("heavy-tailed"),
+            Case("skewed", law="learned"),
+            Case("skewed", law="learned", ranks="two ranks"),
+        ),
+        (20, 100),
+        100,
+    ),
     "cv+": ((Case("heteroscedastic"),), (60,), 20),
 }
 LEVELS = (0.8, 0.9, 0.95)
@@ -148,9 +156,9 @@ def _rows(part: str, case: Case, n: int, tested: int, covered: Any) -> list[Row]
     ]
 
 
-def exact_coverage(n_cal: int, level: float) -> float:
+def exact_coverage(n_cal: int, level: float, n_ranks: int = 1) -> float:
     """P(covered) = k / (n + 1) where scores are not tied; a lower bound if they are."""
-    return conformal_rank(n_cal, 1 - level) / (n_cal + 1)
+    return covered_rank(n_cal, 1 - level, n_ranks) / (n_cal + 1)
 
 
 def binomial_limits(n: int, probability: float, tail: float) -> tuple[int, int]:
@@ -168,14 +176,18 @@ def judged(counts: list[Count]) -> list[tuple[Count, Verdict]]:
 
 
 def _verdict(count: Count, error: float) -> Verdict:
-    two_sided = count.part != "cv+" and not count.case.startswith("discrete")
+    tied = count.case.startswith((_coverage.DISCRETE, _coverage.BOUNDED))
+    # Targets outside a support share the score +∞.
+    two_sided = count.part != "cv+" and not tied and "support" not in count.case
     tail = error / 2 if two_sided else error
-    promised = exact_coverage(count.n_cal, count.level)
+    n_ranks = 2 if count.case.endswith("two ranks") else 1
+    promised = exact_coverage(count.n_cal, count.level, n_ranks)
     if count.part == "cv+":
         promised = 1 - 2 * (1 - count.level)
     if count.part == "split":
         size = SplitSize(count.n_cal, count.tested // count.replications)
-        low, high = covered_limits([size] * count.replications, 1 - count.level, tail)
+        sizes, alpha = [size] * count.replications, 1 - count.level
+        low, high = covered_limits(sizes, alpha, tail, n_ranks)
     else:
         low, high = binomial_limits(count.tested, promised, tail)
     high = high if two_sided else count.tested
