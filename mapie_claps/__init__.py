@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .conformal.calibrated import CalibratedRegressor
     from .conformal.explanation import Explanation
     from .conformal.quantile import conformal_quantile, conformal_rank
     from .conformal.scale_estimator import ClapsScaleEstimator
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "CalibratedRegressor",
     "ClapsModule",
     "ClapsRegressor",
     "ClapsScaleEstimator",
@@ -74,6 +76,7 @@ _MODULES = {
     "estimators.regressor": ("ClapsRegressor",),
     "estimators.variance": ("PredictiveVariance",),
     "conformal.scale_estimator": ("ClapsScaleEstimator",),
+    "conformal.calibrated": ("CalibratedRegressor",),
     "conformal.streaming": ("StreamingConformalRegressor",),
     "network.batch_training": ("train_on_batches",),
     "estimators.updating": ("partial_sums", "sums_of", "update_posterior", "with_sums"),

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+import numpy as np
+
 
 def check_number(
     name: str,
@@ -49,6 +51,28 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> An
 def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     """Raise the error of all checks."""
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")
+
+
+def check_real(name: str, values: Any) -> None:
+    """Raise for numbers with gaps (None, pandas.NA), complex numbers and dates.
+
+    NumPy would make NaN of a gap after others have looked for it, leave the imaginary
+    part out, and count nanoseconds.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "cmM":
+        raise ValueError(
+            f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
+            "them first."
+        )
+    if array.dtype.kind != "O":
+        return
+    for i, value in enumerate(array.ravel()):
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            raise ValueError(
+                f"Got {name} with {value!r} in row {i * len(array) // array.size}, but "
+                "expected numbers. Leave such rows out."
+            )
 
 
 def check_some_weight(total: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .conformal.calibrated import CalibratedRegressor
 from .conformal.streaming import StreamingConformalRegressor
 from .estimators.module import ClapsModule
 from .estimators.regressor import ClapsRegressor
@@ -19,7 +20,9 @@ from .files.methods import load_object, save_object
 
 __all__ = ["load", "save"]
 
-Saveable = ClapsRegressor | ClapsModule | StreamingConformalRegressor
+Saveable = (
+    ClapsRegressor | ClapsModule | CalibratedRegressor | StreamingConformalRegressor
+)
 
 
 def save(estimator: Saveable, path: str | os.PathLike[str]) -> None:
@@ -31,9 +34,10 @@ def save(estimator: Saveable, path: str | os.PathLike[str]) -> None:
 
     Parameters
     ----------
-    estimator : ClapsRegressor, ClapsModule or StreamingConformalRegressor
-        Fitted. The network of a ``ClapsModule`` is not stored, only a hash of its
-        weights: keep it as you keep your networks.
+    estimator : estimator or calibrated object
+        A fitted ``ClapsRegressor`` or ``ClapsModule``, or a ``CalibratedRegressor`` or
+        ``StreamingConformalRegressor`` around one. The network of a ``ClapsModule`` is
+        not stored, only a hash of its weights: keep it as you keep your networks.
     path : path-like
         File to write or replace.
 
@@ -76,8 +80,8 @@ def load(
 
     Returns
     -------
-    ClapsRegressor, ClapsModule or StreamingConformalRegressor
-        The fitted estimator.
+    estimator or calibrated object
+        What the file holds.
 
     Raises
     ------

@@ -1,11 +1,12 @@
 """Bad input: the argument, the value found and the remedy, and no half-made state."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
 
-from mapie_claps import ClapsScaleEstimator, ClapsScore, explain
+from mapie_claps import ClapsScaleEstimator, ClapsScore, explain, update_posterior
 
 X, Y = heteroscedastic(40)
 
@@ -40,6 +41,36 @@ def test_training_data(bad_X, bad_y, message):
     with pytest.raises(ValueError, match=message):
         model.fit(bad_X, bad_y)
     assert vars(model) == vars(tiny())
+
+
+def with_gap(value):
+    out = Y.astype(object)
+    out[3] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("bad_y", "message"),
+    [
+        (with_gap(None), "Got y with None in row 3, but expected numbers. Leave"),
+        (with_gap(None).tolist(), "Got y with None in row 3"),
+        (with_gap(pd.NA), "Got y with <NA> in row 3"),
+        (with_gap(pd.NaT), "Got y with NaT in row 3"),
+        (pd.Series(with_gap(pd.NA)), "Got y with <NA> in row 3"),
+        (pd.Series(Y).convert_dtypes().where(Y[3] != Y), "Input y contains NaN"),
+        ([None] * 40, "Got y with None in row 0"),
+        (Y + 1j, "Got y of type complex128, but expected real numbers. Convert"),
+        (np.arange(40).astype("datetime64[D]"), r"Got y of type datetime64\[D\]"),
+        (np.arange(40).astype("timedelta64[s]"), r"Got y of type timedelta64\[s\]"),
+    ],
+)
+def test_targets_that_are_no_numbers(bad_y, message):
+    model = tiny()
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, bad_y)
+    assert vars(model) == vars(tiny())
+    with pytest.raises(ValueError, match="Got y with|Got y of type|NaN"):
+        update_posterior(tiny().fit(X, Y), X, bad_y)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ ROOT = Path(mapie_claps.__file__).parent
 NAME = "mapie_claps"
 # Rooms of one line may not import one another; `__init__` is the door to all of them.
 ORDER = [
-    ("exceptions", "_validation", "_compat"),
+    ("exceptions", "_validation", "_compat", "_devices"),
     ("files", "datasets"),
     ("network",),
     ("posterior",),

@@ -7,6 +7,8 @@ import os
 import pathlib
 import resource
 import signal
+import socket
+import stat
 import struct
 import time
 
@@ -112,6 +114,203 @@ def deep_json(config, tensors, metadata):
 
 def a_list(config, tensors, metadata):
     return "[1, 2, 3]"
+
+
+def fitted_of(config):
+    return config["regressor"]["fitted"]["dict"]
+
+
+def last_layer_of(config):
+    return fitted_of(config)["model_"]["last layer"]
+
+
+def tensor_with(name, value):
+    """The first number of a tensor replaced."""
+
+    def change(config, tensors, metadata):
+        (found,) = (k for k in tensors if k.endswith(name))
+        tensors[found].view(-1)[0] = value
+
+    return change
+
+
+def number_with(name, value):
+    """A number of the last layer replaced."""
+
+    def change(config, tensors, metadata):
+        last_layer_of(config)[name] = value
+
+    return change
+
+
+def scaler_of_another_shape(config, tensors, metadata):
+    """One mean for three columns would be broadcast."""
+    scaler = fitted_of(config)["scaler_X_"]["standard scaler"]
+    for name in ("mean_", "scale_", "var_"):
+        tensors[f"fitted.scaler_X_.{name}"] = tensors[f"fitted.scaler_X_.{name}"][:1]
+    scaler["n_features_in_"] = 1
+
+
+def scaler_that_disagrees_with_itself(config, tensors, metadata):
+    tensors["fitted.scaler_X_.mean_"] = tensors["fitted.scaler_X_.mean_"][:1].clone()
+
+
+def scaler_of_y_for_three(config, tensors, metadata):
+    scaler = fitted_of(config)["scaler_y_"]["standard scaler"]
+    for name in ("mean_", "scale_", "var_"):
+        full = tensors[f"fitted.scaler_y_.{name}"].repeat(3)
+        tensors[f"fitted.scaler_y_.{name}"] = full
+    scaler["n_features_in_"] = 3
+
+
+def floor_with(value):
+    def change(config, tensors, metadata):
+        network_of(config)["variance_floor"] = value
+
+    return change
+
+
+def rate_with(value):
+    def change(config, tensors, metadata):
+        network_of(config)["scaling_rate"] = value
+
+    return change
+
+
+def billion_columns(config, tensors, metadata):
+    fitted_of(config)["n_features_in_"] = 10**9
+
+
+def billion_columns_in_version_1(config, tensors, metadata):
+    billion_columns(config, tensors, metadata)
+    del fitted_of(config)["table_"]
+    for name in [k for k in tensors if k.startswith("fitted.table_")]:
+        del tensors[name]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (scaler_of_another_shape, "Got a scaler_X_ for 1 columns, but expected 3"),
+        (scaler_that_disagrees_with_itself, r"scaler whose mean_ has shape \(1,\)"),
+        (scaler_of_y_for_three, "Got a scaler_y_ for 3 columns, but expected 1"),
+        (tensor_with("scaler_X_.mean_", NAN), "numbers that are not finite"),
+        (tensor_with("scaler_y_.scale_", 0.0), "a scale that is not positive"),
+        (tensor_with("scaler_y_.scale_", -1.0), "a scale that is not positive"),
+        (tensor_with("trunk.0.weight", NAN), "trunk.0.weight is not finite"),
+        (tensor_with("noise_head.bias", np.inf), "noise_head.bias is not finite"),
+        (tensor_with("encoding.width", NAN), "encoding.width is not finite"),
+        (tensor_with("posterior.scale", NAN), "posterior whose scale is not finite"),
+        (tensor_with("member_weight", NAN), "member_weight .*shares of one"),
+        (tensor_with("member_weight", -1.0), "member_weight .*shares of one"),
+        (tensor_with("member_weight", 2.0), "member_weight .*shares of one"),
+        (floor_with(-1.0), "variance_floor=-1.0 .*a positive floor"),
+        (floor_with(NAN), "variance_floor=nan .*a positive floor"),
+        (floor_with(0.0), "variance_floor=0.0 .*a positive floor"),
+        (rate_with(-1.0), "scaling_rate=-1.0"),
+        (number_with("residual_variance", -1.0), "residual_variance=-1.0"),
+        (number_with("residual_variance", NAN), "residual_variance=nan"),
+        (number_with("unit", 0.0), "unit=0.0, but expected a positive"),
+        (number_with("unit", np.inf), "unit=inf, but expected a positive"),
+        (number_with("centre", NAN), "centre=nan"),
+        (billion_columns, "a table of 3 columns, but expected 1000000000"),
+        (billion_columns_in_version_1, "1000000000 columns, but a network of 3 inputs"),
+    ],
+)
+def test_forged_numbers_are_refused(path, change, message):
+    rewrite(path, change)
+    start = time.perf_counter()
+    with pytest.raises(FileFormatError, match=message):
+        load(path)
+    assert time.perf_counter() - start < 20
+
+
+def numbers_in(node, path=()):
+    """Places of all numbers of a configuration."""
+    if isinstance(node, dict | list):
+        pairs = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in pairs:
+            yield from numbers_in(value, (*path, key))
+    elif isinstance(node, int | float) and not isinstance(node, bool):
+        yield path
+
+
+def test_no_forged_number_gives_a_scale_that_is_none(path):
+    """Every tensor and every fitted number in turn, by NaN, −1000 and 0."""
+    found = []
+
+    def look(config, tensors, metadata):
+        found.extend((name,) for name in tensors if ".sums_." not in name)
+        fitted = numbers_in(fitted_of(config))
+        found.extend(p for p in fitted if not p[0].endswith("curve_"))
+
+    def forge(place, value):
+        def change(config, tensors, metadata):
+            node = fitted_of(config)
+            if place[0] in tensors:
+                first = tensors[place[0]].view(-1)
+                first[0] = value if first.is_floating_point() else 1
+                return
+            for key in place[:-1]:
+                node = node[key]
+            node[place[-1]] = value
+
+        return change
+
+    rewrite(path, look)
+    content, loaded = path.read_bytes(), 0
+    assert len(found) > 40
+    for place in found:
+        for value in (NAN, -1000.0, 0.0):
+            path.write_bytes(content)
+            rewrite(path, forge(place, value))
+            try:
+                other = load(path)
+            except FileFormatError:
+                continue
+            loaded += 1
+            for scale in ("claps", "posterior"):
+                _, std = other.set_params(scale=scale).predict(X, return_std=True)
+                assert (std > 0).all(), place
+                assert np.isfinite(std).all(), place
+    assert loaded  # wrong numbers that are numbers do load
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def socket_file(path):
+    here = os.getcwd()
+    os.chdir(path.parent)  # addresses have to be short
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def folder(path):
+    path.mkdir()
+
+
+def link_to_a_pipe(path):
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+@pytest.mark.parametrize("make", [pipe, socket_file, folder, link_to_a_pipe])
+def test_only_files_are_replaced(make, model, tmp_path):
+    path = tmp_path / "here"
+    make(path)
+    before = {p.name: stat.S_IFMT(p.lstat().st_mode) for p in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=r"Got path=.* is no regular file"):
+        save(model, path)
+    after = {p.name: stat.S_IFMT(p.lstat().st_mode) for p in tmp_path.iterdir()}
+    assert after == before
 
 
 def no_state(config, tensors, metadata):

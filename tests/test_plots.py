@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 from conftest import tiny
 from matplotlib.colors import to_rgb
+from matplotlib.dates import AutoDateLocator
 from matplotlib.figure import Figure
 
-from mapie_claps import Explanation, PredictiveVariance
+from mapie_claps import Explanation, PredictiveVariance, explain
 from mapie_claps.diagnostics import coverage_interval
 from mapie_claps.plots import (
     CalibrationLevelsDisplay,
@@ -15,10 +16,11 @@ from mapie_claps.plots import (
     ContractionDisplay,
     CoverageDisplay,
     IntervalDisplay,
+    WidestRowsDisplay,
     WidthDisplay,
 )
 from mapie_claps.plots import _style as style
-from mapie_claps.plots._display import column_of
+from mapie_claps.plots._display import column_of, is_curve
 
 LEVELS = [0.6, 0.9]
 
@@ -109,6 +111,69 @@ def test_level_must_exist(why, fitted, data, one):
         WidthDisplay.from_estimator(fitted, data[2][0], ax=one)
     with pytest.raises(ValueError, match=r"Got level=2, but the intervals have 2"):
         CoverageDisplay.from_predictions(why, np.zeros(4), groups=[0] * 4, level=2)
+
+
+def test_rows_of_a_table_are_bars_sorted_by_prediction(calibrated, data, one):
+    X, y = data[2]
+    display = IntervalDisplay.from_estimator(
+        calibrated.mapie, X, y=y, ax=one, **calibrated.params
+    )
+    mu = display.explanation.prediction
+    np.testing.assert_array_equal(np.argsort(display.x), np.argsort(mu))
+    bars = one.collections[0].get_segments()
+    assert len(bars) == 100 < len(X)
+    assert all(low[0] == high[0] for low, high in bars)
+    drawn = dict(zip(("prediction", "true value"), one.lines, strict=True))
+    assert (np.diff(drawn["prediction"].get_ydata()) >= 0).all()
+    assert set(drawn["true value"].get_ydata()) <= set(y)
+    assert "sorted by prediction" in one.get_xlabel()
+    assert repr(display) == "IntervalDisplay(x: 120, y: 120)"
+
+
+def test_a_grid_is_drawn_as_bands(calibrated, data, one):
+    X = np.repeat(data[2][0][:1], 20, axis=0)
+    X[:, 1] = np.linspace(-1, 1, 20)
+    display = IntervalDisplay.from_estimator(
+        calibrated.mapie, X, feature=1, ax=one, **calibrated.params
+    )
+    assert not display.bars
+    frame = pd.DataFrame(X, columns=list("abc"))
+    assert is_curve(frame, "b", 1)
+    assert not is_curve(frame, "a", 0)
+
+
+def test_dates_are_drawn_as_dates_and_text_is_refused(why, one):
+    days = np.datetime64("2024-01-01") + np.arange(4)
+    IntervalDisplay.from_predictions(days, why, ax=one)
+    assert isinstance(one.xaxis.get_major_locator(), AutoDateLocator)
+    with pytest.raises(ValueError, match=r"Got feature='city', whose .*'a'.*Leave fea"):
+        IntervalDisplay.from_predictions(list("abcd"), why, xlabel="city", ax=one)
+
+
+def test_the_widest_rows_come_first(calibrated, data, one):
+    X = pd.DataFrame(data[2][0], index=[f"id{i}" for i in range(120)])
+    why = explain(calibrated.mapie, X.to_numpy(), **calibrated.params)
+    display = WidestRowsDisplay.from_estimator(
+        calibrated.mapie, X.to_numpy(), n_rows=3, ax=one, **calibrated.params
+    )
+    order = np.argsort(-why.width[:, 0])[:3]
+    assert display.labels == [f"row {i}" for i in order]
+    total = display.aleatoric_width + display.epistemic_width
+    np.testing.assert_allclose(total, why.width[order, 0])
+    assert len(one.patches) == 6
+    with pytest.raises(ValueError, match="Got n_rows=0"):
+        WidestRowsDisplay.from_estimator(calibrated.mapie, X.to_numpy(), n_rows=0)
+
+
+def test_an_explanation_prints_as_a_table(why):
+    lines = repr(why).splitlines()
+    assert lines[0] == "Explanation of 4 rows, level 0.6, 0.9"
+    assert lines[1].split()[:3] == ["prediction", "lower_0.6", "upper_0.6"]
+    assert len(lines) == 6
+    frame = why.to_frame(index=list("abcd"))
+    assert list(frame.index) == list("abcd")
+    np.testing.assert_array_equal(frame["upper_0.9"], why.upper[:, 1])
+    assert {"width_0.6", "aleatoric_width_0.6", "epistemic"} <= set(frame.columns)
 
 
 def test_columns_of_a_frame_go_by_name(one):

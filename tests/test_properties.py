@@ -116,7 +116,7 @@ def test_order_of_calibration_and_test_rows_is_irrelevant(fitted, data, seed, le
 def refit(fitted, X, y, weight=None):
     """Posterior of the fixed network on other rows, λ = 1."""
     n = len(X)
-    model, _ = fit_last_layers(
+    model, *_ = fit_last_layers(
         fitted.network_,
         fitted._scaled(X),
         fitted._scaled_target(y),

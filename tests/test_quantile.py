@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from mapie_claps import ClapsScore, conformal_quantile, conformal_rank
 from mapie_claps.conformal.bounds import _minmax, _plus
-from mapie_claps.conformal.scaled_residual import interval_bounds
+from mapie_claps.estimators.local_law import LocalLaw
 
 
 class Known(RegressorMixin, BaseEstimator):
@@ -147,7 +147,10 @@ def test_a_row_lies_in_the_interval_of_its_own_score(kind):
     plain = np.stack([mu - std * scores, mu + std * scores])
     assert ((y < plain[0]) | (y > plain[1])).any()
     each = [slice(i, i + 1) for i in range(0, len(mu), 20)]  # a level for each row
-    found = [interval_bounds(mu[row], std[row], scores[row]) for row in each]
+    found = [
+        LocalLaw.symmetric(mu[row], std[row]).interval(-scores[row], scores[row])
+        for row in each
+    ]
     lower, upper = np.array(found)[..., 0, 0].T
     assert (lower <= y[::20]).all()
     assert (y[::20] <= upper).all()
@@ -167,7 +170,8 @@ def test_fold_bounds_hold_a_row_with_their_score_too():
 
 def test_an_interval_of_no_width_is_one_point():
     mu = np.array([0.1, -3.0])
-    for end in interval_bounds(mu, np.ones(2), np.array([0.0])):
+    law = LocalLaw.symmetric(mu, np.ones(2))
+    for end in law.interval(np.array([-0.0]), np.array([0.0])):
         np.testing.assert_array_equal(end[:, 0], mu)
 
 

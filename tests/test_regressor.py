@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import warnings
 
 import joblib
@@ -230,7 +231,15 @@ def test_dropout_and_beta_train(data):
     assert np.isfinite(predictions(model, data[2][0])).all()
 
 
-def test_verbose_prints(data, capsys):
+def test_verbose_prints(data, capsys, monkeypatch):
+    tiny(verbose=2, max_steps=10).fit(*data[0])
+    assert "step 10/10: loss" in capsys.readouterr().out
+    pytest.importorskip("tqdm")
+    tiny(verbose=1, max_steps=10).fit(*data[0])
+    shown = capsys.readouterr()
+    assert "training: 100%" in shown.err
+    assert not shown.out
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     tiny(verbose=1, max_steps=10).fit(*data[0])
     assert "step 10/10: loss" in capsys.readouterr().out
 

@@ -173,6 +173,27 @@ def test_sums_of_a_module_do_not_fit_a_regressor_of_one_member():
             sums_of(one) + sums_of(two)
 
 
+def test_sums_of_networks_that_differ_in_one_weight_are_refused():
+    """The same shapes throughout: only the fingerprint tells."""
+    net = seeded(Pair)
+    model = ClapsModule(net).fit(X, y)
+    with torch.no_grad():
+        net.body[0].bias[0] += 1e-3
+    changed = ClapsModule(net).fit(X, y)
+    head = ClapsModule(net, noise_variance="fit").fit(X, y)
+    other_head = ClapsModule(net, noise_variance="fit").fit(X, 2 * y)
+    models = [model, changed, head, other_head]
+    for one in models:
+        for two in models:
+            if one is two:
+                assert (sums_of(one) + sums_of(two)).n_rows == 2 * len(X)
+                continue
+            with pytest.raises(ValueError, match="only sums of one network"):
+                sums_of(one) + sums_of(two)
+            with pytest.raises(ValueError, match="only sums of one network"):
+                with_sums(one, sums_of(two))
+
+
 def test_sums_of_another_estimator_are_refused(regressor):
     other = ClapsModule(mse_network()).fit(X[:60], y[:60])
     with pytest.raises(ValueError, match="Got sums that belong to another network"):

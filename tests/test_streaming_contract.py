@@ -40,7 +40,8 @@ def test_it_is_no_estimator_of_scikit_learn(calibrated):
 def test_the_constructor_keeps_what_it_is_given(model):
     levels = [0.5, 0.9]
     conformal = StreamingConformalRegressor(model, levels)
-    assert vars(conformal) == {"estimator": model, "confidence_level": levels}
+    given = {"estimator": model, "confidence_level": levels}
+    assert vars(conformal) == {**given, "sym": True, "support": "auto"}
     assert repr(conformal) == f"StreamingConformalRegressor({model!r}, [0.5, 0.9])"
 
 

@@ -36,7 +36,12 @@ TABLES: dict[str, tuple[Any, Any]] = {
     "y_dtype": (NUMBERS, DTYPES),
     "y_corruption": (HARMLESS, CORRUPTIONS),
     "y_shape": (("flat",), ("flat", "flat", "flat", "column", "pair", "short")),
+    "surprise": (
+        (None, None, "gaps", "unseen", "polars"),
+        ("gaps", "unseen", "polars", "order", "renamed", "retyped", "objects"),
+    ),
 }
+REFUSED_SURPRISES = ("order", "renamed")  # of a table that is no longer that of fit
 # The valid values come first; N_INVALID counts those that are not.
 PARAMETERS: dict[str, tuple[Any, ...]] = {
     "hidden_layer_sizes": ((4,), (), (3, 2), 4, (0,), "4"),
@@ -61,6 +66,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "hessian_structure": ("full", "diag", "kron"),
     "scale": ("claps", "aleatoric", "posterior", "constant", "total"),
     "device": ("cpu", "auto", "abacus"),
+    "categorical_features": ("from_dtype", [0], [-1], ["nowhere"], 7),
     "random_state": (0, None, 2**32 - 1, -1, "seed"),
 }
 N_INVALID = dict.fromkeys(PARAMETERS, 1)
@@ -68,6 +74,7 @@ N_INVALID |= dict.fromkeys(("hidden_layer_sizes", "views", "learning_rate"), 3)
 N_INVALID |= dict.fromkeys(("representation_size", "n_members", "max_steps"), 2)
 N_INVALID |= dict.fromkeys(("validation_fraction", "prior_precision"), 2)
 N_INVALID |= dict.fromkeys(("hessian_structure", "random_state"), 2)
+N_INVALID |= {"categorical_features": 2}
 FIXED: dict[str, Any] = {
     "hidden_layer_sizes": (4,),
     "representation_size": 3,
@@ -95,6 +102,7 @@ class TableSpec:
     y_corruption: str | None
     y_shape: str  # "flat", "column", "pair" or "short"
     seed: int
+    surprise: str | None = None  # what is special about a table of mixed types
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ class FuzzCase:
     level: Any = 0.9
     support: Any = None
     allow_infinite: bool = False
+    mixed: bool = False  # frames of numbers, text, dates and truth values
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,7 @@ def strategy() -> Any:
         "support": pick(SUPPORTS),
     }
     rest = {"mode": pick(CALIBRATION_MODES), "allow_infinite": st.booleans()}
+    rest["mixed"] = st.booleans()
 
     def with_wild(names: list[str]) -> Any:
         parts = {k: wild[k] if k in names else valid[k] for k in valid}
@@ -172,7 +182,7 @@ def _value(name: str, index: int, valid: bool) -> Any:
     return values[index % len(values)]
 
 
-def make_table(spec: TableSpec) -> tuple[Any, Any]:
+def make_table(spec: TableSpec, mixed: bool = False) -> tuple[Any, Any]:
     """X and y as the specification says; the same each time."""
     rng = np.random.default_rng(spec.seed)
     X = _corrupted(3 * rng.standard_normal((spec.n, spec.p)), spec.corruption, rng)
@@ -180,6 +190,9 @@ def make_table(spec: TableSpec) -> tuple[Any, Any]:
     with np.errstate(invalid="ignore", over="ignore"):
         y = np.nan_to_num(signal) + rng.standard_normal(spec.n)
     y = _corrupted(y, spec.y_corruption, rng)
+    if mixed:
+        frame = _surprising(_mixed_frame(X, rng), spec.surprise, rng)
+        return frame, _shape(_cast(y, spec.y_dtype), spec.y_shape)
     return _contain(_cast(X, spec.dtype), spec.container), _shape(
         _cast(y, spec.y_dtype), spec.y_shape
     )
@@ -215,6 +228,42 @@ def _contain(X: NDArray[Any], container: str) -> Any:
 
         return csr_array(X)
     return np.asfortranarray(X) if container == "fortran" else X
+
+
+def _mixed_frame(X: NDArray[np.float64], rng: np.random.Generator) -> Any:
+    """Column j of numbers becomes text, a date, a truth value or many categories."""
+    import pandas as pd
+
+    columns = {}
+    for j, column in enumerate(X.T):
+        sign = np.where(column > 0, "above", "below")
+        day = np.datetime64("2024-01-01") + rng.integers(0, 500, len(X))
+        many = rng.integers(0, 60, len(X)).astype(str)
+        columns[f"c{j}"] = (sign, column, day, column > 0, many)[(j + 1) % 5]
+    return pd.DataFrame(columns, index=range(len(X)))
+
+
+def _surprising(frame: Any, surprise: str | None, rng: np.random.Generator) -> Any:
+    """The table with something that tables of users have, or should not have."""
+    if surprise is None or frame.empty:
+        return frame
+    if surprise == "polars":
+        import polars as pl
+
+        return pl.from_pandas(frame)
+    if surprise == "gaps":
+        return frame.where(rng.random(frame.shape) < 0.7)
+    if surprise == "order":
+        return frame[frame.columns[::-1]]
+    if surprise == "renamed":
+        return frame.rename(columns={frame.columns[-1]: "other"})
+    if surprise == "objects":
+        return frame.astype(object)
+    last = frame.columns[-1]
+    if surprise == "retyped":
+        return frame.assign(**{last: list(range(len(frame)))})
+    text = [name for name in frame if frame[name].dtype.kind in "OUT"]
+    return frame.assign(**dict.fromkeys(text, "never seen"))
 
 
 def _shape(y: NDArray[Any], shape: str) -> Any:
@@ -271,9 +320,9 @@ def _intervals(case: FuzzCase) -> tuple[Any, Any]:
     """Predictions and bounds, by MAPIE from end to end."""
     from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
 
-    X, y = make_table(case.train)
-    X_cal, y_cal = make_table(case.cal)
-    X_test, _ = make_table(case.test)
+    X, y = make_table(case.train, case.mixed)
+    X_cal, y_cal = make_table(case.cal, case.mixed)
+    X_test, _ = make_table(case.test, case.mixed)
     model = ClapsRegressor(**(FIXED | case.params))
     weight = _weights(case.weights, case.train.n)
     fit_params = {} if weight is None else {"sample_weight": weight}
@@ -299,6 +348,8 @@ def _intervals(case: FuzzCase) -> tuple[Any, Any]:
 
 def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
     """What is wrong with the intervals, if anything."""
+    if _should_be_refused(case):
+        return "columns in another order or of other names, without a word"
     levels = np.atleast_1d(case.level)
     if points.shape != (case.test.n,) or bounds.shape != (case.test.n, 2, len(levels)):
         return f"shapes {points.shape} and {bounds.shape}"
@@ -316,6 +367,14 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
             "lower bounds that rise with the level": np.diff(lower, axis=1) > 0,
         }
     return next((what for what, where in found.items() if where.any()), None)
+
+
+def _should_be_refused(case: FuzzCase) -> bool:
+    """Whether the test rows have other columns than the training rows."""
+    first, last = case.train.surprise, case.test.surprise
+    changed = first != last and {first, last} & set(REFUSED_SURPRISES)
+    wide = case.train.p > 1 and "order" in (first, last)
+    return case.mixed and bool(changed) and (wide or "renamed" in (first, last))
 
 
 def without_numbers(message: str) -> str:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Try the cases and print the report; 1 if any failed."""
     if arguments.cases < 1:
         raise ValueError(f"Got --cases {arguments.cases}, but expected at least 1.")
-    for package in ("hypothesis", "pandas"):
+    for package in ("hypothesis", "pandas", "polars"):
         if find_spec(package) is None:
             raise ValueError(
                 f"Got no {package}. Install what is missing with: "

@@ -3,32 +3,34 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
+from ..estimators.local_law import ROUND_OUT, LocalLaw
 from ..estimators.variance import Parts
 from . import mapie as _mapie
-from .parts import last_step, parts_of, split_pipeline
-from .quantile import check_rank, conformal_quantile, conformal_rank
-from .scaled_residual import ROUND_OUT, checked_std, interval_bounds
+from .explanation import Recorded
+from .laws import checked_law, checked_std, law_of
+from .parts import check_gives_std, last_step, parts_of, split_pipeline
+from .quantile import ScoreEnds, check_rank, conformal_rank
+from .support import Support
 
-__all__ = ["cross_bounds", "predict_with_std", "recorded_parts", "split_bounds"]
+__all__ = [
+    "bounds_of_rows",
+    "cross_bounds",
+    "predict_law",
+    "recorded_parts",
+    "split_bounds",
+]
 
 Array = NDArray[np.float64]
 # Elements of one n_test × n_cal block of the cross-conformal methods.
 BLOCK_ELEMENTS = 2**21
 PREDICTED_ROWS = 2**16  # test rows that a model predicts at a time
-
-
-class Recorded(NamedTuple):
-    """Parts of v of some rows, and the model that gave them."""
-
-    model: Any
-    parts: Parts
 
 
 _record: ContextVar[list[Recorded] | None] = ContextVar("_record", default=None)
@@ -49,63 +51,103 @@ def recorded_parts() -> Iterator[list[Recorded]]:
         _record.reset(token)
 
 
-def predict_with_std(
+def predict_law(
     model: Any, X: Any, params: dict[str, Any] | None = None, first_row: int = 0
-) -> tuple[Array, Array]:
-    """μ and √v of one model, checked."""
-    record, params = _record.get(), params or {}
-    if record is not None and not params and hasattr(last_step(model), "predict_parts"):
-        parts = parts_of(model, X)
-        mu, std = parts.prediction, parts.std
-        record.append(Recorded(model, parts))
+) -> tuple[Array, LocalLaw]:
+    """Point predictions and the law of one model, checked."""
+    params = params or {}
+    recorded, last = _record.get() is not None, last_step(model)
+    if not params and hasattr(last, "predict_law"):
+        law = checked_law(last.predict_law(split_pipeline(model, X)[1]), first_row)
+        return law.prediction, law
+    if not params and recorded and hasattr(last, "predict_parts"):
+        parts = parts_of(model, X)  # one pass, where predict and they would be two
+        law = checked_law(LocalLaw.from_parts(*parts), first_row)
+        return law.prediction, law
+    check_gives_std(model)
+    mu, std = model.predict(X, return_std=True, **params)
+    return np.asarray(mu, dtype=np.float64), law_of(mu, std, first_row)
+
+
+def bounds_of_rows(
+    model: Any,
+    X: Any,
+    ends: ScoreEnds,
+    params: dict[str, Any],
+    first_row: int = 0,
+    support: Support | None = None,
+    shaped: bool = True,
+) -> tuple[Array, Array, Array]:
+    """Point predictions (n,), lower and upper bounds (n, n_levels) of some rows."""
+    points, law = predict_law(model, X, params, first_row)
+    if not shaped and not law.is_plain:
+        law = LocalLaw.symmetric(points, checked_std(law.std, len(points), first_row))
+    lower, upper = law.interval(*ends)
+    if support is not None:
+        lower, upper = support.of(law).snap(lower, upper)
+    record = _record.get()
+    if record is not None:
+        record.append(_recorded(model, X, points, law, ends))
+    return points, lower, upper
+
+
+def _recorded(
+    model: Any, X: Any, points: Array, law: LocalLaw, ends: ScoreEnds | None
+) -> Recorded:
+    """Parts of v from the law if it has them, otherwise from the model."""
+    if law.aleatoric is not None:
+        parts = law.parts
     else:
-        mu, std = model.predict(X, return_std=True, **params)
-        if record is not None:
-            last, seen = split_pipeline(model, X)
-            variance = last.predict_variance(seen)
-            parts = Parts(mu, variance.aleatoric, variance.epistemic)
-            record.append(Recorded(model, parts))
-    mu = np.asarray(mu, dtype=np.float64)
-    return mu, checked_std(std, len(mu), first_row)
+        last, seen = split_pipeline(model, X)
+        variance = last.predict_variance(seen)
+        parts = Parts(points, variance.aleatoric, variance.epistemic)
+    if law.is_plain or ends is None:
+        return Recorded(model, parts, None)
+    lower, upper = law.noise_interval(*ends)
+    return Recorded(model, parts, upper - lower)
 
 
 def split_bounds(
     model: Any,
     X: ArrayLike,
-    alphas: Array,
-    scores: Array,  # (n_cal,)
-    allow_infinite: bool,
+    ends: ScoreEnds,
     params: dict[str, Any],
+    support: Support | None = None,
+    shaped: bool = True,
 ) -> tuple[Array, Array, Array]:
-    """μ and μ ± q√v of one model; beyond the results, memory for some rows only."""
-    q = conformal_quantile(scores, list(alphas), allow_infinite)
-    n = _num_samples(X)
+    """Bounds of one model; beyond the results, memory for some rows only."""
+    n, size = _num_samples(X), (_num_samples(X), len(ends.lower))
     if n <= PREDICTED_ROWS or params:  # parameters may hold a value per row
-        mu, std = predict_with_std(model, X, params)
-        return mu, *interval_bounds(mu, std, q)
-    mu, lower, upper = np.empty(n), np.empty((n, len(q))), np.empty((n, len(q)))
+        return bounds_of_rows(model, X, ends, params, 0, support, shaped)
+    points, lower, upper = np.empty(n), np.empty(size), np.empty(size)
     for rows in gen_batches(n, PREDICTED_ROWS):
-        part = _safe_indexing(X, rows)
-        mu[rows], std = predict_with_std(model, part, params, rows.start)
-        lower[rows], upper[rows] = interval_bounds(mu[rows], std, q)
-    return mu, lower, upper
+        points[rows], lower[rows], upper[rows] = bounds_of_rows(
+            model, _safe_indexing(X, rows), ends, {}, rows.start, support, shaped
+        )
+    return points, lower, upper
 
 
 def cross_bounds(
     X: ArrayLike,
     alphas: Array,
     ensemble: Any,
-    scores: Array,  # (n_cal,)
+    scores: Array,  # (n_cal,), absolute, or signed for two ranks
     aggregate: bool,
     method: str,
     allow_infinite: bool,
     params: dict[str, Any],
+    sym: bool = True,
 ) -> tuple[Array, Array, Array]:
-    """Bounds of CV+, jackknife+ and their minmax forms, in row blocks."""
-    n = len(scores)
-    ranks = [conformal_rank(n, a) for a in alphas]
+    """Bounds of CV+, jackknife+ and their minmax forms, in row blocks.
+
+    They do not see the shape of a law, which aggregation over the folds would lose: μ
+    and √v of each fold make symmetric scores.
+    """
+    n, n_ranks = len(scores), 1 if sym else 2
+    ranks = [conformal_rank(n, a / n_ranks) for a in alphas]
     for rank, alpha in zip(ranks, alphas, strict=True):
-        check_rank(rank, n, alpha, allow_infinite)
+        check_rank(rank, n, alpha, allow_infinite, n_ranks)
+    below = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
     mu, std = _predict_folds(ensemble, X, params)
     lower = np.full((len(mu), len(ranks)), -np.inf)
     upper = np.full((len(mu), len(ranks)), np.inf)
@@ -117,7 +159,7 @@ def cross_bounds(
         centre = _mapie.aggregate_folds(ensemble, mu[block])
         scale = _mapie.aggregate_folds(ensemble, std[block])
         if finite:  # the lower bound is the upper one of −y
-            lower[block, finite] = -one_sided(-centre, scale, scores, kept)
+            lower[block, finite] = -one_sided(-centre, scale, below, kept)
             upper[block, finite] = one_sided(centre, scale, scores, kept)
         points[block] = _mapie.aggregate_points(ensemble, centre)
     if not aggregate:
@@ -129,8 +171,15 @@ def _predict_folds(
     ensemble: Any, X: ArrayLike, params: dict[str, Any]
 ) -> tuple[Array, Array]:
     """μ and √v of the models of the folds, one column each."""
-    pairs = [predict_with_std(m, X, params) for m in _mapie.fold_models(ensemble)]
-    return np.stack([p[0] for p in pairs], 1), np.stack([p[1] for p in pairs], 1)
+    mu, std = [], []
+    for model in _mapie.fold_models(ensemble):
+        points, law = predict_law(model, X, params)
+        mu.append(points)
+        std.append(checked_std(law.std, len(points)))
+        record = _record.get()
+        if record is not None:
+            record.append(_recorded(model, X, points, law, None))
+    return np.stack(mu, 1), np.stack(std, 1)
 
 
 def _row_blocks(n_test: int, n_cal: int) -> list[slice]:

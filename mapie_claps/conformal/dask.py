@@ -17,10 +17,11 @@ from ..estimators.module import ClapsModule
 from ..estimators.regressor import ClapsRegressor
 from ..estimators.updating import partial_sums, with_sums
 from ..posterior.sums import LastLayerSums
-from .bounds import predict_with_std
+from .bounds import bounds_of_rows
 from .parts import check_unchanged, fingerprint_of
-from .scaled_residual import interval_bounds
+from .quantile import ScoreEnds
 from .streaming import StreamingConformalRegressor
+from .support import Support
 
 __all__ = ["conformalize", "conformity_scores", "fit_posterior", "predict_interval"]
 
@@ -72,8 +73,10 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     return with_sums(estimator, total)
 
 
-def conformity_scores(estimator: Any, X: Any, y: Any) -> Array:
-    """Compute the scores ``|y − μ| / √v`` of all rows of a Dask collection.
+def conformity_scores(
+    estimator: Any, X: Any, y: Any, *, signed: bool = False, support: Any = "auto"
+) -> Array:
+    """Compute the scores of all rows of a Dask collection.
 
     Parameters
     ----------
@@ -83,6 +86,10 @@ def conformity_scores(estimator: Any, X: Any, y: Any) -> Array:
         Calibration inputs.
     y : dask.array.Array of shape (n,) or dask.dataframe.Series
         Calibration targets, partitioned as X is; indexes of both are compared.
+    signed : bool, default=False
+        Whether scores keep their sign.
+    support : str, tuple, array-like or None, default="auto"
+        Values that y can take; see :class:`~mapie_claps.ClapsScore`.
 
     Returns
     -------
@@ -103,13 +110,20 @@ def conformity_scores(estimator: Any, X: Any, y: Any) -> Array:
     """
     dask = _import_dask()
     shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(_scores_of_partition)
+    one = dask.delayed(partial(_scores_of_partition, support))
     parts = dask.compute(*(one(shared, x, t) for x, t in _partitions(X, y)))
-    return np.concatenate(parts)
+    scores = np.concatenate(parts)
+    return scores if signed else np.abs(scores)
 
 
 def conformalize(
-    estimator: Any, X: Any, y: Any, confidence_level: Any = 0.9
+    estimator: Any,
+    X: Any,
+    y: Any,
+    confidence_level: Any = 0.9,
+    *,
+    sym: bool = True,
+    support: Any = "auto",
 ) -> StreamingConformalRegressor:
     """Calibrate on a Dask collection, with the exact conformal quantile.
 
@@ -123,6 +137,11 @@ def conformalize(
         Calibration targets, partitioned as X is; indexes of both are compared.
     confidence_level : float or sequence of float, default=0.9
         Levels of the intervals.
+    sym : bool, default=True
+        One rank for both ends, or one for each; see
+        :class:`~mapie_claps.ClapsScore`.
+    support : str, tuple, array-like or None, default="auto"
+        Values that y can take; see :class:`~mapie_claps.ClapsScore`.
 
     Returns
     -------
@@ -142,8 +161,10 @@ def conformalize(
     >>> len(conformal.conformity_scores_)
     40
     """
-    scores = conformity_scores(estimator, X, y)
-    return StreamingConformalRegressor.from_scores(estimator, scores, confidence_level)
+    scores = conformity_scores(estimator, X, y, signed=True, support=support)
+    return StreamingConformalRegressor.from_scores(
+        estimator, scores, confidence_level, signed=True, sym=sym, support=support
+    )
 
 
 def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
@@ -177,9 +198,15 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
     (40, 2, 1)
     """
     # The quantiles alone: workers have no need of the calibration scores.
-    q, levels = conformal.quantiles(), conformal.levels
-    estimator, fingerprint = conformal.estimator, fingerprint_of(conformal.estimator)
-    predict = partial(_points_and_bounds, estimator, fingerprint, q)
+    ends, levels = conformal._ends(allow_infinite=False), conformal.levels
+    estimator = conformal._fitted()
+    predict = partial(
+        _points_and_bounds,
+        estimator,
+        fingerprint_of(estimator),
+        ends,
+        conformal._support(),
+    )
     if _is_frame(X):
         import pandas as pd
 
@@ -225,22 +252,28 @@ def _merge(*sums: LastLayerSums | None) -> LastLayerSums | None:
     return reduce(add, present) if present else None
 
 
-def _scores_of_partition(estimator: Any, X: Any, y: Any) -> Array:
+def _scores_of_partition(support: Any, estimator: Any, X: Any, y: Any) -> Array:
+    """Signed scores of one partition."""
     _check_partition(X, y)
     if not len(X):
         return np.empty(0)
-    return StreamingConformalRegressor(estimator).score_rows(X, y)
+    conformal = StreamingConformalRegressor(estimator, support=support)
+    return conformal.score_rows(X, y, signed=True)
 
 
 def _points_and_bounds(
-    estimator: Any, fingerprint: str | None, q: Array, X: Any
+    estimator: Any,
+    fingerprint: str | None,
+    ends: ScoreEnds,
+    support: Support | None,
+    X: Any,
 ) -> Array:
     """Points, lower and upper bounds as columns."""
     check_unchanged(estimator, fingerprint)  # the graph may be computed much later
     if not len(X):
-        return np.empty((0, 1 + 2 * len(q)))
-    mu, std = predict_with_std(estimator, X)
-    return np.concatenate([mu[:, None], *interval_bounds(mu, std, q)], axis=1)
+        return np.empty((0, 1 + 2 * len(ends.lower)))
+    points, lower, upper = bounds_of_rows(estimator, X, ends, {}, 0, support)
+    return np.concatenate([points[:, None], lower, upper], axis=1)
 
 
 def _intervals(joined: Array) -> Array:

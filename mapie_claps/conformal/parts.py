@@ -1,13 +1,16 @@
 """μ and both parts of v of any fitted model, as few passes as the model allows."""
 
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 
 from ..estimators.variance import Parts
 
 __all__ = [
+    "check_gives_std",
     "check_splits_variance",
     "check_unchanged",
     "fingerprint_of",
@@ -48,6 +51,40 @@ def check_unchanged(model: Any, calibrated_with: str | None) -> None:
         "intervals would not be calibrated. Calibrate again with the estimator as it "
         "is now, or use a copy.deepcopy of it for changes."
     )
+
+
+def check_gives_std(model: Any) -> None:
+    """Raise unless ``predict`` of the model takes ``return_std``."""
+    last = last_step(model)
+    name = type(last).__name__
+    if hasattr(last, "cv_results_") or hasattr(last, "best_estimator_"):
+        raise TypeError(
+            f"Got a {name}, whose predict takes no return_std. Pass the model that it "
+            "chose, fitted: search.best_estimator_, with prefit=True."
+        )
+    if isinstance(last, TransformedTargetRegressor):
+        raise TypeError(
+            f"Got a {name}, which cannot bring a standard deviation back to the units "
+            "of y. Let the regressor transform y itself, "
+            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
+            "target and transform the bounds back."
+        )
+    if not _takes_return_std(last):
+        raise TypeError(
+            f"Got a {name}, whose predict takes no return_std. Use an estimator that "
+            "gives a standard deviation, such as ClapsRegressor or a Gaussian process; "
+            f"to scale intervals of a {name}, use ClapsScaleEstimator."
+        )
+
+
+def _takes_return_std(model: Any) -> bool:
+    """Whether ``predict`` has such an argument, or takes any."""
+    try:
+        parameters = signature(model.predict).parameters
+    except (AttributeError, ValueError, TypeError):
+        return hasattr(model, "predict")  # what cannot be told is tried
+    kinds = {p.kind for p in parameters.values()}
+    return "return_std" in parameters or Parameter.VAR_KEYWORD in kinds
 
 
 def check_splits_variance(model: Any) -> None:

@@ -2,11 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["check_rank", "conformal_quantile", "conformal_rank"]
+__all__ = [
+    "ScoreEnds",
+    "check_rank",
+    "conformal_quantile",
+    "conformal_rank",
+    "score_ends",
+]
 
 
 def conformal_rank(n: int, alpha: float) -> int:
@@ -74,12 +81,49 @@ def conformal_quantile(
     return np.array([ordered[k - 1] if k <= len(values) else np.inf for k in ranks])
 
 
-def check_rank(rank: int, n: int, alpha: float, allow_infinite: bool) -> None:
+class ScoreEnds(NamedTuple):
+    """Signed scores between which the intervals of each level lie."""
+
+    lower: NDArray[np.float64]  # (n_levels,)
+    upper: NDArray[np.float64]  # (n_levels,)
+
+
+def score_ends(
+    scores: ArrayLike,  # (n,), signed; of one rank, absolute ones will do
+    alphas: Sequence[float],
+    sym: bool = True,
+    allow_infinite: bool = False,
+) -> ScoreEnds:
+    """∓ the rank of the absolute scores, or a rank of α/2 on each side.
+
+    A score of +∞ is that of a target which no interval can hold: it counts on both
+    sides.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if sym:
+        q = conformal_quantile(np.abs(values), alphas, allow_infinite)
+        return ScoreEnds(-q, q)
+    halves = [alpha / 2 for alpha in alphas]
+    for half, alpha in zip(halves, alphas, strict=True):
+        check_rank(
+            conformal_rank(len(values), half), len(values), alpha, allow_infinite, 2
+        )
+    below = np.where(np.isposinf(values), np.inf, -values)
+    return ScoreEnds(
+        -conformal_quantile(below, halves, True),
+        conformal_quantile(values, halves, True),
+    )
+
+
+def check_rank(
+    rank: int, n: int, alpha: float, allow_infinite: bool, n_ranks: int = 1
+) -> None:
     """Raise where the level asks for more scores than there are."""
     if rank > n and not allow_infinite:
-        needed = math.ceil((1 - alpha) / alpha * (1 - 1e-12))
+        needed = math.ceil((n_ranks / alpha - 1) * (1 - 1e-12))
+        two = " with sym=False" if n_ranks == 2 else ""
         raise ValueError(
-            f"Got {n} calibration scores, but confidence_level={1 - alpha:g} needs at "
-            f"least {needed}. Calibrate on more rows, lower confidence_level, or pass "
-            "allow_infinite_bounds=True to get (-inf, inf)."
+            f"Got {n} calibration scores, but confidence_level={1 - alpha:g}{two} "
+            f"needs at least {needed}. Calibrate on more rows, lower confidence_level, "
+            "or pass allow_infinite_bounds=True to get (-inf, inf)."
         )

@@ -7,8 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from .laws import checked_std
 from .mapie import RESIDUAL_SCORE_CLIP
-from .scaled_residual import checked_std
+from .parts import check_gives_std
 
 __all__ = ["ClapsScaleEstimator"]
 
@@ -76,6 +77,7 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Local scale, in units of y.
         """
         check_is_fitted(self)
+        check_gives_std(self.estimator)
         mu, given = self.estimator.predict(X, return_std=True)
         std = checked_std(given, len(mu))
         if len(std) and std.min() < RESIDUAL_SCORE_CLIP:

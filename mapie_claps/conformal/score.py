@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._validation import check_choice
 from ..estimators.variance import with_fingerprint
 from . import mapie as _mapie
 from .bounds import cross_bounds, split_bounds
-from .parts import check_unchanged, fingerprint_of
-from .scaled_residual import checked_predictions, checked_std, scaled_residual
-from .support import check_support, snap_to_support
+from .laws import checked_predictions, checked_std, law_of
+from .parts import check_gives_std, check_unchanged, fingerprint_of
+from .quantile import score_ends
+from .support import check_support, score_rows
 
 __all__ = ["ClapsScore"]
 
@@ -28,6 +30,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     :math:`1-\alpha` if calibration and test rows are exchangeable given the fitted
     estimator; rows that the estimator was fitted on break that.
 
+    That is the paper's score, and what ``ClapsRegressor.paper()`` and any estimator
+    with ``predict(X, return_std=True)`` give. A default ``ClapsRegressor()`` learns in
+    ``fit``, from training rows alone, a map z = T(y) of the target, noise with two
+    sides and the shape g of the residuals: the score is then |g((z − μ)/√v±)|, and the
+    interval all y whose score is at most :math:`q_\alpha`. One rank, and the same
+    guarantee: what is fixed before calibration may shape the score.
+
     Parameters
     ----------
     estimator : estimator or None, default=None
@@ -36,18 +45,30 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         estimator for its standard deviation, and by MAPIE's
         ``ConditionalSplitConformalRegressor``. With None, MAPIE (1.5 or later) asks
         the estimator that it fits.
-    support : "integer", array-like or None, default=None
-        Values that y can take, where they are few: the integers, or those listed. The
-        end points then move inwards to the nearest such value, which loses no value
-        that y can take, so coverage stays and widths shrink. An interval that holds
-        none of them becomes the one nearest to its centre.
+    support : str, tuple, array-like or None, default="auto"
+        Values that y can take: "integer", "non-negative", "count" (integers from 0),
+        a range as a tuple (low, high), where None is no bound, a list of values, or
+        "training", the range of the estimator's training targets, and the integers if
+        all of these were integers. End points move to the nearest such value, which
+        loses no value that y can take: coverage stays or rises. A calibration target
+        outside has the score +∞: the rank pays for it. "auto" takes what the training
+        targets of a ``ClapsRegressor`` tell: an end on which at least 1 % and ten of
+        them lie, no fewer than on the next value, is a bound (zero for claims, a cap
+        for prices), and at most 16 distinct integers are grades. None takes nothing.
+    sym : bool, default=True
+        One rank of the absolute scores for both ends. False takes the
+        :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both
+        ends to the calibration rows and needs twice as many of them.
 
     Notes
     -----
     Any estimator with ``predict(X, return_std=True)`` works, a Gaussian process too.
     In split mode the bounds are one quantile and one multiplication. Where the rank
-    exceeds the number of scores and infinite bounds are allowed, they are (−∞, ∞).
-    The score is symmetric; ``minimize_interval_width`` is refused.
+    exceeds the number of scores and infinite bounds are allowed, they are infinite.
+    CV+ and jackknife+ combine μ and √v of several models, which have no common shape:
+    there the score is the paper's, with mean and standard deviation of y, and as valid
+    as ever. ``minimize_interval_width`` is refused: it would choose on calibration
+    scores.
 
     Examples
     --------
@@ -67,11 +88,26 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     """
 
     def __init__(
-        self, estimator: Any = None, *, support: str | ArrayLike | None = None
+        self,
+        estimator: Any = None,
+        *,
+        support: str | ArrayLike | None = "auto",
+        sym: bool = True,
     ) -> None:
-        super().__init__(**_mapie.SCORE_OPTIONS)
+        check_choice("sym", sym, (True, False), "Use True for one rank.")
+        super().__init__(**(_mapie.SCORE_OPTIONS | {"sym": sym}))
+        if estimator is not None:
+            check_gives_std(estimator)
         self.estimator = estimator
         self.support = check_support(support)
+        self._made_shaped = False
+
+    def __repr__(self) -> str:
+        """As it was made."""
+        parts = [] if self.estimator is None else [repr(self.estimator)]
+        if self.support is not None:
+            parts.append(f"support={self.support!r}")
+        return f"ClapsScore({', '.join(parts)})"
 
     def get_signed_conformity_scores(
         self,
@@ -81,7 +117,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         y_std: ArrayLike | None = None,
         **kwargs: Any,
     ) -> Array:
-        """Compute (y − μ) / √v.
+        """Compute (y − μ) / √v, or what the law of a ``ClapsRegressor`` says.
 
         Parameters
         ----------
@@ -92,7 +128,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         X : array-like of shape (n, p), optional
             Inputs, for a score that holds an estimator.
         y_std : array-like of shape (n,), optional
-            √v of MAPIE's estimator, from MAPIE 1.5 on.
+            √v of MAPIE's estimator, from MAPIE 1.5 on; it may carry a law.
         **kwargs : dict
             Ignored.
 
@@ -101,9 +137,17 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         ndarray of shape (n,)
             Signed scores.
         """
+        return self._scored(y, y_pred, X, y_std)[0]
+
+    def _scored(
+        self, y: ArrayLike, y_pred: ArrayLike, X: ArrayLike | None, y_std: Any
+    ) -> tuple[Array, str | None, bool]:
+        """Signed scores, fingerprint of their model, whether a law shaped them."""
         target, mu = checked_predictions(y, y_pred)
+        made_with = getattr(y_std, "fingerprint", None)
         if self.estimator is not None:
             y_std = self._std_of_held_estimator(X, mu)
+            made_with = fingerprint_of(self.estimator)
         if y_std is None:
             raise ValueError(
                 "Got ClapsScore() without an estimator, and no standard deviation from "
@@ -112,12 +156,14 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "in MAPIE 0.9), or upgrade MAPIE."
             )
         _mapie.check_out_of_sample(mu)
-        return scaled_residual(target, mu, y_std)
+        law = law_of(mu, y_std)
+        scores = score_rows(law, target, self.support)
+        return scores, made_with, not law.is_plain
 
     def get_conformity_scores(
         self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
     ) -> Array:
-        """Compute ``|y − μ| / √v``, with the estimator's fingerprint if it has one.
+        """Compute scores, absolute if one rank is taken, and how they were made.
 
         Parameters
         ----------
@@ -133,11 +179,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         ndarray of shape (n,)
             Scores.
         """
-        scores = np.abs(self.get_signed_conformity_scores(y, y_pred, **kwargs))
-        if self.estimator is not None:
-            return with_fingerprint(scores, fingerprint_of(self.estimator))
-        given_with = getattr(kwargs.get("y_std"), "fingerprint", None)
-        return with_fingerprint(scores, given_with)
+        scores, made_with, shaped = self._scored(
+            y, y_pred, kwargs.get("X"), kwargs.get("y_std")
+        )
+        self._made_shaped = self._made_shaped or shaped
+        return with_fingerprint(
+            np.abs(scores) if self.sym else scores, made_with, shaped
+        )
 
     def get_estimation_distribution(
         self,
@@ -147,7 +195,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         y_std: ArrayLike | None = None,
         **kwargs: Any,
     ) -> Array:
-        """Compute μ + score · √v, the inverse of the score.
+        """Compute μ + score · √v, or the inverse of the law's score.
 
         Parameters
         ----------
@@ -176,6 +224,12 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 )
             y_std = self.estimator.predict(X, return_std=True)[1]
         y_pred = np.asarray(y_pred, dtype=np.float64)
+        law = getattr(y_std, "law", None)
+        if law is not None and not law.is_plain:
+            scores = np.asarray(conformity_scores, dtype=np.float64)
+            by_row = scores.reshape(len(law), -1) if scores.ndim == 1 else scores
+            found: Array = law.quantile(by_row)
+            return found[:, 0] if y_pred.ndim == 1 and scores.ndim < 2 else found
         std = checked_std(y_std, max(1, len(np.atleast_1d(y_pred))))
         shape = (-1,) + (1,) * (y_pred.ndim - 1) if y_pred.ndim else ()
         return np.asarray(y_pred + np.asarray(conformity_scores) * std.reshape(shape))
@@ -224,7 +278,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         method : {"base", "plus", "minmax"}, default="base"
             How the models of the folds make the bounds.
         optimize_beta : bool, default=False
-            Refused: the score is symmetric.
+            Refused: it would choose on calibration scores.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where the rank exceeds n_cal.
         **predict_params : dict
@@ -237,8 +291,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """
         if optimize_beta:
             raise ValueError(
-                "Got minimize_interval_width=True (optimize_beta in MAPIE 0.9), but "
-                "the score |y - mu| / sqrt(v) is symmetric. Leave it False."
+                "Got minimize_interval_width=True (optimize_beta in MAPIE 0.9), which "
+                "would choose on calibration scores. Leave it False."
             )
         self._check_same_estimator(estimator)
         params = _mapie.predict_params_of(predict_params)
@@ -253,18 +307,32 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 method,
                 allow_infinite_bounds,
                 params,
+                self.sym,
             )
-        else:
-            model = _mapie.point_model(estimator)
-            check_unchanged(model, getattr(conformity_scores, "fingerprint", None))
-            mu, lower, upper = split_bounds(
-                model, X, alpha_np, scores, allow_infinite_bounds, params
-            )
-        if self.support is not None:
-            lower, upper = snap_to_support(lower, upper, self.support)
-        return mu, lower, upper
+            if self.support is not None:
+                law = law_of(mu, np.ones(len(mu)))
+                lower, upper = self.support.of(law).snap(lower, upper)
+            return mu, lower, upper
+        model = _mapie.point_model(estimator)
+        check_unchanged(model, getattr(conformity_scores, "fingerprint", None))
+        ends = score_ends(scores, list(alpha_np), self.sym, allow_infinite_bounds)
+        shaped = self._are_shaped(conformity_scores)
+        return split_bounds(model, X, ends, params, self.support, shaped)
 
-    def _std_of_held_estimator(self, X: ArrayLike | None, y_pred: Array) -> Array:
+    def _are_shaped(self, conformity_scores: Array) -> bool:
+        """Whether scores were made by a law with a shape, as bounds must be."""
+        if self.estimator is not None:
+            return True  # asked both times
+        shaped: bool | None = getattr(conformity_scores, "shaped", None)
+        if shaped is None and self._made_shaped:
+            raise ValueError(
+                "Got conformity scores that do not say how they were made, so that no "
+                "bounds can be made in the same way. Leave the scores in MAPIE's "
+                "object, and use a new ClapsScore() for each of them."
+            )
+        return bool(shaped)
+
+    def _std_of_held_estimator(self, X: ArrayLike | None, y_pred: Array) -> Any:
         """√v of the held estimator, whose μ must be what MAPIE predicts."""
         mu, std = self.estimator.predict(X, return_std=True)
         if not np.array_equal(np.asarray(mu).ravel(), y_pred):
@@ -274,7 +342,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "the same fitted object and prefit=True (cv='prefit' in MAPIE 0.9); "
                 "to scale another model's intervals use ClapsScaleEstimator."
             )
-        return np.asarray(std)
+        return std
 
     def _check_same_estimator(self, ensemble: Any) -> None:
         if self.estimator is None:

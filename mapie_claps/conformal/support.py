@@ -1,58 +1,133 @@
 """interval → interval on the values that y can take."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import raise_for
+from ..estimators.local_law import LocalLaw
+
+__all__ = ["Support", "check_support", "score_rows"]
 
 Array = NDArray[np.float64]
 
-# End points are computed with rounding; a value of y that lies on one must stay inside.
-TOLERANCE = 1e-9
+TOLERANCE = 1e-9  # by which a target may differ from the value it stands for
+NAMES = ("auto", "integer", "non-negative", "count", "training")
 
 
-def check_support(support: Any) -> str | Array | None:
-    """None, "integer", or the values in order."""
-    if support is None or (isinstance(support, str) and support == "integer"):
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Values that y can take: within bounds, integers, or a list.
+
+    A target outside has the score +∞ at calibration, so that the rank pays for it, and
+    no end point lies outside.
+    """
+
+    low: float = -np.inf
+    high: float = np.inf
+    integer: bool = False
+    values: Array | None = None
+    learned: str | None = None  # "auto" or "training": what the law says
+
+    def of(self, law: LocalLaw) -> "Support":
+        """With what the law learned from training targets, if asked for."""
+        if self.learned is None:
+            return self
+        targets = law.targets
+        if self.learned == "auto":
+            if targets is None:
+                return Support()
+            return Support(targets.floor, targets.ceiling, targets.grades)
+        if targets is None:
+            raise ValueError(
+                "Got support='training', but the estimator does not say which targets "
+                "it was trained on. Use ClapsRegressor, or give the bounds, for "
+                "example support=(0, 100)."
+            )
+        return Support(targets.low, targets.high, targets.integer)
+
+    def contains(self, y: Array) -> NDArray[np.bool_]:
+        """Which targets are possible."""
+        inside = (y >= self.low) & (y <= self.high)
+        if self.integer:
+            inside &= np.abs(y - np.round(y)) <= TOLERANCE * np.maximum(np.abs(y), 1)
+        if self.values is not None:
+            inside &= np.abs(y - _nearest(self.values, y)) <= TOLERANCE * np.abs(y)
+        return inside
+
+    def nearest(self, y: Array) -> Array:
+        """Possible value nearest to each number; an infinite end stays infinite.
+
+        It stands where the rank reaches targets that were thought impossible.
+        """
+        inside = np.clip(y, self.low, self.high)
+        if self.values is not None:
+            inside = _nearest(self.values, inside)
+        elif self.integer:
+            inside = np.round(inside)
+        return np.where(np.isinf(y), y, inside)
+
+    def snap(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Ends at the nearest possible values.
+
+        No possible value between the ends is lost: what lies between an end and the
+        value nearest to it is none.
+        """
+        return self.nearest(lower), self.nearest(upper)
+
+
+def score_rows(law: LocalLaw, y: Array, support: Support | None) -> Array:
+    """Signed scores, +∞ for targets that cannot be."""
+    scores = law.score(y)
+    if support is None:
+        return scores
+    return np.where(support.of(law).contains(y), scores, np.inf)
+
+
+def check_support(support: Any) -> Support | None:
+    """What a user may pass as ``support``."""
+    if support is None or isinstance(support, Support):
         return support
-    hint = "Use 'integer', or list the values, for example np.arange(11)."
-    expected = "'integer' or a list of finite numbers"
+    if isinstance(support, str) and support in NAMES:
+        if support in ("auto", "training"):
+            return Support(learned=support)
+        low = -np.inf if support == "integer" else 0.0
+        return Support(low, integer=support in ("integer", "count"))
+    hint = (
+        "Use 'count', a range as a tuple, for example (0, 100), or list the values, "
+        "for example np.arange(11)."
+    )
+    names = ", ".join(map(repr, NAMES))
+    expected = f"{names}, a tuple (low, high) or a list of finite numbers"
+    if isinstance(support, tuple) and len(support) == 2:
+        return _range(support, expected, hint)
     try:
         values = np.unique(np.asarray(support, dtype=np.float64))
     except (TypeError, ValueError):
         raise_for("support", support, expected, hint)
     if values.size == 0 or np.ndim(support) != 1 or not np.isfinite(values).all():
         raise_for("support", support, expected, hint)
-    return values
+    return Support(float(values[0]), float(values[-1]), values=values)
 
 
-def snap_to_support(
-    lower: Array, upper: Array, support: str | Array
-) -> tuple[Array, Array]:
-    """Smallest interval between supported values that loses none of them."""
-    slack = TOLERANCE * np.maximum(np.abs(lower), np.abs(upper))
-    slack[~np.isfinite(slack)] = 0.0
-    with np.errstate(invalid="ignore"):  # an infinite interval is never empty
-        centre = (lower + upper) / 2
-    if isinstance(support, str):
-        low, up = np.ceil(lower - slack), np.floor(upper + slack)
-        nearest = np.round(centre)
-    else:
-        last = len(support) - 1
-        low = support[np.searchsorted(support, lower - slack).clip(0, last)]
-        above = np.searchsorted(support, upper + slack, side="right")
-        up = support[(above - 1).clip(0, last)]
-        nearest = _nearest(support, centre)
-    empty = low > up
-    return np.where(empty, nearest, low), np.where(empty, nearest, up)
+def _range(support: tuple[Any, Any], expected: str, hint: str) -> Support:
+    """Bounds; None for no bound."""
+    try:
+        low = -np.inf if support[0] is None else float(support[0])
+        high = np.inf if support[1] is None else float(support[1])
+    except (TypeError, ValueError):
+        raise_for("support", support, expected, hint)
+    if not low < high:
+        raise_for("support", support, expected, hint)
+    return Support(low, high)
 
 
-def _nearest(support: Array, value: Array) -> Array:
-    """Supported value nearest to each value."""
-    right = np.searchsorted(support, value).clip(0, len(support) - 1)
+def _nearest(values: Array, y: Array) -> Array:
+    """Listed value nearest to each number."""
+    right = np.searchsorted(values, y).clip(0, len(values) - 1)
     left = (right - 1).clip(0)
-    closer = np.abs(value - support[left]) <= np.abs(support[right] - value)
-    nearest: Array = np.where(closer, support[left], support[right])
+    closer = np.abs(y - values[left]) <= np.abs(values[right] - y)
+    nearest: Array = np.where(closer, values[left], values[right])
     return nearest

@@ -1,11 +1,12 @@
 """φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -13,19 +14,45 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._devices import new_tensors_on
 from ..exceptions import FileFormatError
 from ..files.codec import Context, WrongPartError
 from ..files.container import hash_tensors
 from ..files.methods import SaveMixin
 from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
+from ..network.target_map import Identity
 from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
+from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
-from .variance import Parts, PredictiveVariance, with_fingerprint
+from .residual_law import PLAIN_LAW, ResidualLaw
+from .variance import MeanAndStd, Parts, PredictiveVariance, with_law
 
 Array = NDArray[np.float64]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def of_one_fit(
+    method: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], R]:
+    """Let a method see one fit from start to end, and make its tensors on the CPU.
+
+    A fit in another thread replaces the dictionary of attributes, never its content.
+    """
+
+    @wraps(method)
+    def wrapped(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        now = object.__new__(type(self))
+        now.__dict__ = self.__dict__
+        with new_tensors_on("cpu"):
+            return method(now, *args, **kwargs)
+
+    return wrapped
 
 
 class LastLayerEstimator(SaveMixin, ABC):
@@ -37,8 +64,9 @@ class LastLayerEstimator(SaveMixin, ABC):
     scale: str
     prior_precision: float | str
 
+    @of_one_fit
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Predict μ(x), and √v(x) if asked.
+        """Predict the mean of y, and its standard deviation if asked.
 
         Parameters
         ----------
@@ -46,23 +74,46 @@ class LastLayerEstimator(SaveMixin, ABC):
             Inputs; for a ``ClapsModule`` also tensors of more axes, and batches, which
             may be X or (X, y).
         return_std : bool, default=False
-            Whether to return √v as well.
+            Whether to return the standard deviation as well.
 
         Returns
         -------
         ndarray of shape (n,), or tuple of two
-            μ(x), or μ(x) and √v(x).
+            μ(x), or μ(x) and √v(x). Under a ``target_map`` they are mean and standard
+            deviation of y = T⁻¹(z) over the predictive law of z, taken at 32 residuals
+            of equal probability. The array of standard deviations carries the law, from
+            which :class:`~mapie_claps.ClapsScore` makes scores and intervals.
         """
-        if return_std:
-            parts = self.predict_parts(X)
-            return parts.prediction, with_fingerprint(parts.std, self.fingerprint_)
         check_is_fitted(self, "model_")
+        if return_std:
+            law = self.predict_law(X)
+            parts = law.parts
+            std = with_law(parts.std, law, self.fingerprint_)
+            return MeanAndStd((parts.prediction, std))
+        if not isinstance(self._law_of_residuals().target_map, Identity):
+            return self.predict_law(X).prediction
         centre, unit = self._target_units()
         found = [mu.numpy() for mu in self._mu(X)]
         return np.concatenate([np.empty(0), *found]) * unit + centre
 
+    def predict_median(self, X: Any) -> Array:
+        """Predict the median of y.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``predict`` takes.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The target whose score is zero. Where noise is skewed it differs from
+            ``predict``, which gives the mean.
+        """
+        return self.predict_law(X).median
+
     def predict_parts(self, X: Any) -> Parts:
-        """Predict μ(x) and both parts of v(x) in one pass through the network.
+        """Predict the mean and both parts of the variance in one pass.
 
         Parameters
         ----------
@@ -73,15 +124,43 @@ class LastLayerEstimator(SaveMixin, ABC):
         -------
         Parts
             ``prediction``, ``aleatoric`` and ``epistemic``, for the ``scale`` in use.
+            Under a ``target_map`` the variance of y is divided as v is in z.
+        """
+        return self.predict_law(X).parts
+
+    @of_one_fit
+    def predict_law(self, X: Any) -> LocalLaw:
+        """Predict all that scores and intervals are made from, in one pass.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``predict`` takes.
+
+        Returns
+        -------
+        LocalLaw
+            Centre and scales in z, both parts of v, shape of the residuals, map of the
+            target.
         """
         check_is_fitted(self, "model_")
-        scale = check_scale(self.scale)
+        scale, law = check_scale(self.scale), self._law_of_residuals()
         centre, unit = self._target_units()
-        found = [np.empty((3, 0))]
+        found, skews = [np.empty((3, 0))], [np.empty(0)]
         for parts in self._parts(X, scale):
-            found.append(torch.stack(parts).numpy())
+            found.append(torch.stack(parts[:3]).numpy())
+            if parts.skew is not None:
+                skews.append(parts.skew.numpy())
         mu, aleatoric, epistemic = np.concatenate(found, axis=1)
-        return Parts(mu * unit + centre, aleatoric * unit**2, epistemic * unit**2)
+        return LocalLaw.from_parts(
+            mu * unit + centre,
+            aleatoric * unit**2,
+            epistemic * unit**2,
+            None if law.skew is None else np.concatenate(skews),
+            law.shape,
+            law.target_map,
+            law.targets,
+        )
 
     def predict_variance(self, X: Any) -> PredictiveVariance:
         """Split the predictive variance into its two parts.
@@ -98,6 +177,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         return self.predict_parts(X).variance
 
+    @of_one_fit
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.
 
@@ -112,7 +192,7 @@ class LastLayerEstimator(SaveMixin, ABC):
             A fitted copy that shares the networks. With ``last_layer="trained"`` its μ
             is bit-identical. With "ridge" μ changes; the σ² of several members, which
             the scales "posterior" and "constant" use, stays that of the original λ,
-            since training rows are not kept.
+            since training rows are not all kept.
         """
         check_is_fitted(self, "model_")
         other = copy.copy(self)
@@ -121,6 +201,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         return other
 
     @property
+    @of_one_fit
     def posterior_covariance_(self) -> Array:
         """Σ of every member, in units of y."""
         check_is_fitted(self, "model_")
@@ -142,6 +223,7 @@ class LastLayerEstimator(SaveMixin, ABC):
         return self.model_.residual_variance * unit**2
 
     @property
+    @of_one_fit
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
@@ -152,7 +234,8 @@ class LastLayerEstimator(SaveMixin, ABC):
             tensors = {"mean": posterior.mean, "scale": posterior.scale}
             tensors |= self._further_tensors()
             text = f"{self.sums_.network} {self._target_units()}"
-            digest = hash_tensors(tensors, text)
+            law = self._law_of_residuals().text()
+            digest = hash_tensors(tensors, f"{text} {law}")
             self.__dict__["_digest"] = self.model_, digest
         return f"{digest} {self.scale}"
 
@@ -165,11 +248,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
         fitted.__dict__.pop("_digest", None)
-        # torch's default device would take our new tensors away from the CPU.
-        elsewhere = torch.get_default_device().type != "cpu"
-        device = torch.device("cpu") if elsewhere else nullcontext()
         # Tensors made in a caller's inference mode could not be changed in training.
-        with torch.inference_mode(False), device:
+        with torch.inference_mode(False), new_tensors_on("cpu"):
             fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         return self
@@ -211,8 +291,12 @@ class LastLayerEstimator(SaveMixin, ABC):
         """Sums over some rows."""
 
     def _target_units(self) -> Units:
-        """From what the network speaks to y."""
+        """From what the network speaks to z, which is y where nothing maps it."""
         return Units()
+
+    def _law_of_residuals(self) -> ResidualLaw:
+        """Map of the target, sides of the noise and shape of the residuals."""
+        return getattr(self, "residual_law_", PLAIN_LAW)
 
 
 def estimator_to_fields(estimator: Any) -> dict[str, Any]:
@@ -235,12 +319,7 @@ def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
     n_members, size = estimator.network_.trained_weights().shape
     for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
         _check_posterior(posterior, (n_members, size))
-    weight = estimator.model_.member_weight
-    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
-        raise FileFormatError(
-            f"Got a member_weight of shape {tuple(weight.shape)} and type "
-            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
-        )
+    _check_model(estimator.model_, n_members)
     fingerprint = estimator.network_.fingerprint()
     if estimator.sums_.network == UNKNOWN_NETWORK:
         estimator.sums_ = replace(estimator.sums_, network=fingerprint)
@@ -255,6 +334,27 @@ def refuse_parts(context: Context, kind: str) -> None:
                 f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
                 f"file holds a {kind}, which is stored whole. Leave it out."
             )
+
+
+def _check_model(model: LastLayerModel, n_members: int) -> None:
+    """Raise for numbers that no fit leaves behind."""
+    weight = model.member_weight
+    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
+        raise FileFormatError(
+            f"Got a member_weight of shape {tuple(weight.shape)} and type "
+            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
+        )
+    if not bool((weight >= 0).all()) or not abs(float(weight.sum()) - 1) < 1e-6:
+        raise FileFormatError(
+            f"Got a member_weight of {weight.tolist()}, but expected shares of one."
+        )
+    for name in ("residual_variance", "unit"):
+        if not 0 < (value := getattr(model, name)) < math.inf:
+            raise FileFormatError(
+                f"Got {name}={value!r}, but expected a positive finite number."
+            )
+    if not math.isfinite(model.centre):
+        raise FileFormatError(f"Got centre={model.centre!r}, but expected a number.")
 
 
 def _check_posterior(posterior: LastLayerPosterior, vector: tuple[int, int]) -> None:

@@ -1,19 +1,22 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .._compat import validate_data
-from .._validation import check_some_weight
+from .._devices import new_tensors_on
+from .._validation import check_real, check_some_weight
 from ..exceptions import NumericalWarning
 from ..files.codec import Context, register
 from ..network.batches import (
@@ -23,10 +26,11 @@ from ..network.batches import (
     is_batches,
     row_keys,
 )
-from ..network.inputs import draw_seed
+from ..network.inputs import draw_seed, is_probe
 from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
-from ..network.own import are_tokens, wrap
+from ..network.own_pass import are_tokens
+from ..network.own_search import wrap
 from ..posterior.scales import LastLayerRecipe, Units, make_model
 from ..posterior.sums import (
     FeatureRows,
@@ -223,7 +227,10 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """
         if not hasattr(self, "sums_"):
             return self.fit(X, y, sample_weight)
-        self._set_sums(self.sums_ + self._sum(X, y, sample_weight))
+        other = copy.copy(self)
+        with new_tensors_on("cpu"):
+            other._set_sums(self.sums_ + self._sum(X, y, sample_weight))
+        self.__dict__ = other.__dict__
         return self
 
     def partial_sums(
@@ -242,7 +249,8 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
             Sums for :func:`~mapie_claps.with_sums`.
         """
         check_is_fitted(self, "network_")
-        return self._sum(X, y, sample_weight)
+        with new_tensors_on("cpu"):
+            return self._sum(X, y, sample_weight)
 
     @property
     def posterior_covariance_(self) -> Array:
@@ -274,10 +282,11 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         first = next(rows, None)
         if first is None:
             raise ValueError("Got X without rows, but expected at least one.")
+        start = _first_rows(first, rows)
         self.row_ndim_ = first.x.ndim - 1
         backbone = wrap(
             self.module,
-            first.x,
+            _joined_inputs(start),
             last_layer_name=self.last_layer_name,
             noise_variance=self.noise_variance,
             noise_output=self.noise_output,
@@ -290,7 +299,7 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
             self.__dict__.pop("n_features_in_", None)
         self.last_layer_name_ = backbone.last_layer_name
         self.network_ = OwnNetwork(backbone)
-        rows = chain([first], rows)
+        rows = chain(start, rows)
         if self.network_.needs_head:
             check_is_reiterable(X)
             spread = sum((_spread(batch) for batch in batches()), Spread())
@@ -308,6 +317,9 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         first = not hasattr(self, "row_ndim_")
         if _has_rows_of_its_own(X) or not (first or self.row_ndim_ == 1):
             return X
+        if not first and is_probe(X) and X.shape[1:] == (self.n_features_in_,):
+            return X
+        check_real("X", X)
         return validate_data(
             self, X, reset=first, dtype="numeric", ensure_min_samples=0
         )
@@ -355,6 +367,22 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
     def _features(self, X: Any) -> Iterator[Features]:
         """Batch by batch."""
         return (self.network_(batch.x) for batch in self._batches(X))
+
+
+def _first_rows(first: Batch, rest: Iterator[Batch]) -> list[Batch]:
+    """The first batch, and the next one if that was a single row."""
+    if len(first.x) > 1:
+        return [first]
+    # The next may come in the same memory.
+    copied = Batch(*(None if t is None else t.clone() for t in first))  # type: ignore[arg-type]
+    return [copied, *islice(rest, 1)]
+
+
+def _joined_inputs(batches: list[Batch]) -> Tensor:
+    """X of all batches whose rows are alike."""
+    first = batches[0].x
+    alike = [b.x for b in batches if b.x.shape[1:] == first.shape[1:]]
+    return torch.cat([x.to(first.dtype) for x in alike])
 
 
 def _spread(batch: Batch) -> Spread:

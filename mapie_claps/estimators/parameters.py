@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from .._validation import check_choice, check_integer, check_number, raise_for
+from ..network.target_choice import MAPS, is_transformer
 from ..network.views import VIEWS
 from ..posterior.scales import SCALES
 
@@ -25,6 +26,20 @@ def check_scale(value: Any) -> str:
     """Name of a scale."""
     scale: str = check_choice("scale", value, SCALES, "Use 'claps' if unsure.")
     return scale
+
+
+def check_target_map(value: Any) -> None:
+    """Name of a map of the target, or a transformer."""
+    if value is None or is_transformer(value):
+        return
+    if not isinstance(value, str) or value not in ("auto", *MAPS):
+        names = ", ".join(map(repr, ("auto", *MAPS)))
+        raise_for(
+            "target_map",
+            value,
+            f"None, one of {names}, or a transformer with inverse_transform",
+            "Use 'auto' if unsure.",
+        )
 
 
 def choose_device(value: Any) -> torch.device:
@@ -61,6 +76,9 @@ def check_parameters(params: dict[str, Any]) -> None:
         "kernel", params["kernel"], (True, False), "Use False to keep no training rows."
     )
     check_scale(params["scale"])
+    check_target_map(params["target_map"])
+    for name in ("two_sided_noise", "residual_shape"):
+        check_choice(name, params[name], (True, False), "Use True if unsure.")
     structure = check_choice(
         "hessian_structure",
         params["hessian_structure"],

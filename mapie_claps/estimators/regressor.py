@@ -32,6 +32,8 @@ from ..network.interface import Features
 from ..network.losses import Loss
 from ..network.table import EncodedRows, TableRows, as_table
 from ..network.table_fit import fit_table, plain_encoder
+from ..network.target_choice import choose_target_map, fit_target_map
+from ..network.target_map import Identity, TargetMap
 from ..network.trainer import train
 from ..network.views import VIEWS
 from ..posterior.members import feature_rows, fit_last_layers, rows_of_ensemble
@@ -43,9 +45,13 @@ from ..posterior.scales import (
     make_model,
     residuals_of_mean,
 )
+from ..posterior.skew import skew_of
 from ..posterior.sums import LastLayerSums, SummedRows, last_layer_sums
 from .base import LastLayerEstimator, estimator_to_fields, refuse_parts, set_fitted
 from .parameters import check_parameters, choose_device, layer_sizes
+from .residual_law import ResidualLaw
+from .residual_shape import fit_residual_shape
+from .target_range import TargetRange
 from .unseen import mu_over_draws, parts_over_draws
 
 __all__ = ["ClapsRegressor"]
@@ -71,6 +77,15 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     (the bias of the last layer is part of the posterior) unless ``bias_in_posterior``
     is False.
 
+    X may be a table as it is, of pandas, polars or pyarrow, or an array, with gaps in
+    any column. A column of at most 20 categories gives one input for each; of more, the
+    mean of y in the category, shrunk by the number of its rows and cross-fitted, and
+    that number. Dates, and text that all parses as dates, give their parts and their
+    differences. A gap is filled in and flagged. Text that is nearly unique is left out
+    with a warning. A value that never occurred in training (a new category, a gap where
+    there was none) counts as lack of data: the row is predicted with known values in
+    its place, and what the predictions vary by is added to the epistemic part.
+
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, default=(64, 64)
@@ -84,8 +99,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         the likelihood of the views on held-out rows.
     views : tuple of {"bins", "periodic", "raw"}, default=("bins", "periodic", "raw")
         What members see beside the standardised features: their piecewise-linear
-        encoding, sines with learned frequencies, or nothing. With fewer members than
-        views, the first views are taken.
+        encoding, sines with learned frequencies (of numbers, not of categories), or
+        nothing. With fewer members than views, the first views are taken.
     scaling_rate : float, default=3.0
         Each network gives each of its inputs a factor, which starts at one and learns
         this many times as fast as the weights. 0 for no factors.
@@ -153,13 +168,38 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         the mean squared training residual. May be changed on a fitted estimator with
         ``set_params``; an object that was calibrated with another scale must then be
         calibrated again.
+    target_map : "auto", None, str or transformer, default="auto"
+        Strictly increasing map z = T(y), fitted on training targets, in whose units
+        networks, h², Σ and v live. "auto" takes the identity, a monotone spline
+        towards a normal law or Yeo and Johnson's power, whichever has the best
+        interval score on held-out training rows; the identity unless the gain is clear
+        or if there are fewer than 250 rows. None or "identity", "spline",
+        "yeo-johnson", "log" (y > 0) and "sqrt" (y ≥ 0) are taken as said, as is a
+        scikit-learn transformer with ``inverse_transform`` that increases strictly
+        also beyond the training targets. A calibration target outside the domain of T
+        has the score +∞.
+    two_sided_noise : bool, default=True
+        Whether noise may have two sides, h±² = h²(1 ± d) with d(x) linear in φ(x),
+        v± = h±² + φᵀΣφ. Symmetric (d = 0) unless the held-out rows speak for skew. W
+        and μ are those of h², the mean of both sides.
+    residual_shape : bool, default=True
+        Whether scores take the shape of the residuals of held-out rows, so that both
+        ends of an interval leave equal shares outside. Symmetric where nothing is held
+        out; shrunk towards symmetry where little is. Also whether bounds and grades
+        are learned from training targets; see ``support="auto"`` of
+        :class:`~mapie_claps.ClapsScore`.
     device : str, default="auto"
         Where to train: "auto" takes CUDA if torch finds it (not tested by the
         project, which has none). Everything after training runs on the CPU.
     random_state : int, RandomState or None, default=None
         Seed of initial weights, hold-outs and batches.
     verbose : int, default=0
-        1 prints the losses at each evaluation.
+        1 shows a progress bar where tqdm is installed, else the losses at each
+        evaluation; 2 prints the losses.
+    categorical_features : "from_dtype" or array-like, default="from_dtype"
+        Columns of text, truth values and categorical type are always categories. More
+        columns, such as numbers that are codes, can be named: by their names,
+        positions, or a mask.
 
     Attributes
     ----------
@@ -169,6 +209,10 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         HᵀWH and companions over the training rows, in standardised units.
     model_ : LastLayerModel
         Posteriors of the last layers, σ², and the weight of each member, likewise.
+    residual_law_ : ResidualLaw
+        Map of the target, weights of the skew and shape of the residuals.
+    target_map_ : TargetMap
+        T in use.
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
@@ -178,6 +222,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         σ², mean squared training residual, in squared units of y.
     kernel_ : KernelMixture or None
         The kernel member with the training rows it keeps, and its ``weight``.
+    table_ : TableEncoder
+        How the columns of X become the inputs of the networks.
     fingerprint_ : str
         Changes with everything that predictions depend on.
     loss_curve_, validation_curve_ : list of float
@@ -208,6 +254,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     """
 
     network_: HeteroscedasticNetwork
+    residual_law_: ResidualLaw
     kernel_: KernelMixture | None = None  # also in files from before there was one
 
     def __init__(
@@ -238,6 +285,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         hessian_structure: str = "full",
         kernel: bool = True,
         scale: str = "claps",
+        target_map: Any = "auto",
+        two_sided_noise: bool = True,
+        residual_shape: bool = True,
         device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -269,6 +319,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         self.hessian_structure = hessian_structure
         self.kernel = kernel
         self.scale = scale
+        self.target_map = target_map
+        self.two_sided_noise = two_sided_noise
+        self.residual_shape = residual_shape
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -322,6 +375,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
             "prior_precision": 1.0,
             "last_layer": "trained",
             "bias_in_posterior": False,
+            "target_map": None,
+            "two_sided_noise": False,
+            "residual_shape": False,
             "kernel": False,
         }
         return cls(**(paper | params))
@@ -334,7 +390,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         Parameters
         ----------
         X : array-like of shape (n, p)
-            Training inputs: numbers, finite.
+            Training inputs: numbers, text, truth values, dates; gaps are allowed,
+            infinite numbers are not.
         y : array-like of shape (n,)
             Training targets.
         sample_weight : array-like of shape (n,), optional
@@ -382,10 +439,14 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         Xs, ys, ws, held_out, generator = self._fit_network(X, y, sample_weight)
         rows = Xs, ys, ws, held_out
         recipe = self._recipe()
-        self.model_, sums = fit_last_layers(
-            self.network_, *rows, self.hessian_structure, recipe
+        self.model_, sums, found = fit_last_layers(
+            self.network_, *rows, self.hessian_structure, recipe, self.two_sided_noise
         )
         self.sums_ = sums.with_held_out()
+        if found is not None:
+            shape = fit_residual_shape(found.residual.numpy(), self.residual_shape)
+            law = self.residual_law_
+            self.residual_law_ = replace(law, skew=found.skew, shape=shape)
         if self.kernel:
             self.kernel_ = fit_mixture(
                 self.network_, self.model_, sums, recipe, *rows, generator
@@ -412,8 +473,13 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
             warnings.warn(text, UserWarning, stacklevel=5)
         names = [out.name for out in self.table_.outputs()]
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
-        generator = torch.Generator().manual_seed(seed)
-        Xs, ys = self._scaled(X_), self._scaled_target(y_)
+        generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
+        target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed)
+        targets = TargetRange.of(y_, learn=self.residual_shape)
+        self.residual_law_ = ResidualLaw(target_map, targets=targets)
+        if not isinstance(target_map, Identity):
+            self.scaler_y_ = fit_scalers(X_, target_map.forward(y_), weight, names)[1]
+        ys = self._scaled_target(y_)
         ws = torch.from_numpy(weight)
         held_out = n_held_out(len(Xs), self.validation_fraction)
         rows = split_rows(len(Xs), held_out, self.n_members, generator)
@@ -443,6 +509,27 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
             )
         return Xs, ys, ws, rows.held_out, generator
 
+    @property
+    def target_map_(self) -> TargetMap:
+        """T in use."""
+        check_is_fitted(self, "scaler_y_")
+        return self._law_of_residuals().target_map
+
+    def _fit_target_map(self, X: Tensor, y: Array, seed: int) -> TargetMap:
+        """T as asked for, or the one that pays."""
+        if not (isinstance(self.target_map, str) and self.target_map == "auto"):
+            return fit_target_map(self.target_map, y)
+        views = self.views[: self.n_members]
+        # Its own generator: where T is the identity, all else is as if not asked.
+        generator = torch.Generator().manual_seed(seed + 1)
+
+        def new_network(X: Tensor, n_maps: int) -> HeteroscedasticNetwork:
+            return self._new_network(X, generator, views, n_maps * len(views))
+
+        config = training_config(self.get_params(deep=False), len(X))
+        device = choose_device(self.device)
+        return choose_target_map(X, y, new_network, config, generator, device)
+
     def _scaled(self, X: Array) -> Tensor:
         """Standardised, clipped inputs in float64."""
         scaler = self.scaler_X_
@@ -454,11 +541,22 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         return torch.from_numpy(scaled)
 
     def _scaled_target(self, y: Array) -> Tensor:
-        """Standardised targets in float64."""
-        return torch.from_numpy((y - self.scaler_y_.mean_) / self.scaler_y_.scale_)
+        """Standardised z = T(y) in float64."""
+        z = self.target_map_.forward(y)
+        if np.isnan(z).any():
+            raise ValueError(
+                f"Got the target {float(y[np.isnan(z)][0])!r}, which is outside the "
+                f"domain of target_map={self.target_map!r}. Leave this row out, or fit "
+                "with target_map='auto'."
+            )
+        return torch.from_numpy((z - self.scaler_y_.mean_) / self.scaler_y_.scale_)
 
     def _new_network(
-        self, X: Tensor, generator: torch.Generator
+        self,
+        X: Tensor,
+        generator: torch.Generator,
+        views: tuple[str, ...] | None = None,
+        n_members: int | None = None,
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
         n_bins, n_numbers = self.n_bins, self.table_.n_numbers
@@ -466,10 +564,10 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         return HeteroscedasticNetwork(
             PiecewiseLinearEncoding(edges, n_numbers),
             layer_sizes(self.get_params(deep=False)),
-            self.n_members,
+            n_members or self.n_members,
             float(self.variance_floor),
             generator,
-            self.views,
+            views or self.views,
             float(self.scaling_rate),
             self.initial_bias,
         )
@@ -529,7 +627,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         return SummedRows(rows, target, residuals_of_mean(self.model_, rows), weight)
 
     def _target_units(self) -> Units:
-        """Mean and standard deviation of the training targets."""
+        """Mean and standard deviation of z = T(y) over the training targets."""
         return Units(float(self.scaler_y_.mean_[0]), float(self.scaler_y_.scale_[0]))
 
     def _read(self, X: Any, min_rows: int = 1) -> TableRows:
@@ -545,8 +643,14 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
 
     def _parts_of(self, out: Features, scale: str) -> PredictiveParts:
         if self.kernel_ is None or out.x is None:
-            return super()._parts_of(out, scale)
-        return self.kernel_.parts(self.model_, out, out.x, scale)
+            parts = super()._parts_of(out, scale)
+        else:
+            parts = self.kernel_.parts(self.model_, out, out.x, scale)
+        weights = self._law_of_residuals().skew
+        if weights is None:
+            return parts
+        skew = skew_of(out.phi, weights, self.model_.member_weight)
+        return parts._replace(skew=skew)
 
     def _further_tensors(self) -> dict[str, Tensor]:
         return {} if self.kernel_ is None else self.kernel_.tensors()
@@ -600,7 +704,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
                     counts_lack_of_data=scale in ("claps", "posterior"),
                 )
                 for part, replacement in zip(found, over_draws, strict=True):
-                    part[torch.from_numpy(rows)] = replacement
+                    if part is not None and replacement is not None:
+                        part[torch.from_numpy(rows)] = replacement
             yield found
 
 
@@ -618,6 +723,10 @@ def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:
                 f"has {n_inputs} inputs."
             )
     if not hasattr(estimator, "table_"):  # version 1 took numbers only
+        if n_columns != n_inputs:
+            raise FileFormatError(
+                f"Got {n_columns} columns, but a network of {n_inputs} inputs."
+            )
         names = getattr(estimator, "feature_names_in_", range(n_columns))
         labels = [f"x{name}" if isinstance(name, int) else name for name in names]
         scaler = estimator.scaler_X_

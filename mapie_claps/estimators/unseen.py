@@ -39,10 +39,13 @@ def parts_over_draws(
 ) -> PredictiveParts:
     """μ and both parts of v, with what the unseen values add to lack of data."""
     draws = [predict(draw) for draw in encoder.alternatives(values, unseen)]
-    mu, aleatoric, epistemic = (torch.stack(part) for part in zip(*draws, strict=True))
+    columns = zip(*(draw[:3] for draw in draws), strict=True)
+    mu, aleatoric, epistemic = (torch.stack(column) for column in columns)
+    skews = [draw.skew for draw in draws if draw.skew is not None]
+    skew = torch.stack(skews).mean(dim=0) if skews else None
     mean, noise, lack = mu.mean(dim=0), aleatoric.mean(dim=0), epistemic.mean(dim=0)
     if counts_lack_of_data:
         n_known = torch.from_numpy(encoder.n_known(unseen))
         spread = (mu - mean).square().mean(dim=0)
         lack = lack + (spread + noise / n_known) * (1 + 1 / n_known)
-    return PredictiveParts(mean, noise, lack)
+    return PredictiveParts(mean, noise, lack, skew)

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from sklearn.utils.validation import check_is_fitted
 
+from .._devices import new_tensors_on
 from ..posterior.sums import LastLayerSums
 from .base import LastLayerEstimator
 
@@ -46,7 +47,8 @@ def partial_sums(
     20
     """
     check_is_fitted(estimator, "model_")
-    return estimator._sum(X, y, sample_weight)
+    with new_tensors_on("cpu"):
+        return estimator._sum(X, y, sample_weight)
 
 
 def sums_of(estimator: LastLayerEstimator) -> LastLayerSums:
@@ -108,7 +110,8 @@ def with_sums(estimator: Fitted, sums: LastLayerSums) -> Fitted:
         )
     sums.check_network(estimator.sums_.network)
     other = copy.copy(estimator)
-    other._set_sums(sums)
+    with new_tensors_on("cpu"):
+        other._set_sums(sums)
     return other
 
 
@@ -138,6 +141,9 @@ def update_posterior(
 
     Notes
     -----
+    The kernel member of a ``ClapsRegressor`` stays as ``fit`` left it, since sums hold
+    no rows. Fit with ``kernel=False`` if much more is to come.
+
     σ², which only the scales "posterior" and "constant" use, is a mean over squared
     residuals. Several members take those of earlier rows as they were then: with
     ``last_layer="ridge"`` σ² differs slightly from that of one pass.

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FingerprintedArray", "Parts", "PredictiveVariance", "with_fingerprint"]
+__all__ = [
+    "FingerprintedArray",
+    "MeanAndStd",
+    "Parts",
+    "PredictiveVariance",
+    "with_fingerprint",
+    "with_law",
+]
 
 Array = NDArray[np.float64]
 
@@ -85,6 +92,35 @@ class Parts(NamedTuple):
         return PredictiveVariance(self.aleatoric, self.epistemic)
 
 
+class MeanAndStd(tuple[Array, Array]):
+    """μ and √v: a tuple that tells who takes it for an array what to do instead.
+
+    ``TransformedTargetRegressor`` hands ``return_std`` on to its regressor and takes
+    what comes back for predictions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.estimators.variance import MeanAndStd
+    >>> mu, std = MeanAndStd((np.zeros(2), np.ones(2)))
+    >>> std
+    array([1., 1.])
+    """
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        """Not there: two arrays have no number of axes."""
+        raise AttributeError(
+            "Got predictions together with standard deviations where predictions alone "
+            "are expected. TransformedTargetRegressor cannot bring a standard "
+            "deviation back to the units of y. Let the regressor transform y itself, "
+            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
+            "target and transform the bounds back. Scaling y is not needed."
+        )
+
+
 class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
     """An array that remembers which fitted model it was computed with.
 
@@ -94,12 +130,21 @@ class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
     ----------
     fingerprint : str or None
         ``fingerprint_`` of the model.
+    law : LocalLaw or None
+        Law of the rows that the array stands for. Views and copies forget it: they may
+        hold other rows.
+    shaped : bool
+        Whether scores were made by a law, not from μ and √v.
     """
 
     fingerprint: str | None
+    law: Any
+    shaped: bool
 
     def __array_finalize__(self, source: Any) -> None:
         self.fingerprint = getattr(source, "fingerprint", None)
+        self.shaped = getattr(source, "shaped", False)
+        self.law = None
 
     def __array_wrap__(
         self, array: Any, context: Any = None, return_scalar: bool = False
@@ -109,17 +154,20 @@ class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         rebuild, arguments, values = cast("tuple[Any, ...]", super().__reduce__())
-        return rebuild, arguments, (self.fingerprint, values)
+        return rebuild, arguments, (self.fingerprint, self.shaped, values)
 
     def __setstate__(self, state: Any) -> None:
-        self.fingerprint, values = state
+        self.fingerprint, self.shaped, values = state
+        self.law = None
         super().__setstate__(values)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
 
 
-def with_fingerprint(array: Array, fingerprint: str | None) -> Array:
+def with_fingerprint(
+    array: Array, fingerprint: str | None, shaped: bool = False
+) -> Array:
     """The array, with the fingerprint of its model if there is one.
 
     Parameters
@@ -128,11 +176,13 @@ def with_fingerprint(array: Array, fingerprint: str | None) -> Array:
         Standard deviations, or scores made from them.
     fingerprint : str or None
         ``fingerprint_`` of the model.
+    shaped : bool, default=False
+        Whether scores were made by a law, not from μ and √v.
 
     Returns
     -------
     ndarray
-        The array itself, or a view that remembers the fingerprint.
+        The array itself, or a view that remembers both.
 
     Examples
     --------
@@ -142,8 +192,38 @@ def with_fingerprint(array: Array, fingerprint: str | None) -> Array:
     >>> std, std.copy().fingerprint
     (array([1., 1.]), 'a model')
     """
-    if fingerprint is None:
+    if fingerprint is None and not shaped:
         return array
     view = np.asarray(array).view(FingerprintedArray)
-    view.fingerprint = fingerprint
+    view.fingerprint, view.shaped = fingerprint, shaped
+    return view
+
+
+def with_law(std: Array, law: Any, fingerprint: str | None) -> Array:
+    """Standard deviations that carry the law of their rows, and its fingerprint.
+
+    Parameters
+    ----------
+    std : ndarray of shape (n,)
+        Standard deviations.
+    law : LocalLaw
+        Law of the same rows.
+    fingerprint : str or None
+        ``fingerprint_`` of the model.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        A view that carries both.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.estimators.variance import with_law
+    >>> std = with_law(np.ones(2), "the law of two rows", None)
+    >>> std.law, std[:1].law
+    ('the law of two rows', None)
+    """
+    view = np.asarray(std).view(FingerprintedArray)
+    view.fingerprint, view.law = fingerprint, law
     return view

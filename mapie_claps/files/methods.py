@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from .._devices import new_tensors_on
 from ..exceptions import FileFormatError
 from .codec import Context, Decoder, Encoder, WrongPartError, check_root, check_saveable
 from .container import import_safetensors, read, write
@@ -26,7 +27,7 @@ def save_object(value: Any, path: str | os.PathLike[str]) -> None:
 def load_object(path: str | os.PathLike[str], context: Context) -> Any:
     """Read what ``save_object`` wrote, by this or an earlier version."""
     path = Path(path)
-    with _as_file_error(path):
+    with _as_file_error(path), new_tensors_on("cpu"):
         version, text, tensors = read(path)
         config, tensors = migrate(version, json.loads(text), tensors)
         check_root(config)

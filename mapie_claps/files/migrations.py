@@ -37,11 +37,21 @@ def _from_1_to_2(config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
 def _streaming_1(state: Any, tensors: Tensors) -> Any:
     inner, _ = _from_1_to_2(state["estimator"], tensors)
     names = ("confidence_level", "scores")
-    return {"streaming": {"estimator": inner, **{n: state[n] for n in names}}}
+    since = {"signed": False, "sym": True, "support": None}
+    return {"streaming": {"estimator": inner, **since, **{n: state[n] for n in names}}}
+
+
+# Parameters that version 1 did not have, as what it did.
+SINCE_1 = {
+    "kernel": False,
+    "target_map": None,
+    "two_sided_noise": False,
+    "residual_shape": False,
+}
 
 
 def _regressor_1(state: Any, tensors: Tensors) -> Any:
-    params, fitted = {"kernel": False, **state["params"]}, dict(state["fitted"])
+    params, fitted = SINCE_1 | state["params"], dict(state["fitted"])
     for name in ("prior_precision_", "residual_variance_"):
         fitted.pop(name, None)
     for name in ("scaler_X_", "scaler_y_"):

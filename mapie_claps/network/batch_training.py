@@ -11,7 +11,8 @@ from torch.nn.functional import gaussian_nll_loss, mse_loss
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import TrainingDivergedError
 from .batches import Batch, batches_of, is_reiterable
-from .own import NOISE_OUTPUTS, cast_inputs, split_output
+from .own import NOISE_OUTPUTS
+from .own_pass import cast_inputs, split_output
 
 __all__ = ["train_on_batches"]
 

@@ -13,6 +13,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from .._validation import check_real
 from .table import TableRows
 
 T = TypeVar("T")
@@ -69,8 +70,8 @@ class Batch(NamedTuple):
 
 def is_batches(X: Any) -> bool:
     """Whether X is an iterable of batches rather than one array."""
-    if isinstance(X, DataLoader):
-        return True
+    if isinstance(X, DataLoader | Tensor):
+        return isinstance(X, DataLoader)
     if isinstance(X, list | tuple):
         pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
         # Not hasattr(shape): a row of NumPy numbers is no batch.
@@ -165,6 +166,7 @@ def _from_arrays(X: Any, y: Any = None, weight: Any = None) -> Batch:
 def inputs(X: Any) -> Tensor:
     """X as a tensor on the CPU, in the type that it has."""
     if isinstance(X, Tensor):
+        check_dense("X", X)
         tensor = X.detach().cpu()
     else:
         array = check_array(
@@ -179,6 +181,26 @@ def inputs(X: Any) -> Tensor:
     return tensor
 
 
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raise for tensors that are no plain block of real numbers."""
+    kind = None
+    if tensor.is_nested:
+        kind = "nested"
+    elif tensor.layout is not torch.strided:
+        kind = "sparse"
+    elif tensor.is_meta:
+        kind = "on the device 'meta', without numbers"
+    elif tensor.is_complex():
+        kind = "complex"
+    elif tensor.is_quantized:
+        kind = "quantised"
+    if kind is not None:
+        raise ValueError(
+            f"Got {name} as a tensor that is {kind}, but expected a dense one of real "
+            "numbers. Convert it first."
+        )
+
+
 def _native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array that torch accepts without a warning: writable, native, contiguous."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
@@ -188,8 +210,10 @@ def _native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def column(name: str, values: Any, n: int) -> Tensor:
     """One finite float64 number per row."""
     if isinstance(values, Tensor):
+        check_dense(name, values)
         column = values.detach().cpu().double()
     else:
+        check_real(name, values)
         column = torch.from_numpy(_native(np.asarray(values, dtype=np.float64)))
     if column.shape not in ((n,), (n, 1)):
         raise ValueError(

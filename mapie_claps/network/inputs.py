@@ -10,6 +10,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from .._compat import validate_data
+from .._validation import check_real
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from .table import as_table
@@ -32,6 +33,7 @@ def check_training_data(
     estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None
 ) -> TrainingData:
     """Rows of positive weight."""
+    check_real("y", y)
     y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
     table = as_table(X, min_rows=2)
     check_columns(estimator, X, table, reset=True)
@@ -56,7 +58,7 @@ def check_training_data(
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
     """Set or check number and names of the columns of X, of which a table was made."""
-    if not reset and _is_probe(table) and table.shape[1] == estimator.n_features_in_:
+    if not reset and is_probe(table) and table.shape[1] == estimator.n_features_in_:
         return
     # Frames of libraries that are not known by name have become arrays.
     named = X if hasattr(X, "columns") or hasattr(X, "__dataframe__") else table
@@ -71,7 +73,7 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
         ) from error
 
 
-def _is_probe(table: Any) -> bool:
+def is_probe(table: Any) -> bool:
     """Whether this is the row of zeros by which MAPIE asks if a model is fitted.
 
     It has no names, which is nothing that a user should be warned of.

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from ..exceptions import FileFormatError
-from ..files.codec import Context, register
+from ..files.codec import Context, register, saved_as
 from .encoding import PiecewiseLinearEncoding
 from .ensemble import HeteroscedasticNetwork
+from .target_curves import MonotoneSpline, YeoJohnson
+from .target_map import Identity, Log, SquareRoot
 from .views import VIEW_CLASSES
 
 _FIELDS = ("n_columns", "variance_floor", "views", "scaling_rate", "state")
@@ -139,3 +141,11 @@ def _first_layer_shapes(
 
 
 register(HeteroscedasticNetwork, "ensemble", _to_fields, _from_fields, _FIELDS)
+for tag, kind in (
+    ("identity", Identity),
+    ("log", Log),
+    ("square root", SquareRoot),
+    ("yeo-johnson", YeoJohnson),
+    ("monotone spline", MonotoneSpline),
+):
+    saved_as(tag)(kind)

@@ -107,6 +107,10 @@ class TableEncoder:
 
     def check_sizes(self, n_columns: int, n_inputs: int) -> None:
         """Raise unless a stored encoding fits its table and its network."""
+        if len(self.names) != n_columns:  # before anything of that size is made
+            raise FileFormatError(
+                f"Got a table of {len(self.names)} columns, but expected {n_columns}."
+            )
         codes = np.empty(0, dtype=np.int64)
         empty = TableRows(
             self, np.empty((0, n_columns)), dict.fromkeys(range(n_columns), codes)
@@ -114,15 +118,14 @@ class TableEncoder:
         donors, values = self.donors(), empty.encode().values
         used = {j for block in self.blocks for j in block.positions}
         if (
-            len(self.names) != n_columns
-            or not used <= set(range(n_columns))
+            not used <= set(range(n_columns))
             or donors.shape != (N_DONORS, n_inputs)
             or values.shape != (0, n_inputs)
             or not np.isfinite(donors).all()
         ):
             raise FileFormatError(
-                f"Got a table of {len(self.names)} columns with {values.shape[1]} "
-                f"inputs, but expected {n_columns} columns and {n_inputs} inputs."
+                f"Got a table of {n_columns} columns with {values.shape[1]} inputs, "
+                f"but expected {n_inputs} inputs, and all numbers finite."
             )
 
     def n_known(self, unseen: Mask) -> NDArray[np.int64]:  # (n, p) → (n,)

@@ -13,6 +13,7 @@ from .gradient import FlatParameters, LossAndGradient
 from .hold_out import Rows
 from .losses import Loss
 from .optimizer import adamw
+from .progress import Progress
 from .threads import threads_for
 
 
@@ -98,12 +99,17 @@ class _Trainer:
         )
         self.optimizer = adamw(self.flat.weights, self.flat.grad, config.weight_decay)
         self.result = TrainingResult()
+        self.progress = Progress(config.verbose, config.max_steps)
         self.best = torch.full((network.n_members,), math.inf, device=self.device)
         self.parameters = self.flat.of_members
         self.best_parameters = [p.detach().clone() for p, _ in self.parameters]
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
+        with self.progress:
+            return self._run()
+
+    def _run(self) -> TrainingResult:
         config = self.config
         every = max(1, config.max_steps // config.n_evaluations)
         waited, since_evaluation = 0, torch.zeros_like(self.best)
@@ -213,12 +219,7 @@ class _Trainer:
         self.result.loss_curve.append(training_loss)
         if self.rows.held_out.shape[1]:
             self.result.validation_curve.append(float(validation_loss.mean()))
-        if self.config.verbose:
-            print(  # noqa: T201
-                f"step {step}/{self.config.max_steps}: loss {training_loss:.4f}, "
-                f"held out {float(validation_loss.mean()):.4f}",
-                flush=True,
-            )
+        self.progress.show(step, training_loss, float(validation_loss.mean()))
         if not self.rows.held_out.shape[1]:  # patience then goes by the training loss
             validation_loss = torch.full_like(validation_loss, training_loss)
         better = validation_loss < self.best

@@ -9,6 +9,7 @@ from ._comparison import ComparisonDisplay
 from ._contraction import ContractionDisplay
 from ._coverage import CalibrationLevelsDisplay, CoverageDisplay
 from ._intervals import IntervalDisplay, WidthDisplay
+from ._widest import WidestRowsDisplay
 
 __all__ = [
     "CalibrationLevelsDisplay",
@@ -16,5 +17,6 @@ __all__ = [
     "ContractionDisplay",
     "CoverageDisplay",
     "IntervalDisplay",
+    "WidestRowsDisplay",
     "WidthDisplay",
 ]

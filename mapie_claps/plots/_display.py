@@ -33,6 +33,15 @@ class Display(ABC):
         self._draw(self.ax_)
         return self
 
+    def __repr__(self) -> str:
+        """Its kind, and how much it shows."""
+        shown = ", ".join(
+            f"{name}: {len(value)}"
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray) and name != "ax_"
+        )
+        return f"{type(self).__name__}({shown})"
+
     @abstractmethod
     def _draw(self, ax: Any) -> None:
         """Put everything on the axes."""
@@ -66,6 +75,30 @@ def column_of(X: Any, feature: int | str) -> tuple[str, Array]:
             "one of them, or its position."
         )
     return str(key), np.asarray(X[key])
+
+
+def axis_values(name: str, values: Any) -> Any:
+    """A column as a horizontal axis: numbers, or dates as dates."""
+    array = np.asarray(values)
+    if array.dtype.kind == "M":
+        return array
+    try:
+        return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"Got feature={name!r}, whose values are not numbers or dates (for example "
+            f"{array.flat[0]!r}). Leave feature out to sort the rows by prediction, or "
+            "use CoverageDisplay with groups."
+        ) from None
+
+
+def is_curve(X: Any, name: str, position: int) -> bool:
+    """Whether the rows differ in one column only, as those of a grid."""
+    if hasattr(X, "columns"):
+        others = [np.asarray(X[c]) for c in X.columns if str(c) != name]
+    else:
+        others = list(np.delete(np.asarray(X, dtype=object), position, axis=1).T)
+    return all(len(set(map(str, column))) <= 1 for column in others)
 
 
 def draw_coverage(ax: Any, coverage: Array, limits: Array, level: float) -> None:

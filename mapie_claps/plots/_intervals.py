@@ -7,21 +7,25 @@ from numpy.typing import ArrayLike
 
 from ..conformal.explanation import Explanation
 from ..reasons.explain import explain
-from ._display import Display, check_level, column_of
+from ._display import Display, axis_values, check_level, column_of, is_curve
 from ._style import ALEATORIC, EPISTEMIC, ROWS, Array, percent
 
 NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
+MAX_BARS = 100  # more could not be told apart
 
 
 class IntervalDisplay(Display):
-    """Prediction interval over one input, with its two parts as bands.
+    """Prediction intervals, with their two parts as bands or bars.
 
-    The inner band is what noise alone would need, the outer what lack of data adds.
+    The inner part is what noise alone would need, the outer what lack of data adds.
+    Rows that differ in one column only, such as a grid, are drawn as bands over it.
+    Rows of a table are drawn as bars, sorted by prediction or over a column: at most
+    100 of them, evenly spread.
 
     Parameters
     ----------
     x : ndarray of shape (n,)
-        Input on the horizontal axis, in any order.
+        Numbers or dates on the horizontal axis, in any order.
     explanation : Explanation
         What :func:`~mapie_claps.explain` gave for these rows.
     level : int, default=0
@@ -30,6 +34,10 @@ class IntervalDisplay(Display):
         x and y of points to draw.
     xlabel : str, default="x"
         Name of the input.
+    y : array-like of shape (n,), optional
+        True values of the rows.
+    bars : bool, default=False
+        Whether to draw one bar per row in place of bands.
 
     Attributes
     ----------
@@ -63,12 +71,16 @@ class IntervalDisplay(Display):
         level: int = 0,
         training_rows: tuple[ArrayLike, ArrayLike] | None = None,
         xlabel: str = "x",
+        y: ArrayLike | None = None,
+        bars: bool = False,
     ) -> None:
         self.x = x
         self.explanation = explanation
         self.level = level
         self.training_rows = training_rows
         self.xlabel = xlabel
+        self.y = y
+        self.bars = bars
 
     @classmethod
     def from_estimator(
@@ -76,7 +88,8 @@ class IntervalDisplay(Display):
         mapie: Any,
         X: ArrayLike,
         *,
-        feature: int | str = 0,
+        feature: int | str | None = None,
+        y: ArrayLike | None = None,
         level: int = 0,
         training_rows: tuple[ArrayLike, ArrayLike] | None = None,
         ax: Any = None,
@@ -89,9 +102,12 @@ class IntervalDisplay(Display):
         mapie : object
             A calibrated MAPIE regressor, see :func:`~mapie_claps.explain`.
         X : array-like of shape (n, p)
-            Inputs, for example a grid over one column.
-        feature : int or str, default=0
-            Column on the horizontal axis, by position or, of a DataFrame, by name.
+            Inputs: rows of a table, or a grid over one column.
+        feature : int or str, optional
+            Column on the horizontal axis, by position or, of a DataFrame, by name. If
+            None, the only column, or, of several, the rows sorted by prediction.
+        y : array-like of shape (n,), optional
+            True values of the rows.
         level : int, default=0
             Position of the confidence level.
         training_rows : tuple of array-like, optional
@@ -107,13 +123,22 @@ class IntervalDisplay(Display):
             The display.
         """
         why = explain(mapie, X, **explain_params)
-        name, x = column_of(X, feature)
+        x: Any
+        bars, xlabel = True, "rows, sorted by prediction"
+        if feature is None and np.shape(X)[1] > 1:
+            x = np.argsort(np.argsort(why.prediction, kind="stable"))
+        else:
+            name, x = column_of(X, feature or 0)
+            bars = not is_curve(X, name, feature if isinstance(feature, int) else 0)
+            xlabel = name if hasattr(X, "columns") else "x"
         return cls.from_predictions(
             x,
             why,
             level=level,
             training_rows=training_rows,
-            xlabel=name if hasattr(X, "columns") else "x",
+            xlabel=xlabel,
+            y=y,
+            bars=bars,
             ax=ax,
         )
 
@@ -126,6 +151,8 @@ class IntervalDisplay(Display):
         level: int = 0,
         training_rows: tuple[ArrayLike, ArrayLike] | None = None,
         xlabel: str = "x",
+        y: ArrayLike | None = None,
+        bars: bool = False,
         ax: Any = None,
     ) -> Self:
         """Draw intervals that were explained before.
@@ -133,7 +160,7 @@ class IntervalDisplay(Display):
         Parameters
         ----------
         x : array-like of shape (n,)
-            Input on the horizontal axis.
+            Numbers or dates on the horizontal axis.
         explanation : Explanation
             What :func:`~mapie_claps.explain` gave.
         level : int, default=0
@@ -142,6 +169,10 @@ class IntervalDisplay(Display):
             x and y of points to draw.
         xlabel : str, default="x"
             Name of the input.
+        y : array-like of shape (n,), optional
+            True values of the rows.
+        bars : bool, default=False
+            Whether to draw one bar per row in place of bands.
         ax : matplotlib Axes, optional
             Axes to draw on.
 
@@ -151,35 +182,37 @@ class IntervalDisplay(Display):
             The display.
         """
         return cls(
-            np.asarray(x, dtype=np.float64),
+            axis_values(xlabel, x),
             explanation,
             level=check_level(explanation, level),
             training_rows=training_rows,
             xlabel=xlabel,
+            y=y,
+            bars=bars,
         ).plot(ax)
 
     def _draw(self, ax: Any) -> None:
         why, order = self.explanation, np.argsort(self.x)
+        if self.bars and len(order) > MAX_BARS:
+            order = order[np.linspace(0, len(order) - 1, MAX_BARS).round().astype(int)]
         x, mu = self.x[order], why.prediction[order]
         lower, upper = why.lower[order, self.level], why.upper[order, self.level]
         # Both ends move towards the centre alike: bounds need not be symmetric.
         share = 1 / why.variance.scale_ratio[order]
         centre = (lower + upper) / 2
         inner = share * (upper - lower) / 2
-        ax.fill_between(x, lower, upper, color=EPISTEMIC, lw=0, label=LACK)
-        ax.fill_between(
-            x, centre - inner, centre + inner, color=ALEATORIC, lw=0, label=NOISE
-        )
-        ax.plot(x, mu, color="black", lw=1.2, label="prediction")
+        fill = ax.vlines if self.bars else ax.fill_between
+        lw = 2.5 if self.bars else 0
+        fill(x, lower, upper, color=EPISTEMIC, lw=lw, label=LACK)
+        fill(x, centre - inner, centre + inner, color=ALEATORIC, lw=lw, label=NOISE)
+        line = {"ls": "", "marker": "_", "ms": 4} if self.bars else {"lw": 1.2}
+        ax.plot(x, mu, color="black", label="prediction", **line)
         if self.training_rows is not None:
-            ax.plot(
-                np.asarray(self.training_rows[0]).ravel(),
-                np.asarray(self.training_rows[1]),
-                ".",
-                color=ROWS,
-                ms=3,
-                label="training rows",
-            )
+            points = [np.asarray(part).ravel() for part in self.training_rows]
+            ax.plot(*points, ".", color=ROWS, ms=3, label="training rows")
+        if self.y is not None:
+            true = np.asarray(self.y)[order]
+            ax.plot(x, true, ".", color=ROWS, ms=4, label="true value")
         level = why.confidence_level[self.level]
         ax.set(
             xlabel=self.xlabel,

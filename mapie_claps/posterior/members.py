@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
+from .gaussian import make_posterior
 from .scales import (
     LastLayerModel,
     LastLayerRecipe,
@@ -16,6 +17,7 @@ from .scales import (
     residuals_of_mean,
     with_residuals,
 )
+from .skew import HeldOutLaw, held_out_law
 from .sums import (
     FeatureRows,
     HeldOutRows,
@@ -52,8 +54,9 @@ def fit_last_layers(
     held_out_rows: Tensor,  # (K, n_held_out)
     structure: str,
     recipe: LastLayerRecipe,
-) -> tuple[LastLayerModel, LastLayerSums]:
-    """λ, the posteriors of both likelihoods, and sums with the held-out rows apart."""
+    two_sided: bool = False,
+) -> tuple[LastLayerModel, LastLayerSums, HeldOutLaw | None]:
+    """λ, both posteriors, sums without the held-out rows, and what these rows say."""
     by_member = weight.expand(network.n_members, -1)
     held_out = None
     if held_out_rows.shape[1]:
@@ -86,12 +89,24 @@ def fit_last_layers(
     )
     trained, views = network.trained_weights(), network.members_by_view()
     model = make_model(sums, trained, recipe, views, Units())
+    law = None
+    if held_out is not None:
+        without = make_posterior(
+            sums.moments,
+            trained,
+            recipe.last_layer,
+            model.posterior.prior_precision,
+            recipe.with_bias,
+        )
+        law = held_out_law(
+            without, plain, batches, held_out.rows, model.member_weight, two_sided
+        )
     if network.n_members == 1:
-        return model, sums
+        return model, sums, law
     residuals, start = Spread(), 0
     for rows in batches:
         part = slice(start, start + rows.h2.shape[1])
         residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
     sums = replace(sums, residuals=residuals)
-    return with_residuals(model, sums.with_held_out(), recipe), sums
+    return with_residuals(model, sums.with_held_out(), recipe), sums, law

@@ -19,7 +19,10 @@ from .scales import LastLayerModel, LastLayerRecipe, PredictiveParts
 from .sums import LastLayerSums
 
 MIN_WEIGHT = 0.01  # below, the member is dropped and costs nothing when predicting
-FAR_SHARE = 0.5
+# What φᵀΣφ has in excess of its usual size counts three times: length scales are
+# learned where rows are dense and promise too much elsewhere. Chosen with figures, see
+# docs/recipe.md.
+FAR_FACTOR = 2.0
 # The kernel may be nearly free of noise, where the networks' floor is too high.
 FLOOR_SHARE = 1e-3
 
@@ -39,12 +42,7 @@ class KernelMixture:
     def parts(
         self, model: LastLayerModel, out: Features, x: Tensor, scale: str
     ) -> PredictiveParts:
-        """μ, aleatoric and epistemic variance of the rows x.
-
-        The weight was earned on held-out rows, which lie where the training rows are.
-        What the kernel's φᵀΣφ has in excess of its usual size there counts whatever
-        the weight is.
-        """
+        """μ, aleatoric and epistemic variance of the rows x."""
         w, nets = self.weight, model.parts(out, scale)
         kernel = self.member.predict(x, model.aleatoric(out))
         mu = torch.lerp(nets.mu, kernel.mu, w)
@@ -55,7 +53,7 @@ class KernelMixture:
             spread = w * (1 - w) * (kernel.mu - nets.mu).square()
             excess = (kernel.epistemic - self.member.usual_epistemic).clamp(min=0)
             epistemic = torch.lerp(epistemic, kernel.epistemic, w) + spread
-            epistemic = epistemic + FAR_SHARE * excess
+            epistemic += FAR_FACTOR * w * excess
         return PredictiveParts(mu, aleatoric, epistemic)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -33,6 +33,7 @@ class PredictiveParts(NamedTuple):
     mu: Tensor  # (n,)
     aleatoric: Tensor  # (n,)
     epistemic: Tensor  # (n,)
+    skew: Tensor | None = None  # (n,), d with h±² = h²(1 ± d)
 
 
 @saved_as("last layer")
@@ -163,12 +164,19 @@ def with_residuals(
 
 def residuals_of_mean(model: LastLayerModel, rows: FeatureRows) -> Tensor:  # (n,)
     """Residuals of the members' mean, from those of the trained means."""
-    residual = rows.residual
-    if model.posterior.last_layer == "ridge":
-        step = (model.posterior.mean - model.posterior.trained) * model.unit
-        weight, bias = step[:, None, :-1], step[:, None, -1:]
-        residual = residual - torch.baddbmm(bias, weight, rows.phi.mT).squeeze(1)
+    residual = residual_of_members(model.posterior, rows, model.unit)
     return model.member_weight @ residual
+
+
+def residual_of_members(
+    posterior: LastLayerPosterior, rows: FeatureRows, unit: float = 1.0
+) -> Tensor:  # (K, n)
+    """Residuals of the means in use, from those of the trained means."""
+    if posterior.last_layer == "trained":
+        return rows.residual
+    step = (posterior.mean - posterior.trained) * unit
+    weight, bias = step[:, None, :-1], step[:, None, -1:]
+    return rows.residual - torch.baddbmm(bias, weight, rows.phi.mT).squeeze(1)
 
 
 def standardised_weights(weights: Tensor, units: Units) -> Tensor:

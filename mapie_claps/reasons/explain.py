@@ -1,6 +1,6 @@
 """interval → why: ``explain`` splits the width of what any way through MAPIE gave."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,11 @@ from numpy.typing import ArrayLike
 
 from ..conformal import mapie as _mapie
 from ..conformal.bounds import recorded_parts
-from ..conformal.explanation import Explanation
+from ..conformal.explanation import Explanation, Recorded, explanation_of
 from ..conformal.parts import check_splits_variance, parts_of
 from ..conformal.scale_estimator import ClapsScaleEstimator
 from ..conformal.score import ClapsScore
-from ..estimators.variance import Parts, PredictiveVariance
+from ..estimators.variance import PredictiveVariance
 
 __all__ = ["explain"]
 
@@ -76,23 +76,17 @@ def explain(
             mapie_or_estimator, X, alpha, predict_params
         )
     # Another score than ours predicts without a record.
-    found = [[r.parts for r in record if r.model is model] for model in models]
+    found = [[r for r in record if r.model is model] for model in models]
     if not record:
-        found = [[parts_of(model, X)] for model in models]
-    return Explanation(
-        np.asarray(points),
-        bounds[:, 0],
-        bounds[:, 1],
-        tuple(levels),
-        _mean_variance(found),
-        scaled,
-    )
+        found = [[Recorded(model, parts_of(model, X))] for model in models]
+    return explanation_of(np.asarray(points), bounds, levels, found, scaled)
 
 
 def model_of(mapie_or_estimator: Any) -> Any:
     """The fitted model that makes the point predictions."""
     if hasattr(mapie_or_estimator, "explain"):
-        return mapie_or_estimator.estimator
+        chosen = mapie_or_estimator.estimator
+        return getattr(mapie_or_estimator, "estimator_", chosen)
     ensemble = _mapie.ensemble_of(mapie_or_estimator)
     return mapie_or_estimator if ensemble is None else _mapie.point_model(ensemble)
 
@@ -104,7 +98,11 @@ def variance_of(mapie_or_estimator: Any, X: ArrayLike) -> PredictiveVariance:
     if ensemble is None:
         return parts_of(model_of(mapie_or_estimator), X).variance
     models, _ = _scale_models(_mapie.score_of(mapie_or_estimator), ensemble)
-    return _mean_variance([[parts_of(model, X)] for model in models])
+    parts = [parts_of(model, X) for model in models]
+    return PredictiveVariance(
+        np.mean([p.aleatoric for p in parts], axis=0),
+        np.mean([p.epistemic for p in parts], axis=0),
+    )
 
 
 def _scale_models(score: Any, ensemble: Any) -> tuple[list[Any], bool]:
@@ -114,12 +112,3 @@ def _scale_models(score: Any, ensemble: Any) -> tuple[list[Any], bool]:
         return [scale.estimator], True
     ours = isinstance(score, ClapsScore) or _mapie.is_std_score(score)
     return _mapie.scale_models(ensemble), ours
-
-
-def _mean_variance(found: Sequence[Sequence[Parts]]) -> PredictiveVariance:
-    """Parts of v, mean over the models; each gave some rows after others."""
-    whole = [[np.concatenate(column) for column in zip(*p, strict=True)] for p in found]
-    return PredictiveVariance(
-        np.mean([columns[1] for columns in whole], axis=0),
-        np.mean([columns[2] for columns in whole], axis=0),
-    )

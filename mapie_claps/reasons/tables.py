@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import check_choice, check_integer, check_number
-from ..conformal.explanation import Explanation
 from ..conformal.parts import split_pipeline
 from .calibration_range import EPISTEMIC, rows_outside
 from .coverage import group_columns
@@ -75,7 +74,7 @@ def diagnose(
     (1.0, False)
     """
     why = explain(mapie_or_estimator, X, alpha=alpha, **predict_params)
-    columns: dict[str, Any] = {**_row_columns(why)}
+    columns: dict[str, Any] = dict(why.columns())
     if X_calibration is not None:
         reference = variance_of(mapie_or_estimator, X_calibration).epistemic
         model = model_of(mapie_or_estimator)
@@ -217,25 +216,9 @@ def rank_rows(
         "row": np.arange(len(narrowing)),
         "reason": np.where(narrowing >= threshold, COLLECT, IRREDUCIBLE),
         "narrowing": narrowing,
-        **_row_columns(why),
+        **why.columns(),
     }
     return _table({name: values[order] for name, values in columns.items()})
-
-
-def _row_columns(why: Explanation) -> dict[str, Array]:
-    """Columns of ``diagnose`` that need no calibration rows."""
-    columns = {"prediction": why.prediction}
-    single = len(why.confidence_level) == 1
-    names = ["lower", "upper", "width"]
-    if why.scaled:
-        names += ["aleatoric_width", "epistemic_width"]
-    for j, level in enumerate(why.confidence_level):
-        suffix = "" if single else f"_{level:g}"
-        for name in names:
-            columns[name + suffix] = getattr(why, name)[:, j]
-    for name in ("aleatoric", "epistemic", "epistemic_fraction"):
-        columns[name] = getattr(why, name)
-    return columns
 
 
 def _quantiles(values: Array, reference: Array) -> Array:

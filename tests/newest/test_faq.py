@@ -6,9 +6,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import tiny
 from mapie.regression import JackknifeAfterBootstrapRegressor, SplitConformalRegressor
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
 
 from mapie_claps import ClapsScaleEstimator, ClapsScore
@@ -17,7 +19,7 @@ from mapie_claps.metrics import mean_width
 
 FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
 HEADINGS = re.findall(r"^## (.+)$", FAQ.read_text(encoding="utf-8"), flags=re.M)
-QUOTED = [h for h in HEADINGS if h.startswith(("Got ", "The loss "))]
+QUOTED = [h for h in HEADINGS if h.startswith(("Got ", "The loss ", "Left "))]
 
 
 def split(model, score, prefit=True, **options):
@@ -96,6 +98,21 @@ def beyond(fitted, data):
     diagnose(fitted, data[2][0] + 10, X_calibration=data[1][0])
 
 
+def infinite(fitted, data):
+    fitted.predict(np.full((2, 3), np.inf))
+
+
+def with_an_id(fitted, data):
+    X, y = data[0]
+    table = pd.DataFrame(X).assign(id=[f"u{i}" for i in range(len(X))])
+    tiny().fit(table.rename(columns=str), y)
+
+
+def transformed_target(fitted, data):
+    model = TransformedTargetRegressor(tiny()).fit(*data[0])
+    split(model, ClapsScore()).conformalize(*data[1])
+
+
 TRIGGERS = {
     "Got ClapsScore() without an estimator": no_standard_deviation,
     "Got ClapsScore(ClapsRegressor) whose": fitted_again_by_mapie,
@@ -109,6 +126,9 @@ TRIGGERS = {
     "Got … rows whose lower end": crossed,
     "The loss still fell": short_training,
     "Got … rows of X with": beyond,
+    "Got … in column …": infinite,
+    "Left column … out": with_an_id,
+    "Got predictions together": transformed_target,
 }
 
 
@@ -124,5 +144,6 @@ def test_the_message_is_given(heading, fitted, data):
     text = re.sub(r" \(\w+Warning\)$", "", heading)
     pattern = re.escape(text).replace("…", ".+")
     # Warnings are errors in these tests.
-    with pytest.raises((ValueError, UserWarning, ConvergenceWarning), match=pattern):
+    kinds = (ValueError, AttributeError, UserWarning, ConvergenceWarning)
+    with pytest.raises(kinds, match=pattern):
         trigger(fitted, data)

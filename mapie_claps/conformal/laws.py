@@ -1,44 +1,32 @@
-"""Score of a row and its inverse: (y − μ) / √v, and μ ± q·√v rounded outwards."""
+"""μ and √v of any model, checked, and the law that they or the model speak of."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "ROUND_OUT",
-    "checked_predictions",
-    "checked_std",
-    "interval_bounds",
-    "scaled_residual",
-]
+from ..estimators.local_law import LocalLaw
+
+__all__ = ["checked_law", "checked_predictions", "checked_std", "law_of"]
 
 Array = NDArray[np.float64]
 
-# A score takes two roundings and its inverse two more, so that μ + q·√v may fall short
-# of a y whose score is q. Where y is discrete many rows have that score, and coverage
-# would suffer. Four units in the last place of q, and one of the sum, make up for it.
-ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
+
+def law_of(mu: ArrayLike, std: Any, first_row: int = 0) -> LocalLaw:
+    """The law that an array of standard deviations carries, or the symmetric one."""
+    law: LocalLaw | None = getattr(std, "law", None)
+    if law is not None:
+        return checked_law(law, first_row)
+    mu_ = np.asarray(mu, dtype=np.float64)
+    return LocalLaw.symmetric(mu_, checked_std(std, len(mu_), first_row))
 
 
-def scaled_residual(y: ArrayLike, mu: ArrayLike, std: ArrayLike) -> Array:
-    """Signed scores (n,) of n rows."""
-    target, centre = checked_predictions(y, mu)
-    scores: Array = (target - centre) / checked_std(std, len(target))
-    return scores
-
-
-def interval_bounds(
-    mu: Array,  # (n,)
-    std: Array,  # (n,)
-    q: Array,  # (n_levels,)
-) -> tuple[Array, Array]:
-    """Lower and upper ends μ ∓ q·√v, (n, n_levels), rounded outwards."""
-    half = std[:, None] * (q * ROUND_OUT)
-    lower, upper = mu[:, None] - half, mu[:, None] + half
-    wide = half > 0  # else the ends are μ itself
-    return (
-        np.where(wide, np.nextafter(lower, -np.inf), lower),
-        np.where(wide, np.nextafter(upper, np.inf), upper),
-    )
+def checked_law(law: LocalLaw, first_row: int = 0) -> LocalLaw:
+    """The law, if its scales are finite and positive."""
+    checked_std(law.above, len(law), first_row)
+    if law.below is not law.above:
+        checked_std(law.below, len(law), first_row)
+    return law
 
 
 def checked_predictions(y: ArrayLike, mu: ArrayLike) -> tuple[Array, Array]:

@@ -1,0 +1,139 @@
+"""The calibrated object of the library: ``CalibratedRegressor``."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import _num_samples
+
+from .._validation import check_number
+from ..estimators.regressor import ClapsRegressor
+from .calibration import Calibrated, register_calibrated
+
+__all__ = ["CalibratedRegressor"]
+
+
+class CalibratedRegressor(Calibrated):
+    r"""Calibrated intervals and predictive distributions, from ``fit`` to a file.
+
+    :math:`C_\alpha(x) = \{y : |s(x, y)| \le q_\alpha\}`, with :math:`q_\alpha` the
+    :math:`\lceil(n+1)(1-\alpha)\rceil`-th smallest of the calibration rows' scores.
+
+    ``fit`` keeps back some rows, fits the estimator on the others and calibrates on
+    those kept back. With a fitted estimator, ``conformalize`` calibrates on rows that
+    it has not seen; they may come in batches and need not fit in memory. Intervals are
+    those of ``SplitConformalRegressor(estimator, conformity_score=ClapsScore(),
+    prefit=True)`` of MAPIE, to the last bit; beyond them the same scores give
+    quantiles, probabilities and draws.
+
+    Parameters
+    ----------
+    estimator : estimator or None, default=None
+        With ``predict(X, return_std=True)``; None for a ``ClapsRegressor``. To be
+        fitted on a copy by ``fit``, or fitted already.
+    confidence_level : float or sequence of float, default=0.9
+        Levels 1 − α of the intervals.
+    sym : bool, default=True
+        One rank for both ends, or one rank at α/2 for each; see
+        :class:`~mapie_claps.ClapsScore`.
+    support : str, tuple, array-like or None, default="auto"
+        Values that y can take; see :class:`~mapie_claps.ClapsScore`.
+    calibration_fraction : float, default=0.25
+        Share of the rows that ``fit`` keeps back.
+    random_state : int, RandomState or None, default=None
+        Seed of the split, and of a default estimator.
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        The fitted estimator.
+    signed_scores_ : ndarray of shape (n_cal,)
+        Signed scores of the calibration rows, in the order in which they came.
+    conformity_scores_ : ndarray of shape (n_cal,)
+        Their absolute values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, (400, 1))
+    >>> y = np.exp(X[:, 0] + rng.normal(0, 0.3, 400))
+    >>> model = CalibratedRegressor(
+    ...     ClapsRegressor(n_members=2, target_map="log"), random_state=0).fit(X, y)
+    >>> y_pred, y_interval = model.predict_interval(X[:5])
+    >>> y_interval.shape, bool((y_interval > 0).all())
+    ((5, 2, 1), True)
+    >>> model.predict_quantiles(X[:5], [0.05, 0.5, 0.95]).shape
+    (5, 3)
+    >>> bool(model.probability([[0.0]], above=5.0)[0] < 0.1)
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        confidence_level: float | Sequence[float] = 0.9,
+        *,
+        sym: bool = True,
+        support: Any = "auto",
+        calibration_fraction: float = 0.25,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(estimator, confidence_level, sym=sym, support=support)
+        self.calibration_fraction = check_number(
+            "calibration_fraction",
+            calibration_fraction,
+            low=0,
+            high=1,
+            low_open=True,
+            high_open=True,
+            hint="Use 0.25 if unsure.",
+        )
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the estimator on a part of the rows, and calibrate on the rest.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; rows must be exchangeable, since which are kept back is random.
+        y : array-like of shape (n,)
+            Targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows in the fit. Calibration counts every row once.
+
+        Returns
+        -------
+        CalibratedRegressor
+            The calibrated object. If anything fails it is left as it was.
+        """
+        n = _num_samples(X)
+        n_cal = round(self.calibration_fraction * n)
+        if n_cal < 1 or n - n_cal < 2:
+            raise ValueError(
+                f"Got {n} rows, of which calibration_fraction="
+                f"{self.calibration_fraction!r} keeps back {n_cal}, but expected at "
+                "least 1 to calibrate on and 2 to fit on. Collect more rows."
+            )
+        random = check_random_state(self.random_state)
+        order = random.permutation(n)
+        template = self.estimator
+        if template is None:
+            template = ClapsRegressor(random_state=random.randint(2**31 - 1))
+        kept, rest = order[:n_cal], order[n_cal:]
+        weight = {}
+        if sample_weight is not None:
+            weight["sample_weight"] = _safe_indexing(sample_weight, rest)
+        fitted = clone(template).fit(
+            _safe_indexing(X, rest), _safe_indexing(y, rest), **weight
+        )
+        scores = self._score_with(fitted, _safe_indexing(X, kept), np.asarray(y)[kept])
+        self.estimator_ = fitted
+        return self._set_scores(scores)
+
+
+register_calibrated(CalibratedRegressor, "calibrated")

@@ -1,0 +1,225 @@
+"""Signed scores → the whole predictive distribution, as a conformal predictive system.
+
+The n signed scores of the calibration rows cut the line into n + 1 parts of equal
+probability: exact at the ranks k/(n + 1), infinite beyond the outer ones unless a tail
+is asked for, which has no guarantee.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+from sklearn.utils import check_random_state
+
+from .._validation import check_choice, check_integer, check_number
+from ..estimators.local_law import LocalLaw
+from .quantile import conformal_quantile
+from .support import Support
+
+__all__ = ["PredictiveDistribution"]
+
+Array = NDArray[np.float64]
+
+
+class PredictiveDistribution:
+    """For objects with the signed scores of calibration rows."""
+
+    def predict_quantiles(
+        self, X: Any, levels: float | ArrayLike, tails: str = "infinite"
+    ) -> Array:
+        r"""Predict calibrated quantiles of y.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs.
+        levels : float or array-like of shape (m,)
+            Levels τ in (0, 1). The quantile has rank :math:`\lceil\tau(n+1)\rceil`
+            among the signed scores from the median up, and
+            :math:`\lfloor\tau(n+1)\rfloor` below it, so that y exceeds an upper
+            quantile with probability at most 1 − τ and falls below a lower one with
+            probability at most τ.
+        tails : {"infinite", "normal"}, default="infinite"
+            What lies beyond the outermost scores: infinity, or a normal tail of the
+            scores' standard deviation, without a guarantee.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+            Quantiles. Two of them, at α/2 and 1 − α/2, are the interval of
+            ``sym=False``.
+        """
+        wanted = _checked_levels(levels)
+        check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
+        at = self._scores_at(wanted, tails)
+        lower, support = wanted < 0.5, self._support()
+        found = [np.empty((0, len(wanted)))]
+        for law in self._laws(X):
+            low, high = law.interval(at, at)  # rounded outwards, as intervals are
+            if support is not None:
+                low, high = support.of(law).snap(low, high)
+            found.append(np.where(lower, low, high))
+        return np.concatenate(found)
+
+    def cdf(self, X: Any, y: ArrayLike) -> Array:
+        """Predict the probability that a target is at most y.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs.
+        y : float, or array-like of shape (n,) or (n, m)
+            Values of the target: one for all rows, or those of each row.
+
+        Returns
+        -------
+        ndarray of shape (n,) or (n, m)
+            With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1):
+            the middle of what a conformal predictive system leaves open.
+        """
+        ordered = np.sort(self._checked_signed())
+        values = np.asarray(y, dtype=np.float64)
+        found, start = [np.empty((0, *values.shape[1:]))], 0
+        for law in self._laws(X):
+            stop = start + len(law)
+            own = values[start:stop] if values.ndim else np.full(len(law), values)
+            score, start = law.position(own), stop
+            below = np.searchsorted(ordered, score, side="left")
+            up_to = np.searchsorted(ordered, score, side="right")
+            found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
+        return np.concatenate(found)
+
+    def probability(
+        self, X: Any, *, above: ArrayLike | None = None, below: ArrayLike | None = None
+    ) -> Array:
+        """Predict the probability that a target lies above, below or between limits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs.
+        above, below : float or array-like of shape (n,), optional
+            Limits: one of them, or both.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Probabilities; see ``cdf`` for what they count.
+        """
+        if above is None and below is None:
+            raise ValueError(
+                "Got neither above nor below, but expected a limit. Use for example "
+                "probability(X, above=10.0)."
+            )
+        support = self._support()
+        integer = support is not None and support.integer
+        rows = list(X) if isinstance(X, Iterator) else X
+
+        def up_to(limit: Any, half: float) -> Array:
+            """P(y ≤ limit), between integers where there is nothing else."""
+            at = np.asarray(limit, dtype=np.float64)
+            rounded = np.floor(at) if half > 0 else np.ceil(at)
+            return self.cdf(rows, rounded + half if integer else at)
+
+        if above is None:
+            return up_to(below, -0.5)
+        if below is None:
+            return 1 - up_to(above, 0.5)
+        return np.maximum(up_to(below, -0.5) - up_to(above, 0.5), 0.0)
+
+    def sample(
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> Array:
+        """Draw from the predictive distribution of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Inputs.
+        n_samples : int, default=1
+            Draws from each row, independent of one another.
+        random_state : int, RandomState or None, default=None
+            Seed.
+
+        Returns
+        -------
+        ndarray of shape (n, n_samples)
+            Targets: the distribution is linear between neighbouring scores and has
+            normal tails beyond the outermost, see ``predict_quantiles``. With a
+            ``support`` they are the nearest values in it.
+        """
+        n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
+        random, support = check_random_state(random_state), self._support()
+        found = [np.empty((0, n_samples))]
+        for law in self._laws(X):
+            level = random.uniform(size=(len(law), n_samples))
+            y = law.quantile(self._interpolated(level))
+            if support is not None:
+                y = support.of(law).nearest(y)
+            found.append(y)
+        return np.concatenate(found)
+
+    def _scores_at(self, levels: Array, tails: str) -> Array:
+        """Signed score of each level, by rank."""
+        values = self._checked_signed()
+        below = np.where(np.isposinf(values), np.inf, -values)
+        at = np.array(
+            [
+                -conformal_quantile(below, [level], True)[0]
+                if level < 0.5
+                else conformal_quantile(values, [1 - level], True)[0]
+                for level in levels
+            ]
+        )
+        return (
+            np.where(np.isfinite(at), at, self._tail(levels))
+            if tails == "normal"
+            else at
+        )
+
+    def _interpolated(self, level: Array) -> Array:
+        """Signed scores at any level, linear between those of calibration rows."""
+        values = np.sort(self._checked_signed())
+        finite = values[np.isfinite(values)]
+        at = np.arange(1, len(finite) + 1) / (len(values) + 1)
+        inside = np.interp(level, at, finite)
+        outside = (level < at[0]) | (level > at[-1])
+        return np.where(outside, self._tail(level), inside)
+
+    def _tail(self, level: Array) -> Array:
+        """Scores beyond the outermost, as a normal law continues them."""
+        values = np.sort(self._checked_signed())
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            return np.where(level < 0.5, -np.inf, np.inf)
+        n = len(values) + 1
+        edge = np.where(level < 0.5, 1 / n, len(finite) / n)
+        start = np.where(level < 0.5, finite[0], finite[-1])
+        tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
+        return tail
+
+    @abstractmethod
+    def _checked_signed(self) -> Array:
+        """Signed scores of the calibration rows."""
+
+    @abstractmethod
+    def _support(self) -> Support | None:
+        """Values that y can take."""
+
+    @abstractmethod
+    def _laws(self, X: Any) -> Iterator[LocalLaw]:
+        """Laws of the rows, part by part."""
+
+
+def _checked_levels(levels: float | ArrayLike) -> Array:
+    """Levels as (m,), each between 0 and 1."""
+    each = np.atleast_1d(np.asarray(levels, dtype=object))
+    hint = "Use for example [0.05, 0.5, 0.95]."
+    bounds = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
+    return np.array([check_number("levels", v, hint=hint, **bounds) for v in each])  # type: ignore[arg-type]
