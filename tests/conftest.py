@@ -18,6 +18,9 @@ TINY = {
     "n_bins": 0,
     "tol": None,
     "kernel": False,
+    "target_map": None,
+    "two_sided_noise": False,
+    "residual_shape": False,
     "random_state": 0,
 }
 

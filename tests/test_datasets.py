@@ -146,6 +146,23 @@ def test_openml_constant_columns_come_back(monkeypatch):
     assert X[0].tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "other"),
+    [
+        ("naval", "compressor", "turbine"),
+        ("naval_turbine", "turbine", "compressor"),
+    ],
+)
+def test_openml_naval_has_two_targets(monkeypatch, name, part, other):
+    columns = {f"x{j}": np.full(11934, float(j)) for j in range(14)}
+    columns[f"gt_{other}_decay_state_coefficient"] = np.full(11934, -1.0)
+    asked = fake_openml(monkeypatch, columns)
+    X, _ = load_dataset(name)
+    assert asked["target_column"] == f"gt_{part}_decay_state_coefficient"
+    assert asked["data_id"] == 44969
+    assert -1 not in X
+
+
 def test_openml_categories_get_their_original_codes(monkeypatch):
     names = ["season", "year", "month", "hour", "holiday", "weekday", "workingday"]
     names += ["weather", "temp", "feel_temp", "humidity", "windspeed"]

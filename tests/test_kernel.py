@@ -139,8 +139,7 @@ def test_loss_and_gradient(p):
 
     u, (s2, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
     K = dense(Covariance(u, s2, b2), X, X)
-    K += np.diag(sigma2 * noise.numpy())
-    K += JITTER * K.diagonal().max() * np.eye(25)
+    K += JITTER * K.diagonal().max() * np.eye(25) + np.diag(sigma2 * noise.numpy())
     expected = 0.5 * (y.numpy() @ np.linalg.solve(K, y.numpy()))
     expected += 0.5 * np.linalg.slogdet(K)[1]
     np.testing.assert_allclose(loss, expected / 25, rtol=1e-12)
@@ -295,6 +294,55 @@ def test_columns_of_two_values_and_constants():
     found = model.predict(X, torch.full((300,), 0.01, dtype=torch.float64))
     assert (found.mu - y).square().mean() < 0.02
     assert all(bool(torch.isfinite(part).all()) for part in found)
+
+
+def all_alike():
+    return torch.zeros(200, 3).double(), rows(200)[1]
+
+
+def grid():
+    X = torch.cartesian_prod(*[torch.arange(6).double() - 2.5] * 3)
+    return X, X.sum(1).sin()
+
+
+def one_column():
+    return rows(200)[0][:, :1], rows(200)[1]
+
+
+def more_columns_than_rows():
+    return rows(160, p=200)
+
+
+def outliers():
+    X, y = rows(200)
+    X[0] = 14.0
+    y[1] = -14.0
+    return X, y
+
+
+@pytest.mark.parametrize(
+    "case", [all_alike, grid, one_column, more_columns_than_rows, outliers]
+)
+def test_unusual_rows(case):
+    X, y = case()
+    model = fitted(X, y)
+    for part in model.predict(X, constant_noise(X)):
+        assert bool(torch.isfinite(part).all())
+    assert np.isfinite([model.held_out_nll, model.noise_factor]).all()
+
+
+def test_rows_of_next_to_no_weight_do_not_count():
+    X, y = rows(200)
+    weight = torch.ones(200, dtype=torch.float64)
+    weight[:8] = 1e-150
+    model = fitted(X, y, weight)
+    assert bool(torch.isfinite(model.predict(X, constant_noise(X)).mu).all())
+    few = [t[:30] for t in (model.X, model.y, model.noise)]
+    some = replace(model, X=few[0], y=few[1], noise=few[2])
+    rest = replace(model, X=few[0][8:], y=few[1][8:], noise=few[2][8:])
+    g = constant_noise(X)
+    for a, b in zip(some.predict(X, g), rest.predict(X, g), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_same_seed_same_member_and_no_global_state():

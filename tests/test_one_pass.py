@@ -159,10 +159,10 @@ def test_a_regressor_is_asked_once(monkeypatch):
 
         return call
 
-    for name in ("predict", "predict_variance", "predict_parts"):
+    for name in ("predict", "predict_variance", "predict_parts", "predict_law"):
         monkeypatch.setattr(ClapsRegressor, name, counted(name))
     why = explain(mapie, X[:25], **options)
-    assert asked == ["predict_parts"]
+    assert asked == ["predict_law"]
     mu, std = model.predict(X[:25], return_std=True)
     np.testing.assert_array_equal(why.prediction, mu)
     np.testing.assert_array_equal(np.sqrt(why.variance.total), std)

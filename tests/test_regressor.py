@@ -198,15 +198,20 @@ def test_weights_move_the_fit(data):
 
 def test_the_papers_network():
     model = ClapsRegressor.paper(random_state=3)
-    assert model.hidden_layer_sizes == (64,)
+    assert model.hidden_layer_sizes == (64, 64)
     assert model.representation_size == 64
     assert (model.variance_floor, model.prior_precision) == (1e-3, 1.0)
     assert (model.n_members, model.last_layer) == (1, "trained")
+    assert (model.learning_rate, model.schedule) == (1e-3, "constant")
+    assert model.input_clip is model.max_gradient_norm is model.initial_bias is None
     X, y = heteroscedastic(100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert model.fit(X, y).n_iter_ == 140
+        assert model.fit(X, y).n_iter_ == 150
     assert model.validation_curve_ == []
+    (Sigma,) = model.posterior_covariance_
+    assert not Sigma[-1].any()  # no constant in φ
+    assert (np.diag(Sigma)[:-1] > 0).all()
 
 
 def test_unsettled_training_warns(data):

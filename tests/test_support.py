@@ -7,7 +7,8 @@ from mapie_api import prefit_intervals
 
 from mapie_claps import CalibratedRegressor, ClapsScore
 from mapie_claps.conformal.support import check_support, score_rows
-from mapie_claps.estimators.local_law import LocalLaw, TargetRange
+from mapie_claps.estimators.local_law import LocalLaw
+from mapie_claps.estimators.target_range import TargetRange
 
 
 def test_end_points_by_hand():
@@ -17,13 +18,13 @@ def test_end_points_by_hand():
     np.testing.assert_array_equal(low, [[0, -1, 2, -np.inf, 4]])
     np.testing.assert_array_equal(up, [[4, 1, 3, np.inf, 4]])
     low, up = check_support([0.0, 2.5, 4.0]).snap(lower, upper)
-    np.testing.assert_array_equal(low, [[0, 0, 2.5, 0, 4]])
-    np.testing.assert_array_equal(up, [[4, 0, 2.5, 4, 4]])
+    np.testing.assert_array_equal(low, [[0, 0, 2.5, -np.inf, 4]])
+    np.testing.assert_array_equal(up, [[4, 0, 2.5, np.inf, 4]])
     low, up = check_support("count").snap(lower, upper)
-    np.testing.assert_array_equal(low, [[0, 0, 2, 0, 4]])
+    np.testing.assert_array_equal(low, [[0, 0, 2, -np.inf, 4]])
     low, up = check_support((0, 3.5)).snap(lower, upper)
-    np.testing.assert_array_equal(low, [[0.2, 0, 2.2, 0, 3.5]])
-    np.testing.assert_array_equal(up, [[3.5, 1, 2.7, 3.5, 3.5]])
+    np.testing.assert_array_equal(low, [[0.2, 0, 2.2, -np.inf, 3.5]])
+    np.testing.assert_array_equal(up, [[3.5, 1, 2.7, np.inf, 3.5]])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -81,6 +82,11 @@ def test_rows_outside_are_paid_for_by_the_rank():
     assert outside.sum() == (y[150:] > np.quantile(y, 0.95)).sum() > 0
     plain = CalibratedRegressor(model, support=None).conformalize(X[150:], y[150:])
     assert cal.quantiles()[0] > plain.quantiles()[0]
+    # More of them than may be missed: no finite interval has the coverage.
+    wrong = CalibratedRegressor(model, support=(None, float(np.median(y))))
+    _, found = wrong.conformalize(X[150:], y[150:]).predict_interval(X)
+    assert (found[:, 0] == -np.inf).all()
+    assert (found[:, 1] == np.inf).all()
 
 
 def test_integer_targets_through_mapie():
@@ -138,6 +144,41 @@ def test_grades_are_learned_from_training_targets_alone():
         assert (found != np.round(found)).all()
 
 
+@pytest.mark.parametrize(
+    ("y", "floor", "ceiling"),
+    [
+        (np.r_[np.zeros(30), np.linspace(0.1, 5, 300)], 0.0, np.inf),
+        (np.r_[np.full(30, 9.0), np.linspace(0.1, 5, 300)], -np.inf, 9.0),
+        (np.linspace(0, 1, 300), -np.inf, np.inf),
+        (np.r_[np.zeros(9), np.linspace(0.1, 5, 90)], -np.inf, np.inf),  # too few
+        (np.repeat([1.0, 2.0, 3.0], [20, 90, 20]), -np.inf, np.inf),  # fades out
+        (np.ones(50), -np.inf, np.inf),
+    ],
+)
+def test_bounds_are_where_training_targets_pile_up(y, floor, ceiling):
+    found = TargetRange.of(y, learn=True)
+    assert (found.floor, found.ceiling) == (floor, ceiling)
+    unlearned = TargetRange.of(y, learn=False)
+    assert (unlearned.floor, unlearned.ceiling) == (-np.inf, np.inf)
+
+
+def test_no_end_lies_below_a_learned_bound():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 1))
+    y = np.maximum(X[:, 0] + rng.normal(size=500), 0)
+    model = tiny(residual_shape=True).fit(X[:250], y[:250])
+    cal = CalibratedRegressor(model).conformalize(X[250:], y[250:])
+    _, found = cal.predict_interval(X)
+    assert found.min() == 0
+    _, free = (
+        CalibratedRegressor(model, support=None)
+        .conformalize(X[250:], y[250:])
+        .predict_interval(X)
+    )
+    assert free.min() < 0
+    assert np.isinf(cal.score_rows(X[:1], np.array([-0.1]))).all()
+
+
 def test_training_range_needs_a_model_that_knows_it():
     law = LocalLaw.symmetric(np.zeros(1), np.ones(1))
     with pytest.raises(ValueError, match=r"support='training'.*\(0, 100\)"):
@@ -147,7 +188,7 @@ def test_training_range_needs_a_model_that_knows_it():
         np.zeros(1),
         np.ones(1),
         np.ones(1),
-        targets=TargetRange.of(np.array([2.0, 7.0]), learn_grades=True),
+        targets=TargetRange.of(np.array([2.0, 7.0]), learn=True),
     )
     bounds = check_support("training").of(known)
     assert (bounds.low, bounds.high, bounds.integer) == (2.0, 7.0, True)

@@ -205,6 +205,20 @@ def test_categories_without_rows_were_not_seen():
     assert read(encoder, frame).encode().unseen[:, 0].tolist() == [True] + [False] * 19
 
 
+def test_categories_of_any_type():
+    for categories, expected in (
+        ([3, 1, 2], ["v_1", "v_2", "v_3"]),
+        ([False, True, False], ["v_True"]),
+        ([2.5, 0.5, 1.5], ["v_0.5", "v_1.5", "v_2.5"]),
+        (pd.cut([0, 5, 9], 3), ["v_(-0.009, 3.0]", "v_(3.0, 6.0]", "v_(6.0, 9.0]"]),
+        (pd.to_datetime(["2024-01-02"] * 3), ["v_2024-01-02 00:00:00"]),
+    ):
+        frame = pd.DataFrame({"v": pd.Categorical(list(categories) * 4)})
+        encoder, inputs = fit(frame)
+        assert names(encoder) == expected
+        np.testing.assert_array_equal(read(encoder, frame).encode().values, inputs)
+
+
 def test_named_columns_are_categorical():
     X = np.column_stack([np.arange(12) % 3, np.arange(12.0)])
     frame = pd.DataFrame(X, columns=["kind", "size"])
@@ -325,7 +339,7 @@ def test_nothing_to_learn_from():
 
 def changed(name, value, row=3):
     frame = mixed().astype({name: object})
-    frame.loc[row, name] = value
+    frame.at[row, name] = value
     return frame
 
 
@@ -421,7 +435,7 @@ KINDS = {
     "truth": lambda rng, n: rng.random(n) < rng.random(),
     "few": lambda rng, n: rng.choice(list("abcdefg")[: rng.integers(1, 8)], n),
     "many": lambda rng, n: rng.choice([f"z{i}" for i in range(50)], n),
-    "category": lambda rng, n: pd.Categorical(rng.integers(0, 4, n)),
+    "category": lambda rng, n: pd.Categorical(rng.choice(list("pqrs"), n)),
     "date": lambda rng, n: np.datetime64("1969-12-30") + rng.integers(0, 900, n),
     "text date": lambda rng, n: (
         np.datetime64("2020-01-01") + rng.integers(0, 900, n)

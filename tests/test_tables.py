@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from conftest import heteroscedastic, tiny
-from mapie.regression import SplitConformalRegressor
+from mapie_api import calibrated_prefit, prefit_intervals
 from sklearn.base import clone
 
 from mapie_claps import (
@@ -131,7 +131,8 @@ def test_unseen_values_against_plain_numpy(model):
 
         return PredictiveParts(*map(torch.from_numpy, fake[:, next(calls)]))
 
-    mu, noise, lack = parts_over_draws(encoder, values, unseen, predict, True)
+    found = parts_over_draws(encoder, values, unseen, predict, True)
+    mu, noise, lack = found[:3]
     n_known = np.array([40, 4, 4, 40])
     spread = fake[0].var(axis=0) + fake[1].mean(axis=0) / n_known
     np.testing.assert_allclose(mu, fake[0].mean(axis=0))
@@ -245,37 +246,30 @@ def test_a_file_whose_table_does_not_fit(model, tmp_path, fault):
 
 
 def test_mapie_from_table_to_reasons(model):
-    mapie = SplitConformalRegressor(
-        model_of_tables(),
-        confidence_level=0.9,
-        conformity_score=ClapsScore(),
-        prefit=False,
-    )
     half = len(TEST) // 2
     rows = TEST.assign(district=TEST["district"].where(TEST.index % 9 > 0, "airport"))
-    mapie.fit(TRAIN, Y_TRAIN).conformalize(TEST.iloc[:half], Y_TEST[:half])
-    _, interval = mapie.predict_interval(rows.iloc[half:])
-    assert np.isfinite(interval).all()
-    why = explain(mapie, rows.iloc[half:])
-    new = (rows.iloc[half:]["district"] == "airport").to_numpy()
+    rows = rows.iloc[half:]
+    cal = TEST.iloc[:half], Y_TEST[:half]
+    mapie, params = calibrated_prefit(model, ClapsScore(model), cal, 0.9)
+    why = explain(mapie, rows, **params)
+    assert np.isfinite(why.width).all()
+    new = (rows["district"] == "airport").to_numpy()
     assert why.epistemic_width[new].min() > why.epistemic_width[~new].mean()
-    ranked = rank_rows(mapie, rows.iloc[half:], n_rows=int(new.sum()))
+    ranked = rank_rows(mapie, rows, n_rows=int(new.sum()), **params)
     assert new[ranked["row"]].mean() > 0.8
-    found = diagnose(mapie, rows.iloc[half:], X_calibration=TEST.iloc[:half])
-    assert len(found) == len(TEST) - half
-    groups = rows.iloc[half:]["district"].fillna("unknown")
-    by_district = summarise(mapie, rows.iloc[half:], Y_TEST[half:], groups=groups)
+    found = diagnose(mapie, rows, X_calibration=cal[0], **params)
+    assert len(found) == len(rows)
+    groups = rows["district"].fillna("unknown")
+    by_district = summarise(mapie, rows, Y_TEST[half:], groups=groups, **params)
     assert "airport" in set(by_district["group"])
 
 
 def test_a_fitted_model_passes_the_probe_of_mapie_without_a_word(model):
-    mapie = SplitConformalRegressor(
-        model, confidence_level=0.9, conformity_score=ClapsScore(), prefit=True
-    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mapie.conformalize(TEST, Y_TEST)
-    assert np.isfinite(mapie.predict_interval(TEST)[1]).all()
+        cal = TEST, Y_TEST
+        _, interval = prefit_intervals(model, ClapsScore(model), cal, TEST, 0.9)
+    assert np.isfinite(interval).all()
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
         model.predict(TEST.to_numpy())
 

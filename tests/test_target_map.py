@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -52,6 +52,7 @@ any_targets = {
 }
 
 
+@settings(deadline=None, max_examples=60)
 @given(**any_targets)
 def test_curves_increase_and_lead_back(law, seed, scale, shift, name):
     y = _targets(law, seed, scale, shift * scale)
@@ -66,6 +67,7 @@ def test_curves_increase_and_lead_back(law, seed, scale, shift, name):
     assert (np.abs(fitted.inverse(z) - values) <= room).all()
 
 
+@settings(deadline=None, max_examples=60)
 @given(**any_targets)
 def test_ends_lose_no_value(law, seed, scale, shift, name):
     y = _targets(law, seed, scale, shift * scale)

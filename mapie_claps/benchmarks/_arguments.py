@@ -11,13 +11,8 @@ def add_data_arguments(parser: argparse.ArgumentParser, seeds: int, out: str) ->
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="CSV files, target last")
     add("--datasets", nargs="+", metavar="NAME", help="files in FOLDER (paper's eight)")
-    add(
-        "--seeds",
-        type=int,
-        default=seeds,
-        metavar="N",
-        help=f"splits 0 to N − 1 ({seeds})",
-    )
+    of_seeds = f"splits 0 to N − 1 ({seeds})"
+    add("--seeds", type=int, default=seeds, metavar="N", help=of_seeds)
     add("--max-rows", type=int, default=5000, metavar="N", help="rows per split (5000)")
     add("--out", type=Path, default=Path(out), metavar="FOLDER")
     add("--jobs", type=int, default=1, metavar="N", help="processes (1)")

@@ -13,7 +13,11 @@ import numpy as np
 from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
 from numpy.typing import NDArray
 
-from .. import ClapsRegressor, ClapsScore
+from .. import CalibratedRegressor, ClapsRegressor, ClapsScore
+from ..estimators.local_law import LocalLaw
+from ..estimators.residual_shape import fit_residual_shape
+from ..estimators.variance import with_law
+from ..network.target_choice import fit_target_map
 from ..studies.data import Array
 
 Generator = np.random.Generator
@@ -22,16 +26,17 @@ Counts = NDArray[np.int64]
 N_TRAIN = 60
 N_COLUMNS = 2
 CHUNK = 2_000  # replications whose rows are predicted together
-TINY: dict[str, Any] = {
-    "hidden_layer_sizes": (8,),
-    "representation_size": 4,
-    "n_members": 1,
-    "views": ("raw",),
-    "max_steps": 15,
-    "tol": None,
-    "prior_precision": 1.0,
-    "last_layer": "trained",
-    "device": "cpu",
+TINY: dict[str, Any] = (
+    {"hidden_layer_sizes": (8,), "representation_size": 4, "n_members": 1}
+    | {"views": ("raw",), "max_steps": 15, "tol": None, "device": "cpu"}
+    | {"prior_precision": 1.0, "last_layer": "trained"}
+)
+
+
+PLAIN: dict[str, Any] = {
+    "target_map": None,
+    "two_sided_noise": False,
+    "residual_shape": False,
 }
 
 
@@ -42,37 +47,24 @@ class Draw(NamedTuple):
     y: Array  # (n,)
 
 
-def _curve(X: Array) -> Array:
-    curve: Array = np.sin(2 * X[:, 0]) + X[:, 1]
-    return curve
-
-
-def _generator(noise: Callable[[Generator, Array], Array]) -> Callable[..., Draw]:
-    """Uniform inputs, a smooth mean, and this noise around it."""
-
-    def draw(rng: Generator, n: int) -> Draw:
-        X = rng.uniform(-2, 2, (n, N_COLUMNS))
-        return Draw(X, _curve(X) + noise(rng, X))
-
-    return draw
-
-
-def _counts(rng: Generator, n: int) -> Draw:
-    """Whole numbers in X and in y, so that scores are tied."""
-    X = rng.integers(-2, 3, (n, N_COLUMNS)).astype(np.float64)
-    return Draw(X, rng.poisson(np.exp(0.5 * _curve(X))).astype(np.float64))
-
-
-GENERATORS: dict[str, Callable[[Generator, int], Draw]] = {
-    "gaussian": _generator(lambda rng, X: 0.3 * rng.standard_normal(len(X))),
-    "heteroscedastic": _generator(
-        lambda rng, X: 0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
+#: Generator → noise around a smooth mean of uniform inputs.
+NOISE: dict[str, Callable[[Generator, Array], Array]] = {
+    "gaussian": lambda rng, X: 0.3 * rng.standard_normal(len(X)),
+    "heteroscedastic": lambda rng, X: (
+        0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
     ),
     # Student's t with two degrees of freedom: its variance is infinite.
-    "heavy-tailed": _generator(lambda rng, X: 0.2 * rng.standard_t(2, len(X))),
-    "skewed": _generator(lambda rng, X: 0.5 * rng.exponential(size=len(X))),
-    "discrete": _counts,
+    "heavy-tailed": lambda rng, X: 0.2 * rng.standard_t(2, len(X)),
+    "skewed": lambda rng, X: 0.5 * rng.exponential(size=len(X)),
 }
+BOUNDED = "bounded"  # skewed, and nothing below zero: many rows lie on it
+DISCRETE = "discrete"  # whole numbers in X and in y, so that scores are tied
+
+
+#: What a law may have beyond μ and √v; a wrong shape and map have nothing to do with y.
+LAWS = ("two-sided", "shaped", "mapped", "all three", "wrong shape", "wrong map")
+#: How ends are found; a quantile is one end alone.
+RANKS = {"one rank": 1, "two ranks": 2, "quantile": 1}
 
 
 class Case(NamedTuple):
@@ -80,54 +72,95 @@ class Case(NamedTuple):
 
     generator: str
     scale: str = "claps"  # or "random", "shuffled"
-    support: str | None = None
+    support: Any = None
+    law: str = ""  # or one of LAWS, or "learned"
+    ranks: str = "one rank"
 
     @property
     def name(self) -> str:
         """How tables call it."""
         scale = "" if self.scale == "claps" else f", {self.scale} scale"
         support = "" if self.support is None else f", support={self.support!r}"
-        return self.generator + scale + support
+        law = f", {self.law}" if self.law else ""
+        ranks = "" if self.ranks == "one rank" else f", {self.ranks}"
+        return self.generator + scale + support + law + ranks
 
     def draw(self, rng: Generator, n: int) -> Draw:
         """Rows of the generator."""
-        return GENERATORS[self.generator](rng, n)
+        discrete = self.generator == DISCRETE
+        if discrete:
+            X = rng.integers(-2, 3, (n, N_COLUMNS)).astype(np.float64)
+        else:
+            X = rng.uniform(-2, 2, (n, N_COLUMNS))
+        mean = np.sin(2 * X[:, 0]) + X[:, 1]
+        if discrete:
+            return Draw(X, rng.poisson(np.exp(0.5 * mean)).astype(np.float64))
+        if self.generator == BOUNDED:
+            return Draw(X, np.maximum(mean + NOISE["skewed"](rng, X), 0))
+        return Draw(X, mean + NOISE[self.generator](rng, X))
 
 
 CASES = (
-    *(Case(name) for name in GENERATORS),
-    Case("discrete", support="integer"),
+    *(Case(name) for name in (*NOISE, DISCRETE)),
+    Case(DISCRETE, support="integer"),
     Case("heteroscedastic", "random"),
     Case("heteroscedastic", "shuffled"),
+    *(Case("skewed", law=law) for law in LAWS),
+    Case("skewed", law="all three", ranks="two ranks"),
+    Case("heavy-tailed", law="wrong shape", ranks="two ranks"),
+    Case("skewed", law="all three", ranks="quantile"),
+    Case("skewed", law="wrong map", ranks="quantile"),
+    Case("skewed", support=(-1.0, 2.5)),
+    Case(DISCRETE, support="count", law="all three"),
+    Case("bounded", law="learned", support="auto"),
 )
 
 
 def fit_network(case: Case, rng: Generator) -> ClapsRegressor:
-    """A tiny network, fitted to a few rows of the case."""
+    """A tiny network, fitted to a few rows of the case; more where it is to learn."""
     seed = int(rng.integers(2**31))
-    return ClapsRegressor(**TINY, random_state=seed).fit(*case.draw(rng, N_TRAIN))
+    learned: dict[str, Any] = {"target_map": "spline", "n_members": 4}
+    params = TINY | (learned if case.law == "learned" else PLAIN)
+    n_rows = 5 * N_TRAIN if case.law == "learned" else N_TRAIN
+    return ClapsRegressor(**params, random_state=seed).fit(*case.draw(rng, n_rows))
 
 
-class _Recorded:
-    """Stands where MAPIE keeps the fitted model; its predictions were made before."""
-
-    def __init__(self, mu: Array, std: Array) -> None:
-        self.out = mu, std
-
-    def predict(self, X: Array, return_std: bool = False) -> tuple[Array, Array]:
-        return self.out
-
-
-def predictions(
-    case: Case, model: ClapsRegressor, X: Array, rng: Generator
-) -> tuple[Array, Array]:
-    """μ and √v of the network, or what the case puts in their place."""
+def law_of(case: Case, model: ClapsRegressor, X: Array, rng: Generator) -> LocalLaw:
+    """What the network says, or what the case puts in its place."""
     if case.scale == "shuffled":  # μ and √v of rows that have nothing to do with y
         X = case.draw(rng, len(X)).X
-    mu, std = model.predict(X, return_std=True)
+    law = model.predict_law(X)
     if case.scale == "random":
         std = np.exp(2 * rng.standard_normal(len(X)))
-    return np.asarray(mu), np.asarray(std)
+        law = LocalLaw.symmetric(law.centre, std)
+    return _with_shape(case, law, X) if case.law in LAWS else law
+
+
+def _with_shape(case: Case, law: LocalLaw, X: Array) -> LocalLaw:
+    """Skew, shape and map as the case has them, fixed before any calibration row."""
+    rng = np.random.default_rng(0)
+    noise = rng.exponential(size=500)
+    every = case.law == "all three"
+    skew = 0.7 * np.tanh(X[:, 0]) if every or case.law == "two-sided" else None
+    shape, name, targets = None, "identity", case.draw(rng, 500).y
+    if every or case.law == "shaped":
+        shape = fit_residual_shape(noise - 1)
+    elif case.law == "wrong shape":
+        shape = fit_residual_shape(1 - noise**2)
+    if every or case.law in ("mapped", "wrong map"):
+        name = "spline"
+    if case.law == "wrong map":
+        targets = -np.exp(2 * rng.standard_normal(500))
+    target_map = fit_target_map(name, targets)
+    unit = target_map.derivative(law.centre) ** 2
+    return LocalLaw.from_parts(
+        target_map.forward(law.centre),
+        np.asarray(law.aleatoric) * unit,
+        np.asarray(law.epistemic) * unit,
+        skew,
+        shape,
+        target_map,
+    )
 
 
 def covered_by_fixed_network(
@@ -139,30 +172,43 @@ def covered_by_fixed_network(
     """
     model = fit_network(case, rng)
     covered = np.zeros((len(n_cals), len(levels)), dtype=np.int64)
+    size = max(n_cals) + 1
     for start in range(0, n, CHUNK):
-        size = min(CHUNK, n - start)
-        shape = size, max(n_cals) + 1
-        X, y = case.draw(rng, size * shape[1])
-        mu, std = (a.reshape(shape) for a in predictions(case, model, X, rng))
-        for rows in zip(y.reshape(shape), mu, std, strict=True):
+        X, y = case.draw(rng, min(CHUNK, n - start) * size)
+        law = law_of(case, model, X, rng)
+        for first in range(0, len(y), size):
+            rows = slice(first, first + size)
             for i, n_cal in enumerate(n_cals):
-                lower, upper = bounds_of_last_row(case, *rows, n_cal, levels)
-                covered[i] += (lower <= rows[0][-1]) & (rows[0][-1] <= upper)
+                lower, upper = bounds_of_last_row(
+                    case, y[rows], law.take(rows), n_cal, levels
+                )
+                covered[i] += (lower <= y[rows][-1]) & (y[rows][-1] <= upper)
     return covered
 
 
 def bounds_of_last_row(
-    case: Case, y: Array, mu: Array, std: Array, n_cal: int, levels: Sequence[float]
+    case: Case, y: Array, law: LocalLaw, n_cal: int, levels: Sequence[float]
 ) -> tuple[Array, Array]:
     """What MAPIE calls on a ``ClapsScore``, without an object of MAPIE's."""
-    score = ClapsScore(support=case.support)
-    cal = slice(0, n_cal)
-    signed = score.get_signed_conformity_scores(y[cal], mu[cal], y_std=std[cal])
+    cal, last = law.take(slice(0, n_cal)), law.take(slice(len(law) - 1, len(law)))
+    # Stands where MAPIE keeps the fitted model; its predictions were made before.
+    model = SimpleNamespace(predict_law=lambda X: last)
+    row = np.empty((1, N_COLUMNS))
+    two = case.ranks == "two ranks"
+    score = ClapsScore(support=case.support, sym=not two)
+    scores = score.get_conformity_scores(
+        y[:n_cal], cal.centre, y_std=with_law(cal.above, cal, None)
+    )
+    if case.ranks == "quantile":
+        signed = cal.score(y[:n_cal])
+        calibrated = CalibratedRegressor.from_scores(
+            model, signed, signed=True, support=case.support
+        )
+        upper = calibrated.predict_quantiles(row, levels)
+        return np.full(len(levels), -np.inf), upper[0]
+    ensemble, alpha = SimpleNamespace(single_estimator_=model), 1 - np.asarray(levels)
     _, lower, upper = score.get_bounds(
-        np.empty((1, N_COLUMNS)),
-        1 - np.asarray(levels),
-        SimpleNamespace(single_estimator_=_Recorded(mu[-1:], std[-1:])),
-        np.abs(signed),
+        row, alpha, ensemble, scores, allow_infinite_bounds=True
     )
     return lower[0], upper[0]
 
@@ -175,10 +221,11 @@ def covered_by_split_refit(
     cal, test = case.draw(rng, max(n_cals)), case.draw(rng, n_test)
     covered = []
     for n_cal in n_cals:
-        score = ClapsScore(support=case.support)
+        score = ClapsScore(support=case.support, sym=case.ranks != "two ranks")
         mapie = SplitConformalRegressor(model, list(levels), score, prefit=True)
         mapie.conformalize(cal.X[:n_cal], cal.y[:n_cal])
-        covered.append(_inside(mapie, test).sum(axis=0))
+        inside = _inside(mapie, test, allow_infinite_bounds=True)
+        covered.append(inside.sum(axis=0))
     return np.stack(covered)
 
 
@@ -189,7 +236,7 @@ def covered_by_cross_refit(
     rng = np.random.default_rng(seed)
     rows, test = case.draw(rng, n), case.draw(rng, n_test)
     model = ClapsRegressor(**TINY, random_state=seed % 2**31)
-    score = ClapsScore(support=case.support)
+    score = ClapsScore(support=case.support, sym=case.ranks != "two ranks")
     mapie = CrossConformalRegressor(
         model, list(levels), score, "plus", n_folds, random_state=seed % 2**31
     )
@@ -199,8 +246,10 @@ def covered_by_cross_refit(
     return _inside(mapie, test)
 
 
-def _inside(mapie: Any, test: Draw) -> NDArray[np.bool_]:  # (n_test, n_levels)
-    bounds = mapie.predict_interval(test.X)[1]
+def _inside(
+    mapie: Any, test: Draw, **options: bool
+) -> NDArray[np.bool_]:  # (n_test, n_levels)
+    bounds = mapie.predict_interval(test.X, **options)[1]
     y = test.y[:, None]
     inside: NDArray[np.bool_] = (bounds[:, 0] <= y) & (y <= bounds[:, 1])
     return inside

@@ -1,8 +1,11 @@
-"""A network as a user would write it, for the benchmarks of speed and of large data."""
+"""A network as a user would write it, and rows, for the benchmarks of speed."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+
+from ..studies.data import Array
 
 
 class TwoHeads(nn.Module):
@@ -28,3 +31,10 @@ def seeded_network(n_inputs: int, *sizes: int, floor: float = 1e-4) -> TwoHeads:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return TwoHeads(n_inputs, *sizes, floor=floor)
+
+
+def make_rows(n: int, p: int = 8, seed: int = 0) -> tuple[Array, Array]:
+    """Standard normal rows (n, p), and targets that depend on three columns."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p))
+    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(n)

@@ -1,11 +1,12 @@
 """From a fitted model and calibration rows to intervals, made by MAPIE and crepes.
 
 Each function takes a band function, calibration rows and α, and returns a function
-from X to bounds. MAPIE sees the numbers of the rows in place of X, so that methods may
+from X to bounds. MAPIE sees the columns of the band in place of X, so that methods may
 take any table, and each band is computed once.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     array([2.])
     """
 
-    n_features_in_ = 1
+    fitted_ = True  # MAPIE looks for an attribute of this kind
 
     def __init__(self, mean: RowsTo, std: RowsTo | None = None) -> None:
         self.mean = mean
@@ -48,73 +49,58 @@ class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return True
 
 
-class _CurrentBand:
-    """Band of the rows that MAPIE is asked about."""
-
-    def __init__(self, band: BandOf) -> None:
-        self.band = band
-
-    def rows(self, X: Table) -> Array:
-        """Compute the band of X, and return the numbers of its rows."""
-        self.current = self.band(X)
-        return np.arange(len(X), dtype=np.float64)[:, None]
-
-    def part(self, name: str) -> RowsTo:
-        """Function from numbers of rows to a part of the band."""
-        return lambda rows: getattr(self.current, name)[rows[:, 0].astype(int)]
+def _columns(band: Band) -> Array:  # (n, 3)
+    """A band in place of X."""
+    return np.stack(band, axis=1)
 
 
-def _bounds(interval: Any) -> Bounds:
-    """Bounds from MAPIE's array (n, 2, 1)."""
-    return interval[:, 0, 0], interval[:, 1, 0]
+def _part(name: str) -> RowsTo:
+    """Function from the columns of a band to a part of it."""
+    return lambda columns: getattr(Band(*columns.T), name)
+
+
+def _predict(mapie: Any, band: BandOf, **options: Any) -> Predict:
+    """Function from X to the bounds of a calibrated estimator of MAPIE."""
+
+    def bounds(X: Table) -> Bounds:
+        interval = mapie.predict_interval(_columns(band(X)), **options)[1]
+        return interval[:, 0, 0], interval[:, 1, 0]
+
+    return bounds
 
 
 def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
     """MAPIE's CQR, with the symmetric correction, on fitted quantiles."""
     from mapie.regression import ConformalizedQuantileRegressor
 
-    current = _CurrentBand(band)
-    rows = current.rows(X_cal)
     # MAPIE wants a third model for the point prediction, which is not scored.
-    models = [Fitted(current.part(name)) for name in ("lower", "upper", "middle")]
+    models = [Fitted(_part(name)) for name in ("lower", "upper", "middle")]
     mapie = ConformalizedQuantileRegressor(models, 1 - alpha, prefit=True)
-    mapie.conformalize(rows, y_cal)
-
-    return lambda X: _bounds(
-        mapie.predict_interval(current.rows(X), symmetric_correction=True)[1]
-    )
+    mapie.conformalize(_columns(band(X_cal)), y_cal)
+    return _predict(mapie, band, symmetric_correction=True)
 
 
 def _mapie_split(
-    make_score: Callable[[Fitted, Fitted], Any],
-) -> Callable[[BandOf, Table, Array, float], Predict]:
-    """MAPIE's split method; the score is made of the model and of its scale."""
-
-    def calibrate(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
-        from mapie.regression import SplitConformalRegressor
-
-        current = _CurrentBand(band)
-        rows = current.rows(X_cal)
-        centre, unit = current.part("middle"), current.part("unit")
-        model = Fitted(centre, unit)
-        score = make_score(model, Fitted(unit))
-        mapie = SplitConformalRegressor(model, 1 - alpha, score, prefit=True)
-        mapie.conformalize(rows, y_cal)
-        return lambda X: _bounds(mapie.predict_interval(current.rows(X))[1])
-
-    return calibrate
-
-
-def _residual_normalised(model: Fitted, scale: Fitted) -> Any:
+    score: str, band: BandOf, X_cal: Table, y_cal: Array, alpha: float
+) -> Predict:
+    """MAPIE's split method; "std" is our score on the model's standard deviation."""
     from mapie.conformity_scores import ResidualNormalisedScore
+    from mapie.regression import SplitConformalRegressor
 
-    return ResidualNormalisedScore(residual_estimator=scale, prefit=True)
+    model, scale = Fitted(_part("middle"), _part("unit")), Fitted(_part("unit"))
+    scores = {
+        "absolute": "absolute",
+        "normalised": ResidualNormalisedScore(residual_estimator=scale, prefit=True),
+        "std": ClapsScore(model),
+    }
+    mapie = SplitConformalRegressor(model, 1 - alpha, scores[score], prefit=True)
+    mapie.conformalize(_columns(band(X_cal)), y_cal)
+    return _predict(mapie, band)
 
 
-mapie_absolute = _mapie_split(lambda model, scale: "absolute")
-mapie_residual_normalised = _mapie_split(_residual_normalised)
-#: Our score on a model's standard deviation.
-mapie_std = _mapie_split(lambda model, scale: ClapsScore(model))
+mapie_absolute = partial(_mapie_split, "absolute")
+mapie_residual_normalised = partial(_mapie_split, "normalised")
+mapie_std = partial(_mapie_split, "std")
 
 
 def crepes_normalised(

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ MEASURES = {
 # Okabe and Ito's palette, which the colour-blind can tell apart; markers differ too.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "#999")
 MARKERS = "osD^vPXhp<>"
+EDGE: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.6}
 CLAPS_LOOK: dict[str, Any] = {"color": "#D55E00", "marker": "*", "markersize": 11}
 TITLE = """# CLAPS against tuned peers
 
@@ -78,15 +80,13 @@ def methods_of(rows: Sequence[Row]) -> list[str]:
 
 def aggregate(rows: Sequence[Row]) -> Table:
     """Estimates of all measures by data set and method."""
-    found: dict[tuple[str, str], list[Row]] = {
-        (d, m): [] for d in datasets_of(rows) for m in methods_of(rows)
-    }
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        found[row["dataset"], row["method"]].append(row)
+        found.setdefault((row["dataset"], row["method"]), []).append(row)
     return {
-        key: {m: estimate(row[m] for row in own) for m in MEASURES}
-        for key, own in found.items()
-        if own
+        key: {m: estimate(row[m] for row in found[key]) for m in MEASURES}
+        for key in product(datasets_of(rows), methods_of(rows))
+        if key in found
     }
 
 
@@ -204,13 +204,8 @@ def score_table(rows: Sequence[Row], table: Table) -> str:
 def detail_table(table: Table) -> str:
     """All measures, one line per data set and method."""
     lines = [
-        [
-            d,
-            BY_NAME[m].label,
-            str(found["coverage"].n),
-            *map(plus_minus, found.values()),
-        ]
-        for (d, m), found in table.items()
+        [d, BY_NAME[m].label, str(e["coverage"].n), *map(plus_minus, e.values())]
+        for (d, m), e in table.items()
     ]
     header = ["data", "method", "seeds", *MEASURES.values()]
     return "## All measures\n\n" + markdown_table(header, lines)
@@ -245,28 +240,24 @@ def csv_of(table: Table) -> str:
 
 def draw(table: Table, comparisons: Sequence[PeerComparison], path: Path) -> None:
     """Score of each method relative to the picked peer, on a logarithmic scale."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     methods = [m for m in BY_NAME if any(name == m for _, name in table)]
     for j, method in enumerate(methods):
         shift = 0.08 * (j - len(methods) / 2)
-        points = {
-            i + shift: found["interval_score"].mean / c.peer.mean
+        points = [
+            (i + shift, found["interval_score"].mean / c.peer.mean)
             for i, c in enumerate(comparisons)
             if (found := table.get((c.dataset, method)))
-        }
+        ]
         colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
         look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 7}
-        look = CLAPS_LOOK if method == CLAPS else look
-        edge: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.6}
-        label = BY_NAME[method].label
-        x, y = list(points), list(points.values())
-        axes.plot(x, y, linestyle="none", label=label, **look, **edge)
+        look = EDGE | (CLAPS_LOOK if method == CLAPS else look)
+        label, places = BY_NAME[method].label, zip(*points, strict=True)
+        axes.plot(*places, linestyle="none", label=label, **look)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

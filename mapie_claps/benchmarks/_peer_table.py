@@ -36,21 +36,16 @@ def _ordered(lower: Array, upper: Array) -> Band:
 def _histgb(params: Params, seed: int, **options: Any) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    return HistGradientBoostingRegressor(
-        **{name: params[name] for name in HISTGB},
-        early_stopping=False,
-        categorical_features="from_dtype",
-        random_state=seed,
-        **options,
-    )
+    options |= {name: params[name] for name in HISTGB}
+    options |= {"early_stopping": False, "categorical_features": "from_dtype"}
+    return HistGradientBoostingRegressor(random_state=seed, **options)
 
 
 def _at_iteration(model: Any, X: Table, n_iter: int) -> Array:
     """Prediction of the first ``n_iter`` trees of a HistGradientBoostingRegressor."""
     if n_iter == model.n_iter_:
         return np.asarray(model.predict(X))
-    stages = islice(model.staged_predict(X), n_iter - 1, n_iter)
-    return np.asarray(next(stages))
+    return np.asarray(next(islice(model.staged_predict(X), n_iter - 1, None)))
 
 
 def _grid(**values: tuple[Any, ...]) -> list[dict[str, Any]]:
@@ -65,17 +60,13 @@ def _histgb_grid(*shapes: tuple[float, int, int, tuple[int, ...]]) -> list[Any]:
     return [e for v in values for e in _grid(**dict(zip(HISTGB, v, strict=True)))]
 
 
-def _fit_histgb_quantiles(
-    X: Table, y: Array, params: Params, seed: int, alpha: float
-) -> list[Any]:
-    levels = alpha / 2, 1 - alpha / 2
+def _fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     make = partial(_histgb, params, seed, loss="quantile")
-    return [make(quantile=level).fit(X, y) for level in levels]
+    return [make(quantile=level).fit(X, y) for level in (alpha / 2, 1 - alpha / 2)]
 
 
-def _histgb_quantile_band(models: list[Any], X: Table, params: Params) -> Band:
-    lower, upper = (_at_iteration(m, X, params["max_iter"]) for m in models)
-    return _ordered(lower, upper)
+def _quantile_band(models: list[Any], X: Table, params: Params) -> Band:
+    return _ordered(*(_at_iteration(m, X, params["max_iter"]) for m in models))
 
 
 def _fit_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -86,9 +77,7 @@ def _histgb_band(model: Any, X: Table, params: Params) -> Band:
     return _centred(_at_iteration(model, X, params["max_iter"]), np.ones(len(X)))
 
 
-def _fit_normalised(
-    X: Table, y: Array, params: Params, seed: int, alpha: float
-) -> tuple[Any, Any, float]:
+def _fit_normalised(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     """Mean on all rows; |residual| on the residuals of models that had not seen them.
 
     Residuals of the fitted rows themselves would be too small.
@@ -114,33 +103,28 @@ def _normalised_band(model: tuple[Any, Any, float], X: Table, params: Params) ->
     return _centred(mean.predict(X), unit)
 
 
-def _fit_quantile_forest(
-    X: Array, y: Array, params: Params, seed: int, alpha: float
-) -> Any:
+def _forest(params: Params, seed: int) -> dict[str, Any]:
+    """Parameters of a random forest."""
+    chosen = {"max_features": params["max_features"]}
+    return chosen | {"n_estimators": 100, "random_state": seed}
+
+
+def _fit_forest(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
     from quantile_forest import RandomForestQuantileRegressor
 
-    forest = RandomForestQuantileRegressor(
-        n_estimators=100, max_features=params["max_features"], random_state=seed
-    )
-    return forest.fit(X, y), alpha
+    return RandomForestQuantileRegressor(**_forest(params, seed)).fit(X, y), alpha
 
 
-def _quantile_forest_band(model: tuple[Any, float], X: Array, params: Params) -> Band:
+def _forest_band(model: tuple[Any, float], X: Array, params: Params) -> Band:
     forest, alpha = model
     tail = params["tail"] * alpha
-    lower, upper = forest.predict(X, quantiles=[tail, 1 - tail]).T
-    return _ordered(lower, upper)
+    return _ordered(*forest.predict(X, quantiles=[tail, 1 - tail]).T)
 
 
 def _fit_crepes(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
     from sklearn.ensemble import RandomForestRegressor
 
-    forest = RandomForestRegressor(
-        n_estimators=100,
-        max_features=params["max_features"],
-        oob_score=True,
-        random_state=seed,
-    )
+    forest = RandomForestRegressor(oob_score=True, **_forest(params, seed))
     return forest.fit(X, y), X, y
 
 
@@ -169,13 +153,12 @@ def _fit_ngboost(X: Array, y: Array, params: Params, seed: int, alpha: float) ->
     from ngboost import NGBRegressor
     from sklearn.tree import DecisionTreeRegressor
 
-    return NGBRegressor(
-        Base=DecisionTreeRegressor(max_depth=params["max_depth"]),
-        n_estimators=params["n_estimators"],
-        learning_rate=NGBOOST_LEARNING_RATE,
-        random_state=seed,
-        verbose=False,
-    ).fit(X, y)
+    tree = DecisionTreeRegressor(max_depth=params["max_depth"])
+    chosen = {"n_estimators": params["n_estimators"], "random_state": seed}
+    rate = NGBOOST_LEARNING_RATE
+    return NGBRegressor(Base=tree, learning_rate=rate, verbose=False, **chosen).fit(
+        X, y
+    )
 
 
 def _ngboost_band(model: Any, X: Array, params: Params) -> Band:
@@ -228,24 +211,17 @@ def claps_parameters(**params: Any) -> dict[str, Any]:
 
 def claps_method(name: str = "claps", label: str = "CLAPS", **params: Any) -> Method:
     """``ClapsRegressor`` with the given parameters, not tuned."""
+    functions = _fit_claps, _std_band, "mapie_std"
+    all_of_them = partial(claps_parameters, **params)
     return Method(
-        name,
-        label,
-        _fit_claps,
-        _std_band,
-        "mapie_std",
-        [params],
-        parameters=partial(claps_parameters, **params),
-        uses_claps=True,
+        name, label, *functions, [params], parameters=all_of_them, uses_claps=True
     )
 
 
 SPLIT = Method(
     "split-histgb",
     "Split HistGB (MAPIE)",
-    _fit_histgb,
-    _histgb_band,
-    "mapie_absolute",
+    *(_fit_histgb, _histgb_band, "mapie_absolute"),
     _histgb_grid(
         (0.1, 31, 20, (50, 100, 200)),
         (0.1, 8, 5, (100, 200, 400)),
@@ -259,9 +235,7 @@ METHODS = (
     Method(
         "cqr-histgb",
         "CQR HistGB (MAPIE)",
-        _fit_histgb_quantiles,
-        _histgb_quantile_band,
-        "mapie_cqr",
+        *(_fit_quantiles, _quantile_band, "mapie_cqr"),
         _histgb_grid((0.1, 31, 20, (50, 100, 200)), (0.1, 6, 10, (50, 100, 200, 400))),
         free=("max_iter",),
         text=True,
@@ -270,9 +244,7 @@ METHODS = (
     Method(
         "normalised-histgb",
         "Residual-normalised HistGB (MAPIE)",
-        _fit_normalised,
-        _normalised_band,
-        "mapie_residual_normalised",
+        *(_fit_normalised, _normalised_band, "mapie_residual_normalised"),
         _grid(residual_iter=(0, 10, 30, 100)),
         free=("residual_iter",),
         after=SPLIT,
@@ -281,9 +253,7 @@ METHODS = (
     Method(
         "cqr-forest",
         "Quantile forest + CQR",
-        _fit_quantile_forest,
-        _quantile_forest_band,
-        "mapie_cqr",
+        *(_fit_forest, _forest_band, "mapie_cqr"),
         _grid(max_features=(1.0, 1 / 3), tail=(0.5, 1.0)),
         free=("tail",),
         requires="quantile_forest",
@@ -291,9 +261,7 @@ METHODS = (
     Method(
         "crepes",
         "RF + difficulty (crepes)",
-        _fit_crepes,
-        _crepes_band,
-        "crepes_normalised",
+        *(_fit_crepes, _crepes_band, "crepes_normalised"),
         _grid(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees")),
         free=("difficulty",),
         requires="crepes",
@@ -301,9 +269,7 @@ METHODS = (
     Method(
         "ngboost",
         "NGBoost + std score",
-        _fit_ngboost,
-        _ngboost_band,
-        "mapie_std",
+        *(_fit_ngboost, _ngboost_band, "mapie_std"),
         _grid(max_depth=(3, 5), n_estimators=(40, 80, 160)),
         free=("n_estimators",),
         slow=True,
@@ -312,9 +278,7 @@ METHODS = (
     Method(
         "gp",
         "GP (ARD) + std score",
-        _fit_gp,
-        _std_band,
-        "mapie_std",
+        *(_fit_gp, _std_band, "mapie_std"),
         _grid(kernel=("RBF", "Matern 5/2")),
         slow=True,
     ),

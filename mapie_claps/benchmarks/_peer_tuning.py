@@ -38,17 +38,13 @@ class Band(NamedTuple):
         """Halfway between the two."""
         return (self.lower + self.upper) / 2
 
-    def take(self, rows: Any) -> "Band":
-        """Band of some rows."""
-        return Band(self.lower[rows], self.upper[rows], self.unit[rows])
-
     def scores(self, y: Array) -> Array:
         """Conformity scores max(lower − y, y − upper) / unit."""
         scores: Array = np.maximum(self.lower - y, y - self.upper) / self.unit
         return scores
 
-    def widened(self, q: float) -> Bounds:
-        """Bounds for the conformal quantile q."""
+    def widened(self, q: float | Array) -> Bounds:
+        """Bounds for the conformal quantile q, one or one for each row."""
         return self.lower - q * self.unit, self.upper + q * self.unit
 
 
@@ -123,14 +119,12 @@ def calibrated_score(band: Band, y: Array, alpha: float) -> float:
     """
     from .. import conformal_quantile
 
-    scores, rows = band.scores(y), np.arange(len(y))
-    lower, upper = np.empty(len(y)), np.empty(len(y))
-    for part in range(N_PARTS):
-        inside = rows % N_PARTS == part
-        others = scores[~inside]
-        q = min(conformal_quantile(others, [alpha], True)[0], others.max())
-        lower[inside], upper[inside] = band.take(inside).widened(q)
-    return score_intervals(y, lower, upper, alpha)["interval_score"]
+    scores, part = band.scores(y), np.arange(len(y)) % N_PARTS
+    q = np.empty(len(y))
+    for i in range(N_PARTS):
+        others = scores[part != i]
+        q[part == i] = min(conformal_quantile(others, [alpha], True)[0], others.max())
+    return score_intervals(y, *band.widened(q), alpha)["interval_score"]
 
 
 def tune(method: Method, X: Table, y: Array, alpha: float, seed: int) -> Choice:

@@ -8,22 +8,15 @@ import numpy as np
 import torch
 from mapie.conformity_scores import StdConformityScore
 from mapie.regression import SplitConformalRegressor
-from sklearn.base import BaseEstimator, RegressorMixin
 
 from .. import ClapsRegressor, ClapsScore
 from ..studies.data import Array
+from ._networks import make_rows
+from ._peer_calibration import Fitted
 from ._speed_timing import Result, Settings, best_of, peak_above, run_child
 
-P = 8
 PLAIN_ROWS = 1024  # rows at a time of the plain pass
 AGAINST_PLAIN, ALLOWED_MB, AGAINST_STD = 1.3, 200.0, 1000.0
-
-
-def make_rows(n: int, seed: int) -> tuple[Array, Array]:
-    """Random rows in float64."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, P))
-    return X, np.sin(X[:, 0]) + 0.3 * rng.standard_normal(n)
 
 
 def in_mapie(model: Any, score: Any, X: Array, y: Array) -> SplitConformalRegressor:
@@ -36,7 +29,9 @@ def calibrated(n_cal: int, **params: Any) -> SplitConformalRegressor:
     """A briefly trained regressor of the default size, in MAPIE."""
     settings = {"max_steps": 30, "tol": None, "kernel": False, "random_state": 0}
     model = ClapsRegressor(**(settings | params))
-    return in_mapie(model.fit(*make_rows(2000, 0)), ClapsScore(), *make_rows(n_cal, 1))
+    return in_mapie(
+        model.fit(*make_rows(2000)), ClapsScore(), *make_rows(n_cal, seed=1)
+    )
 
 
 @torch.no_grad()
@@ -51,8 +46,7 @@ def plain_interval(model: ClapsRegressor, X: Array, q: float) -> Array:
     for part, rows in zip(
         torch.from_numpy(X).split(PLAIN_ROWS), out.split(PLAIN_ROWS), strict=True
     ):
-        z = ((part - mean) / scale).clamp(-6, 6)
-        features = network(z)
+        features = network(((part - mean) / scale).clamp(-6, 6))
         phi, h2 = features.phi, features.h2
         mu = (phi @ weights[:, :-1] + weights[:, -1:]).squeeze(-1)
         root = phi @ factor[:, :-1] + factor[:, -1:]
@@ -68,7 +62,7 @@ def plain_interval(model: ClapsRegressor, X: Array, q: float) -> Array:
 def intervals(settings: Settings) -> Iterator[Result]:
     """Time against a plain pass, memory, and the interval step against MAPIE's own."""
     n = settings.size(10**6, 2000)
-    X = make_rows(n, 2)[0]
+    X = make_rows(n, seed=2)[0]
     for members in (1, ClapsRegressor().n_members):
         mapie = calibrated(1000, n_members=members)
         model = mapie._mapie_regressor.estimator_.single_estimator_
@@ -96,47 +90,29 @@ def interval_peak(n_test: int, n_cal: int) -> float:
     inner = mapie._mapie_regressor
     # Scores alone: to calibrate on as many rows would have a peak of its own.
     inner.conformity_scores_ = np.resize(inner.conformity_scores_, n_cal)
-    X = make_rows(n_test, 2)[0]
+    X = make_rows(n_test, seed=2)[0]
     mapie.predict_interval(X[:100])
     peak, out = peak_above(lambda: mapie.predict_interval(X))
     output = sum(array.nbytes for array in out) / 2**20
     return float(max(0.0, peak - output))
 
 
-class Columns(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """μ and √v are columns of X: what remains is the interval step."""
-
-    n_features_in_ = 2
-
-    def fit(self, X: Array, y: Array) -> "Columns":
-        """Nothing to learn."""
-        return self
-
-    def predict(self, X: Array, return_std: bool = False) -> Any:
-        """First column, and the second."""
-        return (X[:, 0], np.abs(X[:, 1]) + 0.1) if return_std else X[:, 0]
-
-
 def _against_std(settings: Settings) -> Result:
+    """The interval step alone: μ and √v are read from the only column of X."""
     n_cal, n_test = settings.size(5000, 200), settings.size(20_000, 300)
     rng = np.random.default_rng(0)
-    X_cal, X_test = rng.standard_normal((n_cal, 2)), rng.standard_normal((n_test, 2))
+    X_cal, X_test = rng.standard_normal((n_cal, 1)), rng.standard_normal((n_test, 1))
     y_cal = rng.standard_normal(n_cal)
-    ours, std = (
-        _interval_step(in_mapie(Columns(), score, X_cal, y_cal), X_test)
-        for score in (ClapsScore(), StdConformityScore())
-    )
-    quick = best_of({"": ours}, settings, 20)[""]
-    slow = best_of({"": std}, settings, 2)[""]
+    model = Fitted(lambda X: X[:, 0], lambda X: np.abs(X[:, 0]) + 0.1)
+    times = []
+    for score, repeats in ((ClapsScore(), 20), (StdConformityScore(), 2)):
+        inner = in_mapie(model, score, X_cal, y_cal)._mapie_regressor
+        step = partial(  # the call that MAPIE makes on its score for the bounds
+            inner.conformity_score_function_.get_bounds,
+            *(X_test, np.array([0.1]), inner.estimator_, inner.conformity_scores_),
+            method=inner.method,
+        )
+        times.append(best_of({"": step}, settings, repeats)[""])
     case = f"interval step, {n_cal:,} calibration × {n_test:,} test rows"
     against = "MAPIE's StdConformityScore"
-    return Result(case, against, quick, slow, "s", "faster", AGAINST_STD)
-
-
-def _interval_step(mapie: SplitConformalRegressor, X: Array) -> Any:
-    """The call that MAPIE makes on its score for the bounds."""
-    inner = mapie._mapie_regressor
-    score, ensemble = inner.conformity_score_function_, inner.estimator_
-    return lambda: score.get_bounds(
-        X, np.array([0.1]), ensemble, inner.conformity_scores_, method=inner.method
-    )
+    return Result(case, against, times[0], times[1], "s", "faster", AGAINST_STD)

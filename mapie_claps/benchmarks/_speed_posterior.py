@@ -18,7 +18,7 @@ from ..network.ensemble import HeteroscedasticNetwork
 from ..posterior.gaussian import make_posterior
 from ..posterior.members import feature_rows, rows_of_ensemble
 from ..posterior.sums import sum_rows
-from ._networks import TwoHeads, seeded_network
+from ._networks import TwoHeads, make_rows, seeded_network
 from ._speed_timing import Result, Settings, best_of, peak_above, run_child
 
 P = 32  # columns of X
@@ -59,24 +59,18 @@ def make_network(size: int) -> TwoHeads:
     return seeded_network(P, HIDDEN, size, floor=FLOOR).double().eval()
 
 
-def make_rows(n: int) -> tuple[Tensor, Tensor]:
+def as_tensors(n: int) -> tuple[Tensor, Tensor]:
     """Random rows in float64."""
-    generator = torch.Generator().manual_seed(1)
-    X = torch.randn(n, P, generator=generator, dtype=torch.float64)
-    return X, X[:, 0].sin() + X[:, 1]
+    X, y = make_rows(n, P)
+    return torch.from_numpy(X), torch.from_numpy(y)
 
 
 def as_member(network: TwoHeads) -> HeteroscedasticNetwork:
     """The same network in the form that ClapsRegressor trains."""
-    none = torch.empty(0, dtype=torch.float64)
-    member = HeteroscedasticNetwork(
-        PiecewiseLinearEncoding([none] * P),
-        (HIDDEN, network.mean.in_features),
-        1,
-        FLOOR,
-        torch.Generator().manual_seed(0),
-        ("raw",),
-    ).double()
+    encoding = PiecewiseLinearEncoding([torch.empty(0, dtype=torch.float64)] * P)
+    sizes, generator = (HIDDEN, network.mean.in_features), torch.Generator()
+    member = HeteroscedasticNetwork(encoding, sizes, 1, FLOOR, generator, ("raw",))
+    member.double()
     sources = [network.body[0], network.body[2], network.mean, network.noise]
     targets = [*member.first, *member.trunk, member.mean_head, member.noise_head]
     with torch.no_grad():
@@ -95,37 +89,17 @@ def fit_ours(member: HeteroscedasticNetwork, X: Tensor, y: Tensor) -> Tensor:
     return make_posterior(moments, member.trained_weights(), "ridge", 1.0).scale
 
 
-def fit_module(network: TwoHeads, X: Tensor, y: Tensor) -> ClapsModule:
+def fit_module(network: TwoHeads, X: Tensor, y: Tensor, **params: Any) -> ClapsModule:
     """All that ``ClapsModule.fit`` does: checks, and the sums with W = I as well."""
-    return ClapsModule(network, last_layer_name="mean", prior_precision=1.0).fit(X, y)
+    model = ClapsModule(network, last_layer_name="mean", prior_precision=1.0, **params)
+    return model.fit(X, y)
 
 
-def fit_laplace(network: TwoHeads, X: Tensor, y: Tensor) -> laplace.BaseLaplace:
-    """laplace-torch as its manual says, and the factor of Σ."""
-    rows = DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS)
-    return _fit_laplace(network, rows)
-
-
-def fit_sliced(network: TwoHeads, X: Tensor, y: Tensor) -> laplace.BaseLaplace:
-    """laplace-torch's default backend with our loader, in the batches that suit it."""
-    return _fit_laplace(network, TensorLoader(X, y[:, None], SLICED_ROWS))
-
-
-def fit_adapter(network: TwoHeads, X: Tensor, y: Tensor) -> laplace.BaseLaplace:
-    """laplace-torch with our backend and our loader, and the factor of Σ."""
-    rows = TensorLoader(X, y[:, None])
-    return _fit_laplace(network, rows, backend=HeteroscedasticGGN)
-
-
-def _fit_laplace(network: TwoHeads, rows: Any, **params: Any) -> laplace.BaseLaplace:
-    la = laplace.Laplace(
-        MeanAlone(network),
-        "regression",
-        subset_of_weights="last_layer",
-        hessian_structure="full",
-        last_layer_name="mean",
-        **params,
-    )
+def fit_laplace(network: TwoHeads, rows: Any, **params: Any) -> laplace.BaseLaplace:
+    """laplace-torch on a loader of rows, and the factor of Σ."""
+    of = {"subset_of_weights": "last_layer", "hessian_structure": "full"}
+    model, params = MeanAlone(network), params | of | {"last_layer_name": "mean"}
+    la = laplace.Laplace(model, "regression", **params)
     la.fit(rows)
     la._compute_scale()  # by which laplace-torch predicts
     return la
@@ -155,15 +129,18 @@ def posterior(settings: Settings) -> Iterator[Result]:
 def _posterior_of(
     n: int, d: int, dtype: torch.dtype, settings: Settings
 ) -> Iterator[Result]:
-    network, (X, y) = make_network(d).to(dtype), (t.to(dtype) for t in make_rows(n))
+    network, (X, y) = make_network(d).to(dtype), (t.to(dtype) for t in as_tensors(n))
+    # As its manual says; with our loader; with our loader and backend.
+    by_manual = DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS)
+    sliced, ours = TensorLoader(X, y[:, None], SLICED_ROWS), TensorLoader(X, y[:, None])
     calls: dict[str, Callable[[], Any]] = {
-        BY_LAPLACE: partial(fit_laplace, network, X, y),
+        BY_LAPLACE: partial(fit_laplace, network, by_manual),
         LIMIT: partial(limit, network, X),
-        ADAPTER: partial(fit_adapter, network, X, y),
+        ADAPTER: partial(fit_laplace, network, ours, backend=HeteroscedasticGGN),
     }
     at_bound = (n, d) == BOUNDED
     if at_bound or settings.smoke:  # how much of the ratio is the loader's
-        calls[SLICED] = partial(fit_sliced, network, X, y)
+        calls[SLICED] = partial(fit_laplace, network, sliced)
     if dtype == torch.float64:  # in which both estimators take their sums
         calls[MEMBER] = partial(fit_ours, as_member(network), X, y)
         calls[MODULE] = partial(fit_module, network, X, y)
@@ -222,7 +199,7 @@ def _time_and_peak(
 
 def stream(rows: list[int], size: int, clock: str) -> list[tuple[float, float]]:
     """Seconds and peak memory for growing numbers of streamed rows; in a child."""
-    X, y = make_rows(10_000)
+    X, y = as_tensors(10_000)
     model = fit_module(make_network(size), X, y)
 
     def sum_stream(n: int) -> None:
@@ -240,15 +217,7 @@ def widths(
     rows: int, sizes: list[int], structure: str, clock: str
 ) -> list[tuple[float, float]]:
     """Seconds and peak memory for growing numbers of features; in a child."""
-    X, y = make_rows(rows)
-    models = (
-        ClapsModule(
-            make_network(d),
-            last_layer_name="mean",
-            prior_precision=1.0,
-            hessian_structure=structure,
-            last_layer="trained",
-        )
-        for d in sizes
-    )
-    return [_time_and_peak(partial(model.fit, X, y), clock, 2) for model in models]
+    X, y = as_tensors(rows)
+    params = {"hessian_structure": structure, "last_layer": "trained"}
+    fits = (partial(fit_module, make_network(d), X, y, **params) for d in sizes)
+    return [_time_and_peak(fit, clock, 2) for fit in fits]

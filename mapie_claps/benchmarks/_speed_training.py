@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from .. import ClapsRegressor, ClapsScore
 from ..network import defaults  # private: what "auto" means
 from ..studies.data import PAPER_DATASETS, Dataset, load_named, split_rows
-from ._networks import TwoHeads
+from ._networks import TwoHeads, make_rows
 from ._speed_timing import CLOCKS, Result, Settings, best_of, run_code
 
 Rows = NDArray[np.float32]
@@ -59,14 +59,6 @@ PHASES = {
 }
 
 
-def make_rows(n: int, p: int) -> tuple[Rows, Rows]:
-    """Standard normal rows in float32."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, p), dtype=np.float32)
-    noise = 0.3 * rng.standard_normal(n, dtype=np.float32)
-    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + noise
-
-
 class GaussianLoss(nn.Module):
     """Negative log-likelihood of mean and variance."""
 
@@ -75,79 +67,55 @@ class GaussianLoss(nn.Module):
         return nn.functional.gaussian_nll_loss(out[0], y, out[1])
 
 
-def ours(n_members: int, batch_size: int, steps: int) -> ClapsRegressor:
+def fit_claps(X: Rows, y: Rows, n_members: int, batch_size: int, steps: int) -> None:
     """The same network and optimiser in ClapsRegressor, without hold-out."""
-    return ClapsRegressor(
-        hidden_layer_sizes=(WIDTH, WIDTH),
-        representation_size=WIDTH,
-        views=("raw",),
-        scaling_rate=0.0,
-        beta=0.0,
-        tol=None,
-        learning_rate=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY,
-        n_members=n_members,
-        batch_size=batch_size,
-        max_steps=steps,
-        schedule="constant",
-        validation_fraction=0.0,
-        prior_precision=1.0,
-        random_state=0,
-    )
+    params: dict[str, Any] = {"hidden_layer_sizes": (WIDTH, WIDTH)}
+    params |= {"representation_size": WIDTH, "prior_precision": 1.0}
+    params |= {"views": ("raw",), "scaling_rate": 0.0, "beta": 0.0, "tol": None}
+    params |= {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}
+    params |= {"n_members": n_members, "batch_size": batch_size, "max_steps": steps}
+    params |= {"schedule": "constant", "validation_fraction": 0.0}
+    ClapsRegressor(**params, random_state=0).fit(X, y)
 
 
-def skorch_regressor(p: int, batch_size: int, epochs: int) -> Any:
+def fit_skorch(X: Rows, y: Rows, batch_size: int, epochs: int) -> None:
     """The same network and optimiser in skorch, silent and without hold-out."""
     from skorch import NeuralNetRegressor
 
-    return NeuralNetRegressor(
-        TwoHeads(p, WIDTH, WIDTH, WIDTH, floor=1e-6),
-        criterion=GaussianLoss,
-        optimizer=torch.optim.AdamW,
-        optimizer__fused=True,
-        optimizer__weight_decay=WEIGHT_DECAY,
-        lr=LEARNING_RATE,
-        batch_size=batch_size,
-        iterator_train__shuffle=True,
-        iterator_train__drop_last=True,
-        max_epochs=epochs,
-        train_split=None,
-        callbacks__print_log=None,
-    )
+    network = TwoHeads(X.shape[1], WIDTH, WIDTH, WIDTH, floor=1e-6)
+    params: dict[str, Any] = {"optimizer__fused": True, "lr": LEARNING_RATE}
+    params |= {"optimizer__weight_decay": WEIGHT_DECAY, "batch_size": batch_size}
+    params |= {"iterator_train__shuffle": True, "iterator_train__drop_last": True}
+    params |= {"train_split": None, "max_epochs": epochs, "callbacks__print_log": None}
+    params |= {"criterion": GaussianLoss, "optimizer": torch.optim.AdamW}
+    NeuralNetRegressor(network, **params).fit(X, y[:, None])
 
 
-def mlp_regressor(batch_size: int, epochs: int) -> MLPRegressor:
+def fit_mlp(X: Rows, y: Rows, batch_size: int, epochs: int) -> None:
     """scikit-learn's network: ReLU and squared loss, as it has no others."""
-    return MLPRegressor(
-        hidden_layer_sizes=(WIDTH, WIDTH, WIDTH),
-        alpha=WEIGHT_DECAY,
-        batch_size=batch_size,
-        learning_rate_init=LEARNING_RATE,
-        max_iter=epochs,
-        tol=0.0,
-        n_iter_no_change=epochs + 1,
-        random_state=0,
-    )
+    params: dict[str, Any] = {"alpha": WEIGHT_DECAY, "tol": 0.0, "max_iter": epochs}
+    params |= {
+        "learning_rate_init": LEARNING_RATE,
+        "n_iter_no_change": epochs + 1,
+        "random_state": 0,
+    }
+    params |= {"hidden_layer_sizes": (WIDTH, WIDTH, WIDTH), "batch_size": batch_size}
+    MLPRegressor(**params).fit(X, y)
 
 
 def training(settings: Settings) -> Iterator[Result]:
     """Whole calls of ``fit``, with about as many steps as the defaults take."""
     for n, p in [(200, 3)] if settings.smoke else [(5000, 8), (100_000, 32)]:
-        X, y = make_rows(n, p)
+        X, y = (a.astype(np.float32) for a in make_rows(n, p))
         batch_size = defaults.batch_size(n)
         in_epoch = n // batch_size
         epochs = settings.size(defaults.max_steps(n) // in_epoch, 1)
         steps, members = epochs * in_epoch, ClapsRegressor().n_members
-        estimators: dict[str, Callable[[], Any]] = {
-            "one": partial(ours, 1, batch_size, steps),
-            "many": partial(ours, members, batch_size, steps),
-            "skorch": partial(skorch_regressor, p, batch_size, epochs),
-            "MLPRegressor": partial(mlp_regressor, batch_size, epochs),
-        }
-        targets = dict.fromkeys(estimators, y) | {"skorch": y[:, None]}
-        calls = {
-            name: partial(_fit_new, make, X, targets[name])
-            for name, make in estimators.items()
+        calls: dict[str, Callable[[], Any]] = {
+            "one": partial(fit_claps, X, y, 1, batch_size, steps),
+            "many": partial(fit_claps, X, y, members, batch_size, steps),
+            "skorch": partial(fit_skorch, X, y, batch_size, epochs),
+            "MLPRegressor": partial(fit_mlp, X, y, batch_size, epochs),
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -166,11 +134,6 @@ def training(settings: Settings) -> Iterator[Result]:
             yield Result(case, other, *both, "µs per row", "faster", bound)
 
 
-def _fit_new(make: Callable[[], Any], X: Rows, y: Rows) -> None:
-    """Make an estimator and fit it."""
-    make().fit(X, y)
-
-
 def fit_default(X: Any, y: Any) -> ClapsRegressor:
     """ClapsRegressor as it comes; its warning would only disturb the table."""
     return ClapsRegressor(tol=None, random_state=0).fit(X, y)
@@ -180,10 +143,9 @@ def fit_cqr(X: Any, y: Any) -> Any:
     """MAPIE's conformalised quantile regression: three models."""
     from mapie.regression import ConformalizedQuantileRegressor
 
-    return ConformalizedQuantileRegressor(
-        HistGradientBoostingRegressor(loss="quantile", quantile=0.5, random_state=0),
-        confidence_level=0.9,
-    ).fit(X, y)
+    median = {"loss": "quantile", "quantile": 0.5, "random_state": 0}
+    model = HistGradientBoostingRegressor(**median)
+    return ConformalizedQuantileRegressor(model, confidence_level=0.9).fit(X, y)
 
 
 def default_fit(settings: Settings) -> Iterator[Result]:
@@ -194,10 +156,9 @@ def default_fit(settings: Settings) -> Iterator[Result]:
         fit = partial(fit_default, X, y)
         calls = {"ours": fit, "cqr": partial(fit_cqr, X, y)}
         times = best_of(calls, settings, min(2, settings.repeats))
-        both = times["ours"], times["cqr"]
         case = f"default fit, {data.name}, {len(X):,} × {X.shape[1]}"
         against = "MAPIE CQR, HistGradientBoosting"
-        note = profile(fit, settings.clock)
+        both, note = (times["ours"], times["cqr"]), profile(fit, settings.clock)
         yield Result(case, against, *both, "s", "cost", note=note)
     for n, p, goal in [(60, 3, 0.5)] if settings.smoke else GOALS:
         seconds = best_of({"": partial(fit_default, *make_rows(n, p))}, settings, 2)[""]
@@ -210,8 +171,7 @@ def _datasets(settings: Settings) -> Iterator[Dataset]:
         yield from (load_named(name, settings.data) for name in PAPER_DATASETS)
         return
     for n, p in [(100, 3)] if settings.smoke else [(500, 8), (5000, 8), (5000, 16)]:
-        X, y = (a.astype(np.float64) for a in make_rows(n, p))
-        yield Dataset("generated", X, y)
+        yield Dataset("generated", *make_rows(n, p))
 
 
 def profile(function: Callable[[], Any], clock: str) -> str:
@@ -250,7 +210,7 @@ def threads(settings: Settings) -> Iterator[Result]:
     from mapie.regression import CrossConformalRegressor
 
     steps, n = settings.size(400, 5), settings.size(2000, 100)
-    X, y = (a.astype(np.float64) for a in make_rows(n, 8))
+    X, y = make_rows(n, 8)
     model = ClapsRegressor(max_steps=steps, tol=None, random_state=0)
     grid = {"weight_decay": [1e-4, 1e-3]}
     calls: dict[str, Callable[[int], Any]] = {

@@ -19,34 +19,41 @@ Examples
 import argparse
 import sys
 import zlib
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import conformal_rank
 from ..studies.runner import Run, finished_rows, run_missing
-from ..studies.scoring import SplitSize, covered_limits
+from ..studies.scoring import SplitSize, covered_limits, covered_rank
 from ..studies.store import Row, run_key
 from ..studies.text import csv_table, markdown_table
 from . import _coverage
 from ._coverage import CASES, Case
 from ._peer_table import claps_parameters
 
+#: Cases, numbers of calibration rows, test rows per replication.
+PARTS: dict[str, tuple[tuple[Case, ...], tuple[int, ...], int]] = {
+    "fixed": (CASES, (20, 50, 100), 1),
+    "split": (
+        (
+            Case("heteroscedastic"),
+            Case("heavy-tailed"),
+            Case("skewed", law="learned"),
+            Case("skewed", law="learned", ranks="two ranks"),
+        ),
+        (20, 100),
+        100,
+    ),
+    "cv+": ((Case("heteroscedastic"),), (60,), 20),
+}
 LEVELS = (0.8, 0.9, 0.95)
-N_CALS = (20, 50, 100)
-REFIT_N_CALS = (20, 100)
-REFIT_CASES = (Case("heteroscedastic"), Case("heavy-tailed"))
-CROSS_CASES = (Case("heteroscedastic"),)
-SPLIT_TEST_ROWS = 100
-CROSS_ROWS, CROSS_TEST_ROWS, N_FOLDS = 60, 20, 5
+N_FOLDS = 5
 FAMILY_ERROR = 0.01
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """One line of the table: what was counted."""
 
     part: str  # "fixed", "split" or "cv+"
@@ -89,11 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
             "least 1 each and a seed of at least 0. Leave them out for the defaults."
         )
     sizes = (200, 4, 3) if arguments.smoke else sizes
-    cases = {"fixed": CASES, "split": REFIT_CASES, "cv+": CROSS_CASES}
     runs = [
         plan(part, case, n, arguments.seed)
-        for (part, of_part), n in zip(cases.items(), sizes, strict=True)
-        for case in of_part
+        for part, n in zip(PARTS, sizes, strict=True)
+        for case in PARTS[part][0]
     ]
     failures = run_missing(runs, arguments.out)
     counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
@@ -106,58 +112,53 @@ def run(arguments: argparse.Namespace) -> int:
 
 def plan(part: str, case: Case, replications: int, seed: int) -> Run:
     """All levels and calibration sizes of one part and case."""
-    n_cals = {"fixed": N_CALS, "split": REFIT_N_CALS, "cv+": (CROSS_ROWS,)}[part]
-    n_test = {"fixed": 1, "split": SPLIT_TEST_ROWS, "cv+": CROSS_TEST_ROWS}[part]
+    _, n_cals, n_test = PARTS[part]
+    data = {"generator": case.generator, "n_train": _coverage.N_TRAIN, "seed": seed}
+    split = {"part": part, "n_cal": n_cals, "n_test": n_test, "folds": N_FOLDS}
+    split |= {"replications": replications, "levels": LEVELS}
     parameters = claps_parameters(**_coverage.TINY)
-    key = run_key(
-        "coverage",
-        data={"generator": case.generator, "n_train": _coverage.N_TRAIN, "seed": seed},
-        split={"part": part, "n_cal": n_cals, "n_test": n_test, "folds": N_FOLDS}
-        | {"replications": replications, "levels": LEVELS},
-        method={"case": case._asdict(), "parameters": parameters},
-    )
+    method = {"case": case._asdict(), "parameters": parameters}
+    key = run_key("coverage", data=data, split=split, method=method)
     label = f"{part}, {case.name}"
     return Run(label, key, partial(count, part, case, replications, seed))
 
 
 def count(part: str, case: Case, n: int, seed: int) -> list[Row]:
     """Count one part and case in n replications."""
+    _, n_cals, n_test = PARTS[part]
     rng = np.random.default_rng([seed, zlib.crc32(f"{part} {case.name}".encode())])
     if part == "fixed":
-        covered = _coverage.covered_by_fixed_network(case, N_CALS, LEVELS, n, rng)
-        return _rows(part, case, N_CALS, n, n, covered)
+        covered = _coverage.covered_by_fixed_network(case, n_cals, LEVELS, n, rng)
+        return _rows(part, case, n, n, covered)
     if part == "split":
-        sizes = REFIT_N_CALS, LEVELS, SPLIT_TEST_ROWS
-        refits = [_coverage.covered_by_split_refit(case, *sizes, rng) for _ in range(n)]
-        covered = np.sum(refits, axis=0)
-        return _rows(part, case, REFIT_N_CALS, n, n * SPLIT_TEST_ROWS, covered)
-    refit = partial(
-        _coverage.covered_by_cross_refit,
-        *(case, CROSS_ROWS, LEVELS, CROSS_TEST_ROWS, N_FOLDS),
+        refit = _coverage.covered_by_split_refit
+        refits = [refit(case, n_cals, LEVELS, n_test, rng) for _ in range(n)]
+        return _rows(part, case, n, n * n_test, np.sum(refits, axis=0))
+    sizes = n_cals[0], LEVELS, n_test, N_FOLDS
+    seeds = rng.integers(2**62, size=n).tolist()
+    inside = np.stack(  # (n, n_test, levels)
+        [_coverage.covered_by_cross_refit(case, *sizes, s) for s in seeds]
     )
-    seeds = rng.integers(2**62, size=n)
-    inside = np.stack([refit(int(s)) for s in seeds])  # (n, CROSS_TEST_ROWS, levels)
-    rows = _rows(part, case, (CROSS_ROWS,), n, n, inside[:, 0].sum(axis=0)[None])
+    rows = _rows(part, case, n, n, inside[:, 0].sum(axis=0)[None])
     means = inside.mean(axis=(0, 1)).round(6).tolist()
     return [
         row | {"mean_coverage": mean} for row, mean in zip(rows, means, strict=True)
     ]
 
 
-def _rows(
-    part: str, case: Case, n_cals: tuple[int, ...], n: int, tested: int, covered: Any
-) -> list[Row]:
+def _rows(part: str, case: Case, n: int, tested: int, covered: Any) -> list[Row]:
     """Counts (n_cal, level) as rows."""
+    of = part, case.name
     return [
-        asdict(Count(part, case.name, n_cal, level, n, tested, k, round(k / tested, 6)))
-        for n_cal, by_level in zip(n_cals, covered.tolist(), strict=True)
+        Count(*of, n_cal, level, n, tested, k, round(k / tested, 6))._asdict()
+        for n_cal, by_level in zip(PARTS[part][1], covered.tolist(), strict=True)
         for level, k in zip(LEVELS, by_level, strict=True)
     ]
 
 
-def exact_coverage(n_cal: int, level: float) -> float:
+def exact_coverage(n_cal: int, level: float, n_ranks: int = 1) -> float:
     """P(covered) = k / (n + 1) where scores are not tied; a lower bound if they are."""
-    return conformal_rank(n_cal, 1 - level) / (n_cal + 1)
+    return covered_rank(n_cal, 1 - level, n_ranks) / (n_cal + 1)
 
 
 def binomial_limits(n: int, probability: float, tail: float) -> tuple[int, int]:
@@ -175,35 +176,36 @@ def judged(counts: list[Count]) -> list[tuple[Count, Verdict]]:
 
 
 def _verdict(count: Count, error: float) -> Verdict:
-    two_sided = count.part != "cv+" and not count.case.startswith("discrete")
+    tied = count.case.startswith((_coverage.DISCRETE, _coverage.BOUNDED))
+    # Targets outside a support share the score +∞.
+    two_sided = count.part != "cv+" and not tied and "support" not in count.case
     tail = error / 2 if two_sided else error
-    promised = exact_coverage(count.n_cal, count.level)
+    n_ranks = 2 if count.case.endswith("two ranks") else 1
+    promised = exact_coverage(count.n_cal, count.level, n_ranks)
     if count.part == "cv+":
         promised = 1 - 2 * (1 - count.level)
     if count.part == "split":
         size = SplitSize(count.n_cal, count.tested // count.replications)
-        limits = covered_limits([size] * count.replications, 1 - count.level, tail)
+        sizes, alpha = [size] * count.replications, 1 - count.level
+        low, high = covered_limits(sizes, alpha, tail, n_ranks)
     else:
-        limits = binomial_limits(count.tested, promised, tail)
-    low, high = limits[0], limits[1] if two_sided else count.tested
+        low, high = binomial_limits(count.tested, promised, tail)
+    high = high if two_sided else count.tested
     holds = low <= count.covered <= high
     return Verdict(promised, low / count.tested, high / count.tested, holds, two_sided)
 
 
 def csv_of(counts: list[tuple[Count, Verdict]]) -> str:
     """Counts with their limits."""
-    names = [f.name for f in fields(Count)]
-    lines = [
-        [*asdict(c).values(), *(round(x, 6) for x in v[:3]), v.holds] for c, v in counts
-    ]
-    return csv_table([*names, "promised", "low", "high", "holds"], lines)
+    lines = [[*c, *(round(x, 6) for x in v[:3]), v.holds] for c, v in counts]
+    return csv_table([*Count._fields, "promised", "low", "high", "holds"], lines)
 
 
 def markdown_of(counts: list[tuple[Count, Verdict]]) -> str:
     """The table, and how many counts are outside their limits."""
     lines = [
         [
-            *map(str, (c.part, c.case, c.n_cal, c.level, c.replications)),
+            *map(str, c[:5]),
             f"{c.covered / c.tested:.4f}",
             ("" if v.two_sided else "≥ ") + f"{v.promised:.4f}",
             f"{v.low:.4f} to {v.high:.4f}",
@@ -212,8 +214,8 @@ def markdown_of(counts: list[tuple[Count, Verdict]]) -> str:
         ]
         for c, v in counts
     ]
-    names = [f.name for f in fields(Count)][:5]
-    header = [*names, "covered", "law", "limits", "mean over all test rows", "holds"]
+    header = [*Count._fields[:5], "covered", "law", "limits"]
+    header += ["mean over all test rows", "holds"]
     failed = sum(not v.holds for _, v in counts)
     title = f"{len(counts)} counts, {failed} outside their limits.\n\n"
     return title + markdown_table(header, lines, align="llrrrrrlrl")

@@ -10,6 +10,7 @@ Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stop
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,25 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
         for seed in range(1 if arguments.smoke else arguments.seeds)
         for data in load_datasets(arguments)
     ]
-    out: Path = arguments.out
-    return run_and_report(runs, out, arguments.jobs, lambda rows: report(rows, out))
+    return run_and_report(runs, arguments.out, arguments.jobs, report)
 
 
 def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run:
     """All scales on one split of one data set."""
-    key = run_key(
-        "epistemic",
-        data=data.key,
-        split={"seed": seed, "max_rows": max_rows, "region": REGION},
-        method={"name": "claps", "alpha": ALPHA} | claps_parameters(**params),
-    )
+    split = {"seed": seed, "max_rows": max_rows, "region": REGION}
+    method = {"name": "claps", "alpha": ALPHA} | claps_parameters(**params)
+    key = run_key("epistemic", data=data.key, split=split, method=method)
     label = f"{data.name}, seed {seed}"
     return Run(label, key, partial(measure, data, seed, max_rows, params))
 
 
-def measure(
-    data: Dataset, seed: int, max_rows: int, params: dict[str, Any]
-) -> list[Row]:
+def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Row]:
     """Scores of all scales with a sparse and with an ordinary training region."""
     from sklearn.decomposition import PCA
     from sklearn.pipeline import make_pipeline
@@ -77,7 +72,7 @@ def measure(
 
     from .. import ClapsRegressor
 
-    split, rows = split_rows(data, seed, max_rows), []
+    split, rows = split_rows(data, seed, n), []
     axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full"))
     position = axis.fit_transform(split.X_train)[:, 0]
     cut = np.quantile(position, REGION["quantile"])
@@ -114,12 +109,11 @@ def member_parts(model: Any, X: Array) -> Parts:
 
 
 Scaled = tuple[Array, Array]  # μ and v
-Predictions = list[tuple[Scaled, Scaled]]  # of calibration and test rows
+# From calibration and test rows to the pairs of one model, or of each member.
+Scale = Callable[[Parts, Parts], list[tuple[Scaled, Scaled]]]
 
 
-def _members_together(
-    spread: bool, laplace: bool
-) -> Callable[[Parts, Parts], Predictions]:
+def _members_together(spread: bool, laplace: bool) -> Scale:
     """The ensemble, with some of its terms."""
 
     def of(part: Parts) -> Scaled:
@@ -131,7 +125,7 @@ def _members_together(
     return lambda cal, test: [(of(cal), of(test))]
 
 
-def _members_alone(laplace: bool) -> Callable[[Parts, Parts], Predictions]:
+def _members_alone(laplace: bool) -> Scale:
     """Each member as if it were the only one, but for λ, which they share."""
 
     def of(part: Parts, k: int) -> Scaled:
@@ -159,39 +153,30 @@ def _scores(
 
     q = conformal_quantile(np.abs(split.y_cal - cal[0]) / np.sqrt(cal[1]), [ALPHA])[0]
     half = q * np.sqrt(test[1])
-    lower, upper, y = test[0] - half, test[0] + half, split.y_test
-    overall = score_intervals(y, lower, upper, ALPHA)
-    y, lower, upper = y[in_region], lower[in_region], upper[in_region]
+    rows = split.y_test, test[0] - half, test[0] + half
+    found = score_intervals(*rows, ALPHA)
+    y, lower, upper = (a[in_region] for a in rows)
     region = score_intervals(y, lower, upper, ALPHA)
-    return {
-        "interval_score": overall["interval_score"],
-        "coverage": overall["coverage"],
-        "region_score": region["interval_score"],
-        "region_coverage": region["coverage"],
-    }
+    names = {"region_score": "interval_score", "region_coverage": "coverage"}
+    return found | {name: region[field] for name, field in names.items()}
 
 
 def report(rows: Sequence[Row], out: Path) -> str:
     """Ratios to h² on the same networks, with paired standard errors."""
     lines = []
-    for mode in MODES:
-        for method in SCALES:
-            name, base = f"{mode}, {method}", f"{mode}, {method.split(',')[0]}, h²"
-            found = [r for r in rows if r["method"] == name]
-            covered = [
-                f"{np.mean([r[field] for r in found]):.3f}"
-                for field in ("region_coverage", "coverage")
-            ]
-            lines.append([mode, method, *_ratios(rows, name, base), *covered])
+    for mode, method in product(MODES, SCALES):
+        name, base = f"{mode}, {method}", f"{mode}, {method.split(',')[0]}, h²"
+        found = [r for r in rows if r["method"] == name]
+        fields = "region_coverage", "coverage"
+        covered = [f"{np.mean([r[field] for r in found]):.3f}" for field in fields]
+        lines.append([mode, method, *_ratios(rows, name, base), *covered])
     header = ["training rows", "scale", "score / score of h²", "inside the region"]
     parts = [markdown_table([*header, "coverage inside", "coverage"], lines)]
     for mode in MODES:
         both, spread = (f"{mode}, all members, {v}" for v in ("all", "h² + spread"))
         overall, region = _ratios(rows, both, spread)
-        parts.append(
-            f"Laplace on top of the spread ({mode}): {overall}, inside the region "
-            f"{region}.\n"
-        )
+        text = f"Laplace on top of the spread ({mode}): {overall}, inside the region"
+        parts.append(f"{text} {region}.\n")
     datasets = sorted({row["dataset"] for row in rows})
     parts.append(
         f"{len(datasets)} data sets ({', '.join(datasets)}), "

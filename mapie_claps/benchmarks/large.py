@@ -59,15 +59,9 @@ def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
     """Train on a sample: ClapsRegressor, or a network of one's own on batches."""
     if estimator == "ClapsRegressor":
         X, y = chunk(0, TRAINING_ROWS, p)
-        return ClapsRegressor(
-            hidden_layer_sizes=(SIZE,),
-            representation_size=SIZE,
-            n_members=1,
-            views=("raw",),
-            max_steps=500,
-            tol=None,
-            random_state=0,
-        ).fit(X, y)
+        params: dict[str, Any] = {"n_members": 1, "views": ("raw",), "max_steps": 500}
+        params |= {"hidden_layer_sizes": (SIZE,), "representation_size": SIZE}
+        return ClapsRegressor(**params, tol=None, random_state=0).fit(X, y)
     network = seeded_network(p, SIZE, SIZE)
     train_on_batches(network, Chunks(TRAINING_ROWS, p, 64, 0), n_epochs=2)
     return ClapsModule(network).fit(Chunks(TRAINING_ROWS, p, 2000, 0))
@@ -83,11 +77,10 @@ def out_of_core(args: argparse.Namespace) -> None:
     base = torch_alone_mb()
     say(
         f"{args.estimator}, {args.rows:,} rows x {args.columns} columns in each stage, "
-        f"chunks of {args.chunk:,}; {torch.get_num_threads()} thread(s)"
+        f"chunks of {args.chunk:,}; {torch.get_num_threads()} thread(s)\n"
+        f"interpreter with torch loaded: {base:.0f} MB\n"
+        "| stage | seconds | seconds of CPU | peak MB above torch |\n|---|---|---|---|"
     )
-    say(f"interpreter with torch loaded: {base:.0f} MB")
-    say("| stage | seconds | seconds of CPU | peak MB above torch |")
-    say("|---|---|---|---|")
     start = time.perf_counter(), time.process_time()
 
     def done(stage: str) -> None:
@@ -134,12 +127,9 @@ def dask_workers(args: argparse.Namespace) -> None:
     n_chunks = args.rows // args.chunk
     say(
         f"Dask: posterior and scores, {n_chunks} partitions of {args.chunk:,} rows x "
-        f"{args.columns}, one thread per worker"
+        f"{args.columns}, one thread per worker\n| workers | seconds |\n|---|---|"
     )
-    say("| workers | seconds |")
-    say("|---|---|")
-    seconds: dict[int, float] = {}
-    results = []
+    seconds, results = [], []
     local = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
     for n_workers in (1, 2):
         with (
@@ -151,9 +141,9 @@ def dask_workers(args: argparse.Namespace) -> None:
             _dask_run(model, 2 * n_workers, 1000, args.columns)  # imports on workers
             start = time.perf_counter()
             results.append(_dask_run(model, n_chunks, args.chunk, args.columns))
-            seconds[n_workers] = time.perf_counter() - start
-        say(f"| {n_workers} | {seconds[n_workers]:.1f} |")
-    say(f"one worker / two workers: {seconds[1] / seconds[2]:.2f}")
+            seconds.append(time.perf_counter() - start)
+        say(f"| {n_workers} | {seconds[-1]:.1f} |")
+    say(f"one worker / two workers: {seconds[0] / seconds[1]:.2f}")
     gap = abs(results[0] - results[1])
     say(f"largest difference of the quantiles between the runs: {gap:.1e}")
     chunks = (chunk(i, args.chunk, args.columns) for i in range(2))
@@ -165,16 +155,16 @@ def dask_workers(args: argparse.Namespace) -> None:
     say(f"largest relative difference to the run in memory (two partitions): {gap:.1e}")
 
 
-def _dask_rows(n_chunks: int, size: int, p: int) -> tuple[Any, Any]:
-    """Rows made on the workers."""
+def _dask_rows(n_chunks: int, size: int, p: int) -> list[Any]:
+    """X and y, made on the workers."""
     import dask
     import dask.array as da
 
-    make = dask.delayed(chunk)
-    parts = [make(i, size, p) for i in range(n_chunks)]
-    X = da.concatenate([da.from_delayed(c[0], (size, p), float) for c in parts])
-    y = da.concatenate([da.from_delayed(c[1], (size,), float) for c in parts])
-    return X, y
+    parts = [dask.delayed(chunk)(i, size, p) for i in range(n_chunks)]
+    return [
+        da.concatenate([da.from_delayed(part[j], shape, float) for part in parts])
+        for j, shape in enumerate([(size, p), (size,)])
+    ]
 
 
 def _posterior_on_dask(model: ClapsRegressor, n: int, size: int, p: int) -> Any:

@@ -26,7 +26,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..studies import data as _data
+from ..studies.data import Dataset, load_csv, split_rows
 from ..studies.runner import Run, check_mapie, run_and_report
 from ..studies.scoring import score_intervals
 from ..studies.store import Row, run_key
@@ -44,22 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--csv", type=Path, metavar="FILE", help="your own data, with a header")
     add("--target", metavar="COLUMN", help="column of FILE to predict")
-    add(
-        "--methods",
-        nargs="+",
-        metavar="NAME",
-        help=f"of {', '.join(BY_NAME)}; 'peers' for all but claps (default: all)",
-    )
+    names = f"of {', '.join(BY_NAME)}; 'peers' for all but claps (default: all)"
+    add("--methods", nargs="+", metavar="NAME", help=names)
     add("--confidence-level", type=float, default=0.9, metavar="LEVEL")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and write the report; 1 if a run failed."""
-    methods = _methods(arguments.methods)
-    _check_level(arguments.confidence_level)
+    methods, level = _methods(arguments.methods), arguments.confidence_level
+    if not 0 < level < 1:
+        raise ValueError(
+            f"Got --confidence-level {level}, but expected a number between 0 and 1. "
+            "Use 0.9 if unsure."
+        )
     check_numbers(arguments)
     datasets = _datasets(arguments, all(method.text for method in methods))
-    alpha = round(1 - arguments.confidence_level, 12)
+    alpha = round(1 - level, 12)
     if arguments.smoke:
         methods = [shortened(method) for method in methods]
     # Seeds outermost: what an interruption leaves is balanced over the data sets.
@@ -69,37 +69,25 @@ def run(arguments: argparse.Namespace) -> int:
         for data in datasets
         for method in methods
     ]
-    out: Path = arguments.out
-    return run_and_report(
-        runs, out, arguments.jobs, lambda rows: write_report(rows, out)
-    )
+    return run_and_report(runs, arguments.out, arguments.jobs, write_report)
 
 
 def plan(
-    data: _data.Dataset,
-    seed: int,
-    method: Method,
-    alpha: float,
-    max_rows: int,
-    study: str = "peers",
+    data: Dataset, seed: int, method: Method, alpha: float, n: int, study: str = "peers"
 ) -> Run:
-    """One method on one split of one data set."""
-    key = run_key(
-        study,
-        data=data.key,
-        split={"seed": seed, "max_rows": max_rows},
-        method=method.key | {"alpha": alpha},
-        uses_claps=method.uses_claps,
-    )
+    """One method on one split of at most n rows of one data set."""
+    split, params = {"seed": seed, "max_rows": n}, method.key | {"alpha": alpha}
+    parts = {"data": data.key, "split": split, "method": params}
+    key = run_key(study, **parts, uses_claps=method.uses_claps)
     label = f"{method.name} on {data.name}, seed {seed}"
-    return Run(label, key, partial(measure, data, seed, method, alpha, max_rows))
+    return Run(label, key, partial(measure, data, seed, method, alpha, n))
 
 
 def measure(
-    data: _data.Dataset, seed: int, method: Method, alpha: float, max_rows: int
+    data: Dataset, seed: int, method: Method, alpha: float, n: int
 ) -> list[Row]:
     """Tune on training rows, fit, calibrate, and score on test rows."""
-    split = _data.split_rows(data, seed, max_rows)
+    split = split_rows(data, seed, n)
     X, y = split.X_train, split.y_train
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -108,20 +96,18 @@ def measure(
         choice = tune(method, X, y, alpha, seed)
         start = time.perf_counter()
         model = method.fit(X, y, choice.params, seed, alpha)
-        predict = method.calibrate(
-            model, split.X_cal, split.y_cal, choice.params, alpha
-        )
+        calibration_rows = split.X_cal, split.y_cal
+        predict = method.calibrate(model, *calibration_rows, choice.params, alpha)
         fitted = time.perf_counter()
         lower, upper = predict(split.X_test)
         done = time.perf_counter()
+    sizes = {"n_train": len(y), "n_cal": len(split.y_cal), "n_test": len(lower)}
     row = {
         "dataset": data.name,
         "seed": seed,
         "method": method.name,
         "alpha": alpha,
-        "n_train": len(y),
-        "n_cal": len(split.y_cal),
-        "n_test": len(split.y_test),
+        **sizes,
         "params": choice.params,
         "cv_score": choice.cv_score,
         **score_intervals(split.y_test, lower, upper, alpha),
@@ -152,15 +138,7 @@ def _methods(names: list[str] | None) -> list[Method]:
     return [method for name, method in BY_NAME.items() if name in wanted]
 
 
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(
-            f"Got --confidence-level {level}, but expected a number between 0 and 1. "
-            "Use 0.9 if unsure."
-        )
-
-
-def _datasets(arguments: argparse.Namespace, text: bool) -> list[_data.Dataset]:
+def _datasets(arguments: argparse.Namespace, text: bool) -> list[Dataset]:
     """Load what the options name: exactly one source."""
     if (arguments.csv is None) != (arguments.target is None):
         raise ValueError(
@@ -174,5 +152,5 @@ def _datasets(arguments: argparse.Namespace, text: bool) -> list[_data.Dataset]:
             "of data. Drop the others."
         )
     if arguments.csv is not None:
-        return [_data.load_csv(arguments.csv, arguments.target, text)]
+        return [load_csv(arguments.csv, arguments.target, text)]
     return load_datasets(arguments, text)

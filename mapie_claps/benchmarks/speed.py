@@ -21,11 +21,12 @@ Examples
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, fields, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from .._validation import check_integer
 from ..studies.text import csv_table, markdown_table
@@ -61,12 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     names = _sections(arguments.only)
     for name in ("threads", "repeats"):
         check_integer(name, getattr(arguments, name), low=1, hint="Leave it out.")
+    repeats = 1 if arguments.smoke else arguments.repeats
     settings = Settings(
-        arguments.smoke,
-        arguments.threads,
-        1 if arguments.smoke else arguments.repeats,
-        arguments.clock,
-        arguments.data,
+        arguments.smoke, arguments.threads, repeats, arguments.clock, arguments.data
     )
     import torch
     from threadpoolctl import threadpool_limits
@@ -151,18 +149,11 @@ def write(results: list[Result], folder: Path) -> None:
 
 def read(file: Path) -> list[Result]:
     """Results that an earlier run wrote."""
+    kinds: dict[str, Callable[[str], Any]] = {"ours": float, "other": float}
+    kinds["bound"] = lambda text: float(text) if text else None
+    names = [f.name for f in fields(Result)]
     with file.open(newline="", encoding="utf-8") as lines:
         return [
-            Result(
-                line["case"],
-                line["against"],
-                float(line["ours"]),
-                float(line["other"]),
-                line["unit"],
-                "faster" if line["kind"] == "faster" else "cost",
-                float(line["bound"]) if line["bound"] else None,
-                line["note"],
-                line["section"],
-            )
+            Result(**{name: kinds.get(name, str)(line[name]) for name in names})
             for line in csv.DictReader(lines)
         ]

@@ -36,12 +36,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_data_arguments(parser, seeds=2, out="benchmark_tradeoff")
-    parser.add_argument(
-        "--generated",
-        action="store_true",
-        help="the eight generated sets; beside the others if --data or --datasets is "
-        "given, else alone",
+    text = (
+        "the eight generated sets; beside the others if --data or --datasets is given"
     )
+    parser.add_argument("--generated", action="store_true", help=f"{text}, else alone")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,8 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         for data in _datasets(arguments, seed)
         for method in methods
     ]
-    out: Path = arguments.out
-    return run_and_report(runs, out, arguments.jobs, lambda rows: report(rows, out))
+    return run_and_report(runs, arguments.out, arguments.jobs, report)
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:

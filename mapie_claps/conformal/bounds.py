@@ -11,6 +11,7 @@ from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
 from ..estimators.local_law import ROUND_OUT, LocalLaw
+from ..estimators.variance import Parts
 from . import mapie as _mapie
 from .explanation import Recorded
 from .laws import checked_law, checked_std, law_of
@@ -55,9 +56,13 @@ def predict_law(
 ) -> tuple[Array, LocalLaw]:
     """Point predictions and the law of one model, checked."""
     params = params or {}
-    if not params and hasattr(last_step(model), "predict_law"):
-        last, seen = split_pipeline(model, X)
-        law = checked_law(last.predict_law(seen), first_row)
+    recorded, last = _record.get() is not None, last_step(model)
+    if not params and hasattr(last, "predict_law"):
+        law = checked_law(last.predict_law(split_pipeline(model, X)[1]), first_row)
+        return law.prediction, law
+    if not params and recorded and hasattr(last, "predict_parts"):
+        parts = parts_of(model, X)  # one pass, where predict and they would be two
+        law = checked_law(LocalLaw.from_parts(*parts), first_row)
         return law.prediction, law
     check_gives_std(model)
     mu, std = model.predict(X, return_std=True, **params)
@@ -82,13 +87,20 @@ def bounds_of_rows(
         lower, upper = support.of(law).snap(lower, upper)
     record = _record.get()
     if record is not None:
-        record.append(_recorded(model, X, law, ends))
+        record.append(_recorded(model, X, points, law, ends))
     return points, lower, upper
 
 
-def _recorded(model: Any, X: Any, law: LocalLaw, ends: ScoreEnds | None) -> Recorded:
+def _recorded(
+    model: Any, X: Any, points: Array, law: LocalLaw, ends: ScoreEnds | None
+) -> Recorded:
     """Parts of v from the law if it has them, otherwise from the model."""
-    parts = law.parts if law.aleatoric is not None else parts_of(model, X)
+    if law.aleatoric is not None:
+        parts = law.parts
+    else:
+        last, seen = split_pipeline(model, X)
+        variance = last.predict_variance(seen)
+        parts = Parts(points, variance.aleatoric, variance.epistemic)
     if law.is_plain or ends is None:
         return Recorded(model, parts, None)
     lower, upper = law.noise_interval(*ends)
@@ -166,7 +178,7 @@ def _predict_folds(
         std.append(checked_std(law.std, len(points)))
         record = _record.get()
         if record is not None:
-            record.append(_recorded(model, X, law, None))
+            record.append(_recorded(model, X, points, law, None))
     return np.stack(mu, 1), np.stack(std, 1)
 
 

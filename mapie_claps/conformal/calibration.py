@@ -282,7 +282,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
     @property
     def conformity_scores_(self) -> Array:
         """Absolute scores of the calibration rows, in the order in which they came."""
-        return np.abs(self._scores())
+        return np.abs(self._kept())
 
     @conformity_scores_.setter
     def conformity_scores_(self, scores: Array) -> None:
@@ -301,12 +301,17 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         return getattr(self, "estimator_", self.estimator)
 
     def _scores(self) -> Array:
+        """Scores, if the estimator is still the one that they were made with."""
+        scores = self._kept()
+        self._check_estimator()
+        return scores
+
+    def _kept(self) -> Array:
         if not hasattr(self, "_kept_scores"):
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call "
                 "conformalize, or make it with from_scores."
             )
-        self._check_estimator()
         return self._kept_scores
 
     def _checked_signed(self) -> Array:

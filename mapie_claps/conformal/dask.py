@@ -205,7 +205,7 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
         estimator,
         fingerprint_of(estimator),
         ends,
-        conformal.support,
+        conformal._support(),
     )
     if _is_frame(X):
         import pandas as pd

@@ -65,8 +65,9 @@ def check_gives_std(model: Any) -> None:
     if isinstance(last, TransformedTargetRegressor):
         raise TypeError(
             f"Got a {name}, which cannot bring a standard deviation back to the units "
-            "of y. Fit and calibrate on the transformed target, for example np.log(y), "
-            "and transform the bounds back, for example with np.exp."
+            "of y. Let the regressor transform y itself, "
+            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
+            "target and transform the bounds back."
         )
     if not _takes_return_std(last):
         raise TypeError(

@@ -51,9 +51,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         "training", the range of the estimator's training targets, and the integers if
         all of these were integers. End points move to the nearest such value, which
         loses no value that y can take: coverage stays or rises. A calibration target
-        outside has the score +∞: the rank pays for it. "auto" takes the integers where
-        the training targets of a ``ClapsRegressor`` were a few grades, at most 16
-        integers; None takes nothing.
+        outside has the score +∞: the rank pays for it. "auto" takes what the training
+        targets of a ``ClapsRegressor`` tell: an end on which at least 1 % and ten of
+        them lie, no fewer than on the next value, is a bound (zero for claims, a cap
+        for prices), and at most 16 distinct integers are grades. None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both

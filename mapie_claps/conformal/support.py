@@ -37,7 +37,9 @@ class Support:
             return self
         targets = law.targets
         if self.learned == "auto":
-            return Support(integer=targets is not None and targets.grades)
+            if targets is None:
+                return Support()
+            return Support(targets.floor, targets.ceiling, targets.grades)
         if targets is None:
             raise ValueError(
                 "Got support='training', but the estimator does not say which targets "
@@ -56,11 +58,16 @@ class Support:
         return inside
 
     def nearest(self, y: Array) -> Array:
-        """Possible value nearest to each number."""
+        """Possible value nearest to each number; an infinite end stays infinite.
+
+        It stands where the rank reaches targets that were thought impossible.
+        """
         inside = np.clip(y, self.low, self.high)
         if self.values is not None:
-            return _nearest(self.values, inside)
-        return np.round(inside) if self.integer else inside
+            inside = _nearest(self.values, inside)
+        elif self.integer:
+            inside = np.round(inside)
+        return np.where(np.isinf(y), y, inside)
 
     def snap(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Ends at the nearest possible values.

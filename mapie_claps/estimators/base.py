@@ -192,7 +192,7 @@ class LastLayerEstimator(SaveMixin, ABC):
             A fitted copy that shares the networks. With ``last_layer="trained"`` its μ
             is bit-identical. With "ridge" μ changes; the σ² of several members, which
             the scales "posterior" and "constant" use, stays that of the original λ,
-            since training rows are not kept.
+            since training rows are not all kept.
         """
         check_is_fitted(self, "model_")
         other = copy.copy(self)

@@ -6,40 +6,24 @@ targets, row by row. NumPy only.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..network.target_map import Identity, TargetMap
 from .residual_shape import ResidualShape
+from .target_range import TargetRange
 from .variance import Parts
 
-__all__ = ["ROUND_OUT", "LocalLaw", "TargetRange"]
+__all__ = ["ROUND_OUT", "LocalLaw"]
 
 Array = NDArray[np.float64]
 
-MAX_GRADES = 16  # distinct integers among training targets that count as grades
 # A score takes two roundings and its inverse two more, so that μ + q·√v may fall short
 # of a y whose score is q. Where y is discrete many rows have that score, and coverage
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
 ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
-
-
-class TargetRange(NamedTuple):
-    """What training targets were: their ends, integers or not, a few grades or not."""
-
-    low: float
-    high: float
-    integer: bool
-    grades: bool
-
-    @classmethod
-    def of(cls, y: Array, learn_grades: bool) -> "TargetRange":
-        """Range of some targets."""
-        integer = bool((y == np.round(y)).all())
-        few = learn_grades and integer and len(np.unique(y)) <= MAX_GRADES
-        return cls(float(y.min()), float(y.max()), integer, few)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +186,25 @@ class LocalLaw:
         share = self.epistemic / (self.aleatoric + self.epistemic)
         return Parts(nodes.mean(axis=1), variance * (1 - share), variance * share)
 
+    def take(self, rows: slice) -> "LocalLaw":
+        """The law of some of the rows."""
+
+        def some(values: Array | None) -> Array | None:
+            return None if values is None else values[rows]
+
+        above = self.above[rows]
+        return LocalLaw(
+            self.centre[rows],
+            above if self.below is self.above else self.below[rows],
+            above,
+            some(self.aleatoric),
+            some(self.epistemic),
+            some(self.skew),
+            self.shape,
+            self.target_map,
+            self.targets,
+        )
+
     def _nodes(self) -> Array:
         """Targets (n, n_nodes) of equal probability, finite."""
         r = self.shape.nodes
@@ -238,8 +241,6 @@ class LocalLaw:
         return self._sides(r, self.below, self.above)
 
     def _back(self, z: Array) -> Array:
-        """T⁻¹(z); infinite z leads to an end of the domain."""
+        """T⁻¹(z), infinite where z is."""
         finite = np.isfinite(z)
-        y = self.target_map.inverse(np.where(finite, z, 0.0))
-        low, high = self.target_map.domain
-        return np.where(finite, y, np.clip(z, low, high))
+        return np.where(finite, self.target_map.inverse(np.where(finite, z, 0.0)), z)

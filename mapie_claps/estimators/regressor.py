@@ -48,10 +48,10 @@ from ..posterior.scales import (
 from ..posterior.skew import skew_of
 from ..posterior.sums import LastLayerSums, SummedRows, last_layer_sums
 from .base import LastLayerEstimator, estimator_to_fields, refuse_parts, set_fitted
-from .local_law import TargetRange
 from .parameters import check_parameters, choose_device, layer_sizes
 from .residual_law import ResidualLaw
 from .residual_shape import fit_residual_shape
+from .target_range import TargetRange
 from .unseen import mu_over_draws, parts_over_draws
 
 __all__ = ["ClapsRegressor"]
@@ -71,10 +71,11 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
     that they cover is the doing of the calibration, on rows not seen in ``fit``.
 
-    X and y are standardised inside (X is clipped at ±6 standard deviations: beyond, v
-    does not grow further); ``variance_floor`` and ``prior_precision`` live in these
-    units. φ carries a constant 1 as its last entry (the bias of the last layer is part
-    of the posterior) unless ``bias_in_posterior`` is False.
+    X and y are standardised inside (X is clipped at ±``input_clip`` standard
+    deviations: beyond, v does not grow further); ``variance_floor`` and
+    ``prior_precision`` live in these units. φ carries a constant 1 as its last entry
+    (the bias of the last layer is part of the posterior) unless ``bias_in_posterior``
+    is False.
 
     X may be a table as it is, of pandas, polars or pyarrow, or an array, with gaps in
     any column. A column of at most 20 categories gives one input for each; of more, the
@@ -184,9 +185,9 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     residual_shape : bool, default=True
         Whether scores take the shape of the residuals of held-out rows, so that both
         ends of an interval leave equal shares outside. Symmetric where nothing is held
-        out; shrunk towards symmetry where little is. Also whether intervals end at
-        integers where all training targets are, with at most 16 distinct values (see
-        ``support`` of :class:`~mapie_claps.ClapsScore`).
+        out; shrunk towards symmetry where little is. Also whether bounds and grades
+        are learned from training targets; see ``support="auto"`` of
+        :class:`~mapie_claps.ClapsScore`.
     device : str, default="auto"
         Where to train: "auto" takes CUDA if torch finds it (not tested by the
         project, which has none). Everything after training runs on the CPU.
@@ -215,7 +216,8 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     prior_precision_ : float
         λ in use.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
-        Σ of every member, in units of y.
+        Σ of every member, in units of y; zero along the constant of φ if
+        ``bias_in_posterior`` is False.
     residual_variance_ : float
         σ², mean squared training residual, in squared units of y.
     kernel_ : KernelMixture or None
@@ -473,7 +475,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
         generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
         target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed)
-        targets = TargetRange.of(y_, learn_grades=self.residual_shape)
+        targets = TargetRange.of(y_, learn=self.residual_shape)
         self.residual_law_ = ResidualLaw(target_map, targets=targets)
         if not isinstance(target_map, Identity):
             self.scaler_y_ = fit_scalers(X_, target_map.forward(y_), weight, names)[1]

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..files.codec import register, saved_as
 from ..network.target_map import Identity, TargetMap
 from ..network.target_transformer import TransformerMap
-from .local_law import TargetRange
 from .residual_shape import ResidualShape
+from .target_range import TargetRange
 
 __all__ = ["PLAIN_LAW", "ResidualLaw"]
 

@@ -141,6 +141,9 @@ def update_posterior(
 
     Notes
     -----
+    The kernel member of a ``ClapsRegressor`` stays as ``fit`` left it, since sums hold
+    no rows. Fit with ``kernel=False`` if much more is to come.
+
     σ², which only the scales "posterior" and "constant" use, is a mean over squared
     residuals. Several members take those of earlier rows as they were then: with
     ``last_layer="ridge"`` σ² differs slightly from that of one pass.

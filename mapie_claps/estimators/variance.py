@@ -115,9 +115,9 @@ class MeanAndStd(tuple[Array, Array]):
         raise AttributeError(
             "Got predictions together with standard deviations where predictions alone "
             "are expected. TransformedTargetRegressor cannot bring a standard "
-            "deviation back to the units of y: fit and calibrate on the transformed "
-            "target, for example np.log(y), and transform the bounds back, for example "
-            "with np.exp. Scaling y is not needed: ClapsRegressor does it."
+            "deviation back to the units of y. Let the regressor transform y itself, "
+            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
+            "target and transform the bounds back. Scaling y is not needed."
         )
 
 

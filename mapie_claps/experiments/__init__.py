@@ -11,7 +11,7 @@ The modules, from the bottom up::
     synthetic, benchmark,
     sensitivity                what one run of each experiment computes
     experiment                 the table of experiments and their runs
-    tables, figures            ours beside the published figures in ``published/``
+    tables, distance, figures  ours beside the published figures in ``published/``
     claims, report             the paper's claims, from the table ``claims.csv``
 
 Runs are stored and computed by :mod:`mapie_claps.studies`. Needs MAPIE 1.5 or later.

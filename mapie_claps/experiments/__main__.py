@@ -110,11 +110,13 @@ def write_output(
     incomplete: Mapping[str, tuple[int, int]],
 ) -> list[Path]:
     """Rows, tables, figures and report."""
+    from .distance import distance_files
     from .figures import write_figures
     from .report import write_report
-    from .tables import write_rows, write_tables
+    from .tables import write_files, write_rows, write_tables
 
     written = write_rows(rows, out / "rows") + write_tables(rows, out / "tables")
+    written += write_files(distance_files(rows), out / "tables")
     figures = write_figures(rows, out / "figures", options)
     if not figures:
         sys.stdout.write("No figures: install mapie-claps[plot].\n")

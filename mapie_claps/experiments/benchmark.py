@@ -2,27 +2,26 @@
 
 from typing import Any
 
-import numpy as np
-
 from .. import metrics
 from ..studies.data import Array, Dataset, Split, make_split, seeded_order
 from ..studies.store import Row
-from .experiment import CALIBRATION_FRACTION, MAX_ROWS, TEST_FRACTION
+from .experiment import CALIBRATION_FRACTION, MAX_ROWS, TRAINING_FRACTION
 from .methods import CONFIDENCE_LEVEL, METHODS, PaperMethods
 
 
 def split_rows(
     data: Dataset, seed: int, calibration_fraction: float = CALIBRATION_FRACTION
 ) -> Split:
-    """At most 5,000 rows in a seeded order: test, then calibration, then training.
+    """At most 5,000 rows in a seeded order: training, then calibration, then test.
 
-    The test rows are the same for every calibration fraction.
+    The test rows are the same for every calibration fraction: those that round(0.6 n)
+    training and round(0.2 n) calibration rows leave.
     """
     order = seeded_order(data, seed, MAX_ROWS)
-    n_test = round(TEST_FRACTION * len(order))
-    n_cal = round(calibration_fraction * len(order))
-    test, cal, train = np.split(order, [n_test, n_test + n_cal])
-    return make_split(data, train, cal, test)
+    n = len(order)
+    n_seen = round(TRAINING_FRACTION * n) + round(CALIBRATION_FRACTION * n)
+    n_train = n_seen - round(calibration_fraction * n)
+    return make_split(data, order[:n_train], order[n_train:n_seen], order[n_seen:])
 
 
 def evaluate(y: Array, bounds: Array) -> Row:

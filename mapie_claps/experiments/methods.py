@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mapie import regression
 
-from .. import ClapsRegressor, ClapsScore
+from .. import ClapsRegressor, ClapsScore, metrics
 from ..studies.data import Array, Split
 from .distributional import DistributionalScore
 from .networks import QuantileNetworkRegressor, SquaredErrorRegressor
@@ -96,6 +96,18 @@ class PaperMethods:
     def _score_of(self, scale: str, score: Any) -> Array:
         model = self.scaled_by(scale)
         return split_interval(model, self.split, score(model))
+
+
+def variance_metrics(model: ClapsRegressor, X: Array) -> dict[str, float]:
+    """Epistemic fraction in both readings, and scale ratio."""
+    variance = model.predict_variance(X)
+    parts = variance.aleatoric, variance.epistemic
+    means = np.mean(parts, axis=1)
+    return {
+        "epistemic_fraction": metrics.epistemic_fraction(*parts),
+        "epistemic_fraction_of_means": float(means[1] / means.sum()),
+        "scale_ratio": metrics.scale_ratio(*parts),
+    }
 
 
 def split_interval(model: Any, split: Split, score: Any) -> Array:

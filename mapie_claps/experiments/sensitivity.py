@@ -10,7 +10,7 @@ from ..studies.data import Dataset, Split
 from ..studies.store import Row
 from .benchmark import evaluate, split_rows
 from .experiment import GRIDS
-from .methods import split_interval
+from .methods import split_interval, variance_metrics
 
 # A grid value, the split it is tried on, and the fitted model.
 Setting = tuple[float, Split, ClapsRegressor]
@@ -78,17 +78,13 @@ def rows_against_reference(settings: Iterable[Setting], reference: float) -> lis
 def _row(value: float, split: Split, model: ClapsRegressor) -> Row:
     """Intervals and variance of one fitted model."""
     bounds = split_interval(model, split, ClapsScore(model))
-    variance = model.predict_variance(split.X_test)
-    parts = variance.aleatoric, variance.epistemic
     # The floor lives in units of standardised y.
-    floor = metrics.noise_floor_diagnostics(
-        variance.aleatoric / np.var(split.y_train), model.variance_floor
-    )
+    h2 = model.predict_variance(split.X_test).aleatoric / np.var(split.y_train)
+    floor = metrics.noise_floor_diagnostics(h2, model.variance_floor)
     return {
         "value": value,
         **evaluate(split.y_test, bounds),
-        "epistemic_fraction": metrics.epistemic_fraction(*parts),
-        "scale_ratio": metrics.scale_ratio(*parts),
+        **variance_metrics(model, split.X_test),
         "min_h2": floor["min"],
         "p01_h2": floor["p01"],
         "floor_active": floor["floor_active"],

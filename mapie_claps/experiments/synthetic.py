@@ -7,7 +7,7 @@ from ..datasets import SyntheticData, make_heteroscedastic_sparse
 from ..studies.data import Split
 from ..studies.store import Row
 from .experiment import KEEP_PROBABILITY, SYNTHETIC
-from .methods import CONFIDENCE_LEVEL, METHODS, PaperMethods
+from .methods import CONFIDENCE_LEVEL, METHODS, PaperMethods, variance_metrics
 
 
 def paper_methods(
@@ -48,11 +48,8 @@ def contraction_rows(case: str, seed: int, training: dict[str, Any]) -> list[Row
         metrics.evaluate_intervals(test.y, methods.interval(m), CONFIDENCE_LEVEL)
         for m in ("LACP", "CLAPS")
     )
-    variance = methods.heteroscedastic.predict_variance(test.X)
-    parts = variance.aleatoric, variance.epistemic
     row = {
-        "epistemic_fraction": metrics.epistemic_fraction(*parts),
-        "scale_ratio": metrics.scale_ratio(*parts),
+        **variance_metrics(methods.heteroscedastic, test.X),
         "width_ratio": metrics.width_ratio(claps["width"], lacp["width"])[0],
         "score_difference": metrics.score_difference(claps["score"], lacp["score"])[0],
         "coverage_lacp": lacp["coverage"][0],

@@ -35,11 +35,16 @@ COLUMNS = {
     "Width Ratio": "width_ratio",
     "Score delta": "score_difference",
     "Epi. Frac.": "epistemic_fraction",
+    "Epi. Frac. of Means": "epistemic_fraction_of_means",
     "Scale Ratio": "scale_ratio",
     "Min h2": "min_h2",
     "P01 h2": "p01_h2",
     "Floor Active": "floor_active",
 }
+
+#: A second reading of a published column, which our tables show after the first.
+SECOND_READING = {"Epi. Frac.": "Epi. Frac. of Means"}
+PUBLISHED_LABEL = {second: first for first, second in SECOND_READING.items()}
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Table:
     @property
     def columns(self) -> dict[str, str]:
         """Published label → our name."""
-        header = published(self.name)[0]
-        return {label: COLUMNS[label] for label in header if label in COLUMNS}
+        header = (label for label in published(self.name)[0] if label in COLUMNS)
+        pairs = ((label, SECOND_READING.get(label, label)) for label in header)
+        return {label: COLUMNS[label] for pair in pairs for label in pair}
 
 
 TABLES = (
@@ -120,8 +126,9 @@ def _cells(table: Table, rows: Sequence[Row]) -> Iterator[Cell]:
         for column, metric in table.columns.items():
             values = means_by_seed(mine, metric)
             sd = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+            printed = PUBLISHED_LABEL.get(column, column)
             paper, paper_sd = (
-                float(line.get(name, math.nan)) for name in (column, f"{column} sd")
+                float(line.get(name, math.nan)) for name in (printed, f"{printed} sd")
             )
             mean = float(np.mean(values)) if values else math.nan
             yield Cell(label, column, mean, sd, len(values), paper, paper_sd)
@@ -189,7 +196,7 @@ def write_tables(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
             cells = fill(table, rows[table.experiment])
             files[f"{table.name}.csv"] = to_csv(cells)
             files[f"{table.name}.md"] = to_markdown(cells)
-    return _write(files, folder)
+    return write_files(files, folder)
 
 
 def write_rows(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
@@ -205,10 +212,11 @@ def write_rows(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
         for name, found in rows.items()
         if found
     }
-    return _write(files, folder)
+    return write_files(files, folder)
 
 
-def _write(files: Mapping[str, str], folder: Path) -> list[Path]:
+def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Texts by file name, written to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

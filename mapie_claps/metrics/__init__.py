@@ -12,6 +12,7 @@ from ._across_runs import (
     violation_rate,
     width_ratio,
 )
+from ._distributions import crps, quantile_loss
 from ._intervals import (
     coverage,
     coverage_error,
@@ -35,6 +36,7 @@ __all__ = [
     "coverage",
     "coverage_error",
     "crossed_intervals",
+    "crps",
     "epistemic_fraction",
     "evaluate_intervals",
     "interval_score",
@@ -42,6 +44,7 @@ __all__ = [
     "neg_predictive_nll",
     "noise_floor_diagnostics",
     "predictive_nll",
+    "quantile_loss",
     "region_gap",
     "regional_coverage",
     "relative_width_reduction",

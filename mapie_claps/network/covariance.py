@@ -52,10 +52,10 @@ def squared_distances(A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, 
     return products.clamp_(min=0)
 
 
-def jittered_cholesky(K: Tensor) -> Tensor:  # (…, n, n)
-    """Triangular factor of K, to whose diagonal a little is added in place."""
+def noisy_cholesky(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
+    """Triangular factor of K + diag(noise), which is added in place; and jitter."""
     diagonal = K.diagonal(dim1=-2, dim2=-1)
-    diagonal += JITTER * diagonal.amax(-1, keepdim=True)
+    diagonal += noise + JITTER * diagonal.amax(-1, keepdim=True)
     root: Tensor = torch.linalg.cholesky(K)
     return root
 
@@ -124,8 +124,7 @@ def loss_and_gradient(
     decay = torch.exp(-r)
     matern = r.add_(1).mul_(decay)
     K = torch.addmm(matern, with_one, with_one.T, beta=s2, alpha=b2)
-    K.diagonal().add_(noise, alpha=sigma2)
-    root = jittered_cholesky(K)
+    root = noisy_cholesky(K, sigma2 * noise)
     inverse = torch.cholesky_inverse(root).mT  # symmetric, and contiguous this way
     alpha = inverse @ y
     loss = 0.5 * (y @ alpha) + root.diagonal().log().sum()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..files.codec import saved_as
-from .covariance import Covariance, fit_covariance, jittered_cholesky
+from .covariance import Covariance, fit_covariance, noisy_cholesky
 from .losses import gaussian_nll
 from .threads import threads_for
 
@@ -83,7 +83,7 @@ class _Near:
     def posterior(self, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """kᵀ(K + W⁻¹)⁻¹y and k − kᵀ(K + W⁻¹)⁻¹k, each (n,)."""
         noise = self.noise if noise is None else noise
-        root = jittered_cholesky(self.K + torch.diag_embed(noise))
+        root = noisy_cholesky(self.K.clone(), noise)
         both = torch.stack([self.k, self.y], dim=-1)
         z = torch.linalg.solve_triangular(root, both, upper=False)
         explained = z[..., 0].square().sum(-1)

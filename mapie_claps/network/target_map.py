@@ -52,7 +52,8 @@ class TargetMap(ABC):
         with np.errstate(all="ignore"):
             out = y + side * ROUNDINGS * EPS * self._rounding(y, z_)
         out = np.where(np.isnan(out), side * np.inf, np.nextafter(out, side * np.inf))
-        return np.clip(np.where(finite, out, z_), *self.domain)
+        # An infinite end holds all targets, those outside the domain as well.
+        return np.where(finite, np.clip(out, *self.domain), z_)
 
     def _rounding(self, y: Array, z: Array) -> Array:
         """Size of what is rounded on the way to y and back, in units of y."""

@@ -133,8 +133,12 @@ def load_csv(path: Path, target: str | None = None, text: bool = False) -> Datas
             f"values of {target!r} in {path.name}, but expected at least one column "
             "and two values. Choose another target."
         )
-    plain = all(c.dtype.kind == "f" and np.isfinite(c).all() for c in columns.values())
-    X = np.column_stack(list(columns.values())) if plain else _data_frame(columns)
+    if all(c.dtype.kind == "f" and np.isfinite(c).all() for c in columns.values()):
+        return Dataset(path.stem, np.column_stack(list(columns.values())), y, target)
+    import pandas as pd
+
+    words = [name for name, c in columns.items() if c.dtype.kind == "O"]
+    X = pd.DataFrame(columns).astype(dict.fromkeys(words, "category"))
     return Dataset(path.stem, X, y, target)
 
 
@@ -192,14 +196,6 @@ def _column(path: Path, name: str, cells: Any, text: bool) -> NDArray[Any]:
                 "first, for example with sklearn.impute.SimpleImputer, or drop the row."
             )
     return values
-
-
-def _data_frame(columns: dict[str, NDArray[Any]]) -> Table:
-    """Data frame whose text columns are categories."""
-    import pandas as pd
-
-    words = [name for name, c in columns.items() if c.dtype.kind == "O"]
-    return pd.DataFrame(columns).astype(dict.fromkeys(words, "category"))
 
 
 def load_named(name: str, folder: Path | None, text: bool = False) -> Dataset:

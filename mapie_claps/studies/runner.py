@@ -66,12 +66,12 @@ def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[Failure]:
 
 
 def run_and_report(
-    runs: Sequence[Run], out: Path, jobs: int, report: Callable[[list[Row]], str]
+    runs: Sequence[Run], out: Path, jobs: int, report: Callable[[list[Row], Path], str]
 ) -> int:
     """Compute what is missing and print the report; 1 if a run failed."""
     failures = run_missing(runs, out, jobs)
     out.mkdir(parents=True, exist_ok=True)
-    sys.stdout.write(report(finished_rows(runs, out)))
+    sys.stdout.write(report(finished_rows(runs, out), out))
     sys.stdout.writelines(map(str, failures))
     return 1 if failures else 0
 

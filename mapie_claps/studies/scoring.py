@@ -115,31 +115,42 @@ def coverage_limits(
     return low / n, high / n
 
 
+def covered_rank(n_cal: int, alpha: float, n_ranks: int = 1) -> int:
+    """How many of the n + 1 gaps between calibration scores an interval holds.
+
+    One rank holds the k smallest. Two hold what lies between the k-th score and the
+    k-th from the other end, with k for α/2: 2k − n − 1 gaps. The coverage given the
+    calibration rows is Beta(k, n + 1 − k) with this number, which may be n + 1.
+    """
+    from .. import conformal_rank
+
+    rank = min(conformal_rank(n_cal, alpha / n_ranks), n_cal + 1)
+    return rank if n_ranks == 1 else 2 * rank - n_cal - 1
+
+
 def covered_limits(
-    sizes: Sequence[SplitSize], alpha: float, tail: float
+    sizes: Sequence[SplitSize], alpha: float, tail: float, n_ranks: int = 1
 ) -> tuple[int, int]:
     """Numbers of covered test rows that leave at most ``tail`` on either side."""
-    pmf = _covered_pmf(tuple(sizes), alpha)
+    pmf = _covered_pmf(tuple(sizes), alpha, n_ranks)
     low = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
     high = len(pmf) - 1 - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
     return low, high
 
 
 @lru_cache(maxsize=64)
-def _covered_pmf(sizes: tuple[SplitSize, ...], alpha: float) -> Array:
+def _covered_pmf(sizes: tuple[SplitSize, ...], alpha: float, n_ranks: int) -> Array:
     """Distribution of the number of covered test rows of all runs together.
 
     Given the fit and its calibration rows, test rows are covered independently with a
-    probability that is Beta(k, n_cal + 1 − k), whatever the model, where k is the
-    conformal rank. So each run is a beta-binomial count, and their sum a convolution.
+    probability that is Beta(k, n_cal + 1 − k), whatever the model; k is that of
+    ``covered_rank``. So each run is a beta-binomial count, and their sum a convolution.
     """
     from scipy.stats import betabinom
 
-    from .. import conformal_rank
-
     total: Array = np.ones(1)
     for n_cal, n_test in sizes:
-        rank = conformal_rank(n_cal, alpha)
+        rank = covered_rank(n_cal, alpha, n_ranks)
         if rank > n_cal:  # the interval is the whole line
             pmf = np.eye(1, n_test + 1, n_test)[0]
         else:

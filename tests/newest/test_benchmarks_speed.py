@@ -5,26 +5,23 @@ import csv
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from mapie_claps import HeteroscedasticGGN, TensorLoader
 from mapie_claps.benchmarks.__main__ import main
-from mapie_claps.benchmarks._speed_interval import (
-    calibrated,
-    make_rows,
-    plain_interval,
-)
+from mapie_claps.benchmarks._networks import make_rows
+from mapie_claps.benchmarks._speed_interval import calibrated, plain_interval
 from mapie_claps.benchmarks._speed_posterior import (
     as_member,
-    fit_adapter,
+    as_tensors,
     fit_laplace,
     fit_module,
     fit_ours,
     limit,
     make_network,
 )
-from mapie_claps.benchmarks._speed_posterior import make_rows as posterior_rows
 from mapie_claps.benchmarks._speed_timing import Result, Settings, best_of, run_code
 from mapie_claps.benchmarks._speed_training import fit_default, profile
-from mapie_claps.benchmarks._speed_training import make_rows as training_rows
 from mapie_claps.benchmarks.speed import SECTIONS, cells, read, report, write
 
 
@@ -86,7 +83,7 @@ def test_line_by_hand():
 
 def test_profile_finds_every_phase():
     """It looks for functions by name, which a change elsewhere may move."""
-    text = profile(lambda: fit_default(*training_rows(100, 3)), "wall")
+    text = profile(lambda: fit_default(*make_rows(100, 3)), "wall")
     shares = [int(share.split()[-2]) for share in text.split(",")]
     assert len(shares) == 6
     assert all(share > 0 for share in shares)
@@ -111,7 +108,7 @@ def test_plain_interval_is_that_of_mapie():
     mapie = calibrated(100, n_members=2, hidden_layer_sizes=(8,), representation_size=8)
     inner = mapie._mapie_regressor
     q = np.sort(np.abs(inner.conformity_scores_))[90]
-    X = make_rows(50, 3)[0]
+    X = make_rows(50, seed=3)[0]
     plain = plain_interval(inner.estimator_.single_estimator_, X, q)
     np.testing.assert_allclose(
         plain, mapie.predict_interval(X)[1][:, :, 0], rtol=1e-10, atol=1e-12
@@ -119,18 +116,20 @@ def test_plain_interval_is_that_of_mapie():
 
 
 def test_rivals_of_the_posterior_take_the_same_network_and_rows():
-    network, (X, y) = make_network(6), posterior_rows(300)
+    network, (X, y) = make_network(6), as_tensors(300)
     gram = limit(network, X).numpy()
     module = fit_module(network, X, y)
     plain = module.sums_.plain.gram[0, :-1, :-1].numpy()
     np.testing.assert_allclose(plain, gram, rtol=1e-10)
     with torch.random.fork_rng(devices=[]):  # the DataLoader draws a seed
-        la = fit_laplace(network, X, y)
+        rows = DataLoader(TensorDataset(X, y[:, None]), batch_size=256)
+        la = fit_laplace(network, rows)
     # Seen to agree to single precision, with the network in double.
     np.testing.assert_allclose(la.H[:-1, :-1].detach().numpy(), gram, rtol=1e-5)
     scale = fit_ours(as_member(network), X, y)[0]
     weighted = module.sums_.moments.gram[0]
-    adapter = fit_adapter(network, X, y)
+    rows = TensorLoader(X, y[:, None])
+    adapter = fit_laplace(network, rows, backend=HeteroscedasticGGN)
     np.testing.assert_allclose(adapter.H.numpy(), weighted.numpy(), rtol=1e-10)
     precision = weighted.numpy() + np.eye(7)
     np.testing.assert_allclose(

@@ -20,15 +20,18 @@ VALID = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN)
 
 def test_a_replication_is_what_mapie_does():
     rng = np.random.default_rng(0)
-    model = _coverage.fit_network(_coverage.Case("heteroscedastic"), rng)
-    for case in (_coverage.Case("heteroscedastic"), _coverage.CASES[5]):
+    learned = _coverage.Case("skewed", law="learned", ranks="two ranks")
+    for case in (_coverage.Case("heteroscedastic"), _coverage.CASES[5], learned):
+        model = _coverage.fit_network(case, rng)
         X, y = case.draw(rng, 31)
-        mu, std = model.predict(X, return_std=True)
-        got = _coverage.bounds_of_last_row(case, y, mu, std, 30, (0.8, 0.9))
+        law = _coverage.law_of(case, model, X, rng)
+        got = _coverage.bounds_of_last_row(case, y, law, 30, (0.8, 0.9))
         mapie = SplitConformalRegressor(
             model,
             confidence_level=[0.8, 0.9],
-            conformity_score=ClapsScore(support=case.support),
+            conformity_score=ClapsScore(
+                support=case.support, sym=case.ranks != "two ranks"
+            ),
             prefit=True,
         ).conformalize(X[:30], y[:30])
         expected = mapie.predict_interval(X[30:])[1][0]
@@ -39,6 +42,9 @@ def test_limits_of_one_refit_are_those_of_the_beta_binomial_law():
     low, high = covered_limits([SplitSize(19, 50)], 0.1, 0.01)
     assert (low, high) == tuple(betabinom.ppf([0.01, 0.99], 50, 18, 2))
     # One test row per refit: a plain binomial count.
+    low, high = covered_limits([SplitSize(39, 50)], 0.1, 0.01, n_ranks=2)
+    # ⌈40 · 0.95⌉ = 38 from each end: 36 of the 40 gaps are inside.
+    assert (low, high) == tuple(betabinom.ppf([0.01, 0.99], 50, 36, 4))
     got = covered_limits([SplitSize(19, 1)] * 400, 0.1, 0.01)
     assert got == tuple(binom.ppf([0.01, 0.99], 400, 0.9))
     assert got == coverage.binomial_limits(400, 0.9, 0.01)
@@ -49,7 +55,7 @@ def test_a_score_that_does_not_cover_is_found():
     exact = coverage.exact_coverage(20, 0.9)
     count = coverage.Count("fixed", "gaussian", 20, 0.9, 10_000, 10_000, 0, 0.0)
     for covered, holds in ((round(10_000 * exact), True), (8_571, False)):
-        line = coverage.Count(**{**vars(count), "covered": covered})
+        line = count._replace(covered=covered)
         ((_, verdict),) = coverage.judged([line])
         assert verdict.holds is holds
 
@@ -64,8 +70,9 @@ def test_cv_plus_is_held_against_one_minus_two_alpha():
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(coverage, "N_CALS", (20,))
-    monkeypatch.setattr(coverage, "REFIT_CASES", coverage.REFIT_CASES[:1])
+    (cases, _, n_test), split = coverage.PARTS["fixed"], coverage.PARTS["split"]
+    monkeypatch.setitem(coverage.PARTS, "fixed", (cases, (20,), n_test))
+    monkeypatch.setitem(coverage.PARTS, "split", (split[0][:1], *split[1:]))
 
 
 def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatch):

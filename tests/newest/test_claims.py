@@ -22,7 +22,10 @@ def published_rows(name):
             row = {"case": table.case or "all", "seed": 0, table.key: label}
             if table.key == "value":
                 row["value"] = float(label)
-            row |= {ours: float(line[column]) for column, ours in table.columns.items()}
+            row |= {
+                ours: float(line[tables.PUBLISHED_LABEL.get(column, column)])
+                for column, ours in table.columns.items()
+            }
             rows.append(row)
     for row in rows:
         if name == "benchmark":

@@ -1,12 +1,14 @@
 import csv
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import KFold
 
 from mapie_claps import ClapsRegressor
-from mapie_claps.experiments import claims, report, tables
+from mapie_claps.experiments import claims, distance, report, tables
 from mapie_claps.experiments.__main__ import main
 from mapie_claps.experiments.benchmark import benchmark_rows, split_rows
 from mapie_claps.experiments.distributional import (
@@ -14,9 +16,8 @@ from mapie_claps.experiments.distributional import (
     standardised_residual,
 )
 from mapie_claps.experiments.experiment import EXPERIMENTS, Options, load_rows
-from mapie_claps.experiments.methods import METHODS, PaperMethods
+from mapie_claps.experiments.methods import METHODS, PaperMethods, variance_metrics
 from mapie_claps.experiments.networks import (
-    Protocol,
     QuantileNetworkRegressor,
     SquaredErrorRegressor,
 )
@@ -24,8 +25,18 @@ from mapie_claps.studies.data import Dataset, Split
 from mapie_claps.studies.scoring import stratified_estimate
 from mapie_claps.studies.store import Store
 
-PROTOCOL = Protocol((16, 16), 150, 1e-2)
+LEVELS = (0.05, 0.95)
 SMOKE = Options(smoke=True)
+
+
+def template(steps=150, rate=1e-2):
+    """Small layers, which learn fast."""
+    return ClapsRegressor.paper(
+        hidden_layer_sizes=(16,),
+        representation_size=16,
+        max_steps=steps,
+        learning_rate=rate,
+    )
 
 
 def curve(n, seed=0):
@@ -77,8 +88,8 @@ def test_dcp_equals_lacp(methods, farthest):
 def test_squared_error_network_learns_and_leaves_torch_alone():
     X, y = curve(200)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    model = SquaredErrorRegressor(PROTOCOL, random_state=0).fit(X, y)
-    again = SquaredErrorRegressor(PROTOCOL, random_state=0).fit(X, y)
+    model = SquaredErrorRegressor(template(), random_state=0).fit(X, y)
+    again = SquaredErrorRegressor(template(), random_state=0).fit(X, y)
     assert torch.equal(state, torch.get_rng_state())
     assert torch.get_num_threads() == threads
     assert np.array_equal(model.predict(X), again.predict(X))
@@ -87,20 +98,95 @@ def test_squared_error_network_learns_and_leaves_torch_alone():
 
 def test_quantile_network_finds_the_quantiles():
     X, y = curve(400)
-    levels = (0.05, 0.95, 0.5)
-    protocol = Protocol((16, 16), 400, 1e-2)
-    network = QuantileNetworkRegressor(levels, protocol, random_state=0).fit(X, y)
-    low, high, median = (head.predict(X) for head in network.heads())
+    network = QuantileNetworkRegressor(LEVELS, template(400), random_state=0).fit(X, y)
+    low, high, middle = (model.predict(X) for model in network.models_for_mapie())
     assert np.mean(y < low) == pytest.approx(0.05, abs=0.04)
     assert np.mean(y < high) == pytest.approx(0.95, abs=0.04)
-    assert np.mean(y < median) == pytest.approx(0.5, abs=0.08)
-    assert (low <= median).all()
-    assert (median <= high).all()
+    assert (low <= high).all()
+    np.testing.assert_allclose(middle, (low + high) / 2)
 
 
-def test_networks_share_the_protocol_of_the_paper():
-    protocol = Protocol.of(ClapsRegressor.paper())
-    assert protocol == Protocol((64, 64), 140, 3e-3)
+def three_networks(X, y, **params):
+    """Trained networks of CLAPS, of the squared error and of the quantiles."""
+    paper = ClapsRegressor.paper(**params)
+    claps = ClapsRegressor.paper(**params, random_state=4).fit(X, y)
+    others = (
+        SquaredErrorRegressor(paper, random_state=4),
+        QuantileNetworkRegressor(LEVELS, paper, random_state=4),
+    )
+    return [claps.network_, *(model.fit(X, y).model_.network_ for model in others)]
+
+
+def likelihood(out, y):
+    """Gaussian, with h² = softplus + 1e-3."""
+    h2 = torch.nn.functional.softplus(out[:, 1]) + 1e-3
+    return torch.nn.functional.gaussian_nll_loss(out[:, 0], y, h2, eps=0)
+
+
+def squares(out, y):
+    return torch.mean((y - out[:, 0]) ** 2)
+
+
+def pinball(out, y):
+    gap = y[:, None] - out
+    level = torch.tensor(LEVELS)
+    return torch.maximum(level * gap, (level - 1) * gap).sum(1).mean()
+
+
+@pytest.mark.usefixtures("own_random_state")
+def test_networks_share_layers_initial_weights_and_optimiser():
+    """In plain torch, from the same start, three steps lead to the same weights."""
+    X, y = curve(50)
+    X = np.c_[X, 30 * X**3]  # not clipped
+    start, *others = three_networks(X, y, max_steps=1, learning_rate=1e-30)
+    sizes = (2, 64, 64, 64)
+    first = start.state_dict()
+    assert [first[f"trunk.{i}.weight"].shape[1:] for i in (0, 1)] == [(64, 64)] * 2
+    for other in others:
+        state = other.state_dict()
+        assert state.keys() == first.keys()
+        assert all(torch.equal(state[name], first[name]) for name in first)
+    bound = max(float(first[f"{h}_head.bias"].abs().max()) for h in ("mean", "noise"))
+    assert bound <= 1 / 8  # torch's ±1/√64
+
+    Xs, ys = ((a - a.mean(0)) / a.std(0) for a in (X, y))
+    trained = three_networks(X, y, max_steps=3)
+    for network, loss in zip(trained, (likelihood, squares, pinball), strict=True):
+        layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)]
+        heads = torch.nn.Linear(64, 2)
+        copied = first["first.0.weight"], first["first.0.bias"]
+        copy_weights(layers[0], *copied)
+        for i, layer in enumerate(layers[1:]):
+            copy_weights(layer, first[f"trunk.{i}.weight"], first[f"trunk.{i}.bias"])
+        copy_weights(heads, *(both_heads(first, part) for part in ("weight", "bias")))
+        silu = (torch.nn.SiLU() for _ in layers)
+        body = [m for pair in zip(layers, silu, strict=True) for m in pair]
+        plain = torch.nn.Sequential(*body, heads)
+        adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
+        inputs, targets = (torch.tensor(a, dtype=torch.float32) for a in (Xs, ys))
+        for _ in range(3):
+            adam.zero_grad()
+            loss(plain(inputs), targets).backward()
+            adam.step()
+        state = network.state_dict()
+        expected = both_heads(state, "weight")[0].T
+        np.testing.assert_allclose(heads.weight.detach(), expected, atol=2e-6)
+        for i, layer in enumerate(layers[1:]):
+            expected = state[f"trunk.{i}.weight"][0].T
+            np.testing.assert_allclose(layer.weight.detach(), expected, atol=2e-6)
+        expected = state["first.0.weight"][0].T
+        np.testing.assert_allclose(layers[0].weight.detach(), expected, atol=2e-6)
+
+
+def copy_weights(layer, weight, bias):
+    """Of one member: (1, in, out) and (1, 1, out) into a layer of torch."""
+    with torch.no_grad():
+        layer.weight.copy_(weight[0].T)
+        layer.bias.copy_(bias[0, 0])
+
+
+def both_heads(state, part):
+    return torch.cat([state[f"{head}_head.{part}"] for head in ("mean", "noise")], -1)
 
 
 # --- methods
@@ -125,7 +211,7 @@ def test_claps_and_lacp_differ_by_their_scale_alone(methods):
 
 def test_split_cp_is_the_quantile_of_the_residuals(methods):
     split = methods.split
-    model = SquaredErrorRegressor(methods.protocol, methods.seed)
+    model = SquaredErrorRegressor(methods.template, methods.seed)
     model.fit(split.X_train, split.y_train)
     residuals = np.sort(np.abs(split.y_cal - model.predict(split.X_cal)))
     half = residuals[math.ceil(81 * 0.9) - 1]
@@ -147,6 +233,62 @@ def test_splits_are_disjoint_and_share_their_test_rows():
     assert [len(other.y_train), len(other.y_cal)] == [2500, 1500]
 
 
+@pytest.mark.parametrize(
+    ("n", "sizes"),
+    [(308, [185, 62, 61]), (768, [461, 154, 153]), (1503, [902, 301, 300])],
+)
+def test_parts_have_the_sizes_that_the_published_coverages_are_fractions_of(n, sizes):
+    X = np.arange(float(n))[:, None]
+    data = Dataset("line", X, X[:, 0])
+    assert [len(part) for part in split_rows(data, seed=0)[1::2]] == sizes
+    other = split_rows(data, seed=0, calibration_fraction=0.1)
+    assert np.array_equal(other.y_test, split_rows(data, seed=0).y_test)
+    assert len(other.y_cal) == round(0.1 * n)
+
+
+def test_naval_is_about_the_turbine(tmp_path):
+    table = np.random.default_rng(0).normal(size=(11934, 17))
+    for name, shift in (("naval", 0.0), ("naval_turbine", 5.0)):
+        file = tmp_path / f"{name}.csv"
+        np.savetxt(file, table + shift, fmt="%.3f", delimiter=",", header="h")
+    data = load_rows("naval", Options(str(tmp_path)))
+    assert data.name == "naval_turbine"
+    assert data.y.mean() == pytest.approx(5, abs=0.1)
+
+
+def test_cv_plus_takes_five_folds_of_training_and_calibration_rows(methods):
+    """The bounds of MAPIE's definition, from five networks trained by hand."""
+    split = methods.split
+    X = np.concatenate([split.X_train, split.X_cal])
+    y = np.concatenate([split.y_train, split.y_cal])
+    lower, upper = [], []
+    folds = KFold(5, shuffle=True, random_state=methods.seed).split(X)
+    for train, fold in folds:
+        model = SquaredErrorRegressor(methods.template, methods.seed)
+        model.fit(X[train], y[train])
+        residuals = np.abs(y[fold] - model.predict(X[fold]))
+        centre = model.predict(split.X_test)[:, None]
+        lower.append(centre - residuals)
+        upper.append(centre + residuals)
+    k = math.ceil(201 * 0.9)  # of 200: the k-th smallest, and the k-th largest
+    low = -np.sort(-np.concatenate(lower, axis=1))[:, k - 1]
+    high = np.sort(np.concatenate(upper, axis=1))[:, k - 1]
+    expected = np.stack([low, high], axis=1)
+    np.testing.assert_allclose(methods.interval("CV+"), expected, rtol=1e-9)
+
+
+def test_both_epistemic_fractions(methods):
+    X = methods.split.X_test
+    found = variance_metrics(methods.heteroscedastic, X)
+    v = methods.heteroscedastic.predict_variance(X)
+    share = v.epistemic / (v.aleatoric + v.epistemic)
+    assert found["epistemic_fraction"] == pytest.approx(share.mean())
+    total = v.epistemic.sum() + v.aleatoric.sum()
+    assert found["epistemic_fraction_of_means"] == pytest.approx(
+        v.epistemic.sum() / total
+    )
+
+
 def test_benchmark_rows_rank_all_methods():
     rows = benchmark_rows(load_rows("concrete", SMOKE), 0, {"max_steps": 5})
     assert [row["method"] for row in rows] == list(METHODS)
@@ -165,9 +307,10 @@ def test_key_holds_protocol_parameters_and_data(monkeypatch):
     experiment = EXPERIMENTS["benchmark"]
     key = experiment.plan(1, SMOKE)[0].key
     expected = set(ClapsRegressor.paper().get_params()) - {"random_state"}
-    assert set(key["method"]["claps"]) == expected
-    assert key["method"]["claps"]["max_steps"] == 5
-    assert key["method"]["protocol"]["layer_sizes"] == [64, 64]
+    assert set(key["method"]["networks"]) == expected
+    assert key["method"]["networks"]["max_steps"] == 5
+    assert key["method"]["networks"]["hidden_layer_sizes"] == [64, 64]
+    assert key["split"]["training"] == 0.6
     data = load_rows("concrete", SMOKE)
     assert key["data"]["sha256"] == data.content_hash
     other = Dataset(data.name, data.X, data.y + 1)
@@ -187,6 +330,15 @@ def test_keys_tell_runs_apart():
     synthetic = EXPERIMENTS["contraction"]
     quick, full = (synthetic.plan(1, Options(smoke=s))[0].key for s in (True, False))
     assert quick != full
+
+
+def test_further_seeds_are_other_seeds():
+    first, further = (
+        {run.key["split"]["seed"] for run in EXPERIMENTS[name].plan(None, SMOKE)}
+        for name in ("benchmark", "further_seeds")
+    )
+    assert first == set(range(5))
+    assert further == set(range(5, 15))
 
 
 # --- tables and report
@@ -223,12 +375,44 @@ def test_every_published_table_is_in_the_package():
     assert len(names) == 15
     for table in tables.TABLES:
         for line in tables.published(table.name):
-            for column in table.columns:
+            for column in set(table.columns) - set(tables.PUBLISHED_LABEL):
                 assert math.isfinite(float(line[column]))
     known = set(tables.COLUMNS) | {f"{name} sd" for name in tables.COLUMNS}
     headers = [list(tables.published(name)[0])[1:] for name in names]
     # The share of training rows is what the share of calibration rows leaves.
     assert set().union(*headers) - known == {"Train Frac."}
+
+
+def test_a_second_reading_stands_beside_the_same_published_figure():
+    table = next(t for t in tables.TABLES if t.experiment == "contraction")
+    row = dict.fromkeys(table.columns.values(), 0.0) | {"case": "100", "seed": 0}
+    row |= {"epistemic_fraction": 0.1, "epistemic_fraction_of_means": 0.2}
+    cells = {c.column: c for c in tables.fill(table, [row]) if c.row == "100"}
+    assert cells["Epi. Frac."].mean == 0.1
+    assert cells["Epi. Frac. of Means"].mean == 0.2
+    assert cells["Epi. Frac. of Means"].paper == cells["Epi. Frac."].paper == 0.0943
+
+
+def test_distance_is_the_mean_log_ratio_of_means_over_seeds():
+    rows = [
+        {"case": "yacht", "seed": seed, "method": line["Method"]}
+        | {"score": factor * float(line["Int. Score"])}
+        | {"width": float(line["Avg. Width"])}
+        for line in tables.published("exp3_yacht")
+        for seed, factor in enumerate((1.5, 2.5))
+    ]
+    found = distance.distances(rows)
+    assert len(found) == 6
+    for one in found:
+        assert one.score == pytest.approx(math.log(2))
+        assert one.width == pytest.approx(0)
+    assert distance.mean_distance(found) == pytest.approx(math.log(2) / 2)
+    files = distance.distance_files({"further_seeds": rows})
+    assert list(files) == [f"distance_further_seeds.{end}" for end in ("csv", "md")]
+    lines = files["distance_further_seeds.md"].splitlines()
+    assert lines[2].startswith("| yacht | 0.69 / 0.00 |")
+    assert lines[-1].startswith("| **all** |")
+    assert lines[-1].endswith("| 0.347 |")
 
 
 def test_estimates_are_paired():
@@ -276,7 +460,7 @@ def test_smoke_of_one_experiment_and_report_again(tmp_path, capsys):
     table = out / "tables" / "exp2_contraction.csv"
     before = table.read_text()
     lines = list(csv.DictReader(before.splitlines()))
-    assert len(lines) == 5 * 6
+    assert len(lines) == 5 * 7
     assert all(line["seeds"] == "2" for line in lines)
     assert (out / "figures" / "contraction.png").stat().st_size > 1000
     assert "## Experiment 2" in (out / "report.md").read_text()
