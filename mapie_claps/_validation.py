@@ -62,7 +62,7 @@ def check_real(name: str, values: Any) -> None:
     array = np.asarray(values)
     if array.dtype.kind in "cmM":
         raise ValueError(
-            f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
+            f"Got {name} of type {array.dtype}, but expected real numbers: Complex data not supported. Convert "
             "them first."
         )
     if array.dtype.kind != "O":

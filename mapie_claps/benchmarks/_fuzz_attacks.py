@@ -132,9 +132,10 @@ def _must_raise(
     call: Callable[[], Any], message: str, *errors: type[Exception]
 ) -> None:
     """Raise ``Unharmed`` unless the call ends in such an error."""
+    expected = errors or (ValueError,)
     try:
         call()
-    except errors or (ValueError,) as error:
+    except expected as error:
         if not re.search(message, str(error)):
             raise Unharmed(f"another message: {error}") from error
         return

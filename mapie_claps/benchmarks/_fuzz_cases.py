@@ -366,7 +366,8 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
             "a prediction that is not finite": ~np.isfinite(points),
             "NaN in the bounds": np.isnan(bounds),
             "infinite bounds that were not allowed": (
-                np.isinf(bounds) & (not case.allow_infinite)
+                np.isinf(bounds)
+                & (not (case.allow_infinite or case.support is not None))
             ),
             "a lower bound above its upper one": lower > upper,
             "upper bounds that fall as the level rises": np.diff(upper, axis=1) < 0,

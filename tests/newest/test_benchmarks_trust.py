@@ -91,7 +91,7 @@ def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatc
     command = ["coverage", *options, "--out", str(tmp_path)]
     assert main(command) == 0
     first = capsys.readouterr().out
-    assert "33 counts, 0 outside their limits." in first
+    assert "72 counts, 0 outside their limits." in first
     assert (tmp_path / "coverage.md").read_text(encoding="utf-8") in first
 
     def no_more(*args):
