@@ -12,6 +12,7 @@ from mapie_claps.network import kernel
 from mapie_claps.network.covariance import (
     JITTER,
     Covariance,
+    exact_posterior,
     fit_covariance,
     loss_and_gradient,
 )
@@ -107,6 +108,15 @@ def test_posterior_is_that_of_the_nearest_rows():
         )
         np.testing.assert_allclose(mu[i], expected[0][0], atol=1e-10)
         np.testing.assert_allclose(epistemic[i], expected[1][0], atol=1e-10)
+
+
+def test_exact_posterior_of_many_rows():
+    model, x = member(200), rows(5, seed=1)[0]
+    training = model.X, model.y, model.noise
+    found = exact_posterior(model.covariance, *training, x)
+    expected = oracle(model.covariance, *training, x)
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-7)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-7)
 
 
 def test_dual_form_of_the_last_layer_posterior():

@@ -2,7 +2,9 @@
 
 Nearly all training rows of a region (the top fifth of the first principal component)
 are dropped; calibration and test rows stay. On the same networks the scale is h²; h²
-plus the spread of the members; h² plus φᵀΣφ; and all of them.
+plus the spread of the members; h² plus φᵀΣφ; and all of them. Beside them the kernel
+member with the networks (the default) and alone, and a plain Gaussian process with the
+same kind of covariance, constant noise and all training rows.
 
 Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
 """
@@ -46,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
     check_numbers(arguments)
-    params = {"tol": None} | ({"max_steps": 20} if arguments.smoke else {})
+    # One scale for both sides, in units of y: the scales themselves are compared.
+    params: dict[str, Any] = {"tol": None, "target_map": None}
+    params |= {"max_steps": 20} if arguments.smoke else {}
     runs = [
         plan(data, seed, arguments.max_rows, params)
         for seed in range(1 if arguments.smoke else arguments.seeds)
@@ -91,6 +95,13 @@ def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Ro
             means = {k: float(np.mean([s[k] for s in scores])) for k in scores[0]}
             row = {"dataset": data.name, "seed": seed, "method": f"{mode}, {method}"}
             rows.append(row | means)
+        beside = models_beside(model, split.X_train[kept], split.y_train[kept], seed)
+        for method, predict in beside.items():
+            found = _scores(
+                predict(split.X_cal), predict(split.X_test), split, in_region
+            )
+            row = {"dataset": data.name, "seed": seed, "method": f"{mode}, {method}"}
+            rows.append(row | found)
     return rows
 
 
@@ -108,6 +119,46 @@ def member_parts(model: Any, X: Array) -> Parts:
     return Parts(mu.numpy(), h2.numpy(), laplace.numpy(), weight.numpy())
 
 
+def models_beside(
+    model: Any, X: Array, y: Array, seed: int
+) -> "dict[str, Callable[[Array], Scaled]]":
+    """μ and v of what is no network; the kernel alone only where there is one."""
+    import torch
+
+    from ..network.covariance import exact_posterior, fit_covariance
+
+    centre, unit = model.scaler_y_.mean_[0], model.scaler_y_.scale_[0]
+    Xs, ys = model._scaled(X), torch.from_numpy((y - centre) / unit)
+    ones, generator = torch.ones_like(ys), torch.Generator().manual_seed(seed)
+    covariance, noise = fit_covariance(Xs, ys, ones, generator)
+
+    def in_units(mu: Any, v: Any) -> Scaled:
+        return mu.numpy() * unit + centre, v.numpy() * unit**2
+
+    def together(X: Array) -> Scaled:
+        parts = model.predict_parts(X)
+        return parts.prediction, parts.variance.total
+
+    def kernel_alone(X: Array) -> Scaled:
+        x = model._scaled(X)
+        with torch.no_grad():
+            g = model.model_.aleatoric(model.network_(x))
+        mu, aleatoric, epistemic = model.kernel_.member.predict(x, g)
+        return in_units(mu, aleatoric + epistemic)
+
+    def gaussian_process(X: Array) -> Scaled:
+        mu, v = exact_posterior(covariance, Xs, ys, noise * ones, model._scaled(X))
+        return in_units(mu, v + noise)
+
+    found: dict[str, Callable[[Array], Scaled]] = {TOGETHER: together}
+    if model.kernel_ is not None:
+        found[KERNEL] = kernel_alone
+    return found | {GAUSSIAN_PROCESS: gaussian_process}
+
+
+TOGETHER, KERNEL = "all members and the kernel", "the kernel alone"
+GAUSSIAN_PROCESS = "a plain Gaussian process"
+BESIDE = (TOGETHER, KERNEL, GAUSSIAN_PROCESS)
 Scaled = tuple[Array, Array]  # μ and v
 # From calibration and test rows to the pairs of one model, or of each member.
 Scale = Callable[[Parts, Parts], list[tuple[Scaled, Scaled]]]
@@ -164,9 +215,12 @@ def _scores(
 def report(rows: Sequence[Row], out: Path) -> str:
     """Ratios to h² on the same networks, with paired standard errors."""
     lines = []
-    for mode, method in product(MODES, SCALES):
-        name, base = f"{mode}, {method}", f"{mode}, {method.split(',')[0]}, h²"
+    for mode, method in product(MODES, [*SCALES, *BESIDE]):
+        network = method.split(",")[0] if method in SCALES else "all members"
+        name, base = f"{mode}, {method}", f"{mode}, {network}, h²"
         found = [r for r in rows if r["method"] == name]
+        if not found:
+            continue
         fields = "region_coverage", "coverage"
         covered = [f"{np.mean([r[field] for r in found]):.3f}" for field in fields]
         lines.append([mode, method, *_ratios(rows, name, base), *covered])

@@ -60,6 +60,32 @@ def noisy_cholesky(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
     return root
 
 
+def exact_posterior(
+    covariance: Covariance,
+    X: Tensor,  # (…, n, p)
+    y: Tensor,  # (…, n)
+    noise: Tensor,  # (…, n), W⁻¹
+    x: Tensor,  # (…, m, p)
+) -> tuple[Tensor, Tensor]:
+    """kᵀ(K + W⁻¹)⁻¹y and k − kᵀ(K + W⁻¹)⁻¹k at the rows of x, each (…, m)."""
+    root = noisy_cholesky(covariance(X, X), noise)
+    return posterior_of(root, covariance(X, x), y, covariance.diagonal(x))
+
+
+def posterior_of(
+    root: Tensor,  # (…, n, n), of K + W⁻¹
+    k: Tensor,  # (…, n, m)
+    y: Tensor,  # (…, n)
+    prior: Tensor,  # (…, m)
+) -> tuple[Tensor, Tensor]:
+    """The same from the factor and the covariances with m rows."""
+    both = torch.cat([k, y[..., None]], dim=-1)
+    z = torch.linalg.solve_triangular(root, both, upper=False)
+    explained = z[..., :-1].square().sum(-2)
+    mu = (z[..., :-1] * z[..., -1:]).sum(-2)
+    return mu, (prior - explained).clamp_(min=0)
+
+
 @torch.no_grad()
 def fit_covariance(
     X: Tensor,  # (n, p)

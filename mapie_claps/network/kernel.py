@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..files.codec import saved_as
-from .covariance import Covariance, fit_covariance, noisy_cholesky
+from .covariance import Covariance, fit_covariance, noisy_cholesky, posterior_of
 from .losses import gaussian_nll
 from .threads import threads_for
 
@@ -75,19 +75,17 @@ class _Near:
     """Covariances of some rows with the training rows nearest to each."""
 
     K: Tensor  # (n, k, k)
-    k: Tensor  # (n, k)
+    k: Tensor  # (n, k, 1)
     y: Tensor  # (n, k)
     noise: Tensor  # (n, k)
-    prior: Tensor  # (n,)
+    prior: Tensor  # (n, 1)
 
     def posterior(self, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """kᵀ(K + W⁻¹)⁻¹y and k − kᵀ(K + W⁻¹)⁻¹k, each (n,)."""
         noise = self.noise if noise is None else noise
         root = noisy_cholesky(self.K.clone(), noise)
-        both = torch.stack([self.k, self.y], dim=-1)
-        z = torch.linalg.solve_triangular(root, both, upper=False)
-        explained = z[..., 0].square().sum(-1)
-        return (z[..., 0] * z[..., 1]).sum(-1), (self.prior - explained).clamp_(min=0)
+        mu, variance = posterior_of(root, self.k, self.y, self.prior)
+        return mu.squeeze(-1), variance.squeeze(-1)
 
 
 def _near(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator[_Near]:
@@ -107,8 +105,8 @@ def _near(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator[_Ne
         distance = torch.addmm(squares, q * u, scaled.mT, alpha=-2)
         near = distance.topk(n_near, dim=1, largest=False).indices
         K = covariance(X[near], X[near])
-        k = covariance(q[:, None], X[near]).squeeze(1)
-        yield _Near(K, k, y[near], noise[near], covariance.diagonal(q))
+        k = covariance(X[near], q[:, None])
+        yield _Near(K, k, y[near], noise[near], covariance.diagonal(q[:, None]))
 
 
 @torch.no_grad()

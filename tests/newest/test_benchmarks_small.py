@@ -2,11 +2,21 @@
 
 import numpy as np
 import pytest
+from conftest import heteroscedastic, tiny
 
 from mapie_claps.benchmarks import tradeoff
 from mapie_claps.benchmarks.__main__ import main
 from mapie_claps.benchmarks._generated import GENERATORS, generate
-from mapie_claps.benchmarks.epistemic import SCALES, Parts, report
+from mapie_claps.benchmarks.epistemic import (
+    BESIDE,
+    GAUSSIAN_PROCESS,
+    KERNEL,
+    SCALES,
+    TOGETHER,
+    Parts,
+    models_beside,
+    report,
+)
 from mapie_claps.benchmarks.tradeoff import REFERENCE
 from mapie_claps.benchmarks.tradeoff import report as tradeoff_report
 from mapie_claps.studies.store import Store
@@ -63,6 +73,22 @@ def test_scales_by_hand():
     np.testing.assert_allclose(v, [3**0.75 + 0.75 + 0.5, 1 + 0 + 0.15])
     alone = SCALES["one member, h² + Laplace"](part, part)
     np.testing.assert_allclose(alone[1][0][1], [3.5, 1.2])
+
+
+def test_models_beside_the_networks():
+    X, y = heteroscedastic(220)
+    model = tiny(kernel=True, target_map=None).fit(X[:200], y[:200])
+    found = models_beside(model, X[:200], y[:200], seed=0)
+    assert tuple(found) == BESIDE
+    mu, v = found[TOGETHER](X[200:])
+    np.testing.assert_array_equal(mu, model.predict(X[200:]))
+    np.testing.assert_array_equal(v, model.predict_variance(X[200:]).total)
+    for name in (KERNEL, GAUSSIAN_PROCESS):
+        mu, v = found[name](X[200:])
+        assert np.mean((y[200:] - mu) ** 2) < 0.5 * np.var(y[200:])
+        assert (v > 0).all()
+    model.kernel_ = None
+    assert KERNEL not in models_beside(model, X[:200], y[:200], seed=0)
 
 
 def test_ratios_are_paired(tmp_path):
