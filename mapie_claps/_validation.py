@@ -62,8 +62,8 @@ def check_real(name: str, values: Any) -> None:
     array = np.asarray(values)
     if array.dtype.kind in "cmM":
         raise ValueError(
-            f"Got {name} of type {array.dtype}, but expected real numbers: Complex data not supported. Convert "
-            "them first."
+            f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
+            "them first. (Complex data not supported; dates neither.)"
         )
     if array.dtype.kind != "O":
         return
