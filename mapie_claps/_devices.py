@@ -11,6 +11,7 @@ def new_tensors_on(device: torch.device | str) -> AbstractContextManager[object]
     Ours live on the CPU, and those that a network makes have to meet its weights.
     """
     device = torch.device(device)
-    if torch.get_default_device().type == device.type:
+    # Not torch.get_default_device: up to torch 2.6 it fails after a reset to None.
+    if torch.empty(0).device.type == device.type:
         return nullcontext()
     return device

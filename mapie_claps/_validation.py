@@ -63,7 +63,7 @@ def check_real(name: str, values: Any) -> None:
     if array.dtype.kind in "cmM":
         raise ValueError(
             f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
-            "them first."
+            "them first. (Complex data not supported; dates neither.)"
         )
     if array.dtype.kind != "O":
         return

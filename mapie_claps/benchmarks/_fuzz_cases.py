@@ -66,6 +66,10 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "hessian_structure": ("full", "diag", "kron"),
     "scale": ("claps", "aleatoric", "posterior", "constant", "total"),
     "device": ("cpu", "auto", "abacus"),
+    "kernel": (False, True, "yes"),
+    "target_map": (None, "auto", "yeo-johnson", "spline", "log", "sqrt", "cube"),
+    "two_sided_noise": (True, False, 1.5),
+    "residual_shape": (True, False, None),
     "categorical_features": ("from_dtype", [0], [-1], ["nowhere"], 7),
     "random_state": (0, None, 2**32 - 1, -1, "seed"),
 }
@@ -81,6 +85,7 @@ FIXED: dict[str, Any] = {
     "n_members": 3,  # one of each view
     "max_steps": 3,
     "tol": None,
+    "kernel": False,  # fits of many cases are fast without
 }
 LEVELS = (0.9, 0.5, 0.7, [0.5, 0.8], [0.7, 0.6, 0.7], 0.999, 0.0, 1.0, 1.5, -0.1)
 N_VALID_LEVELS = 5
@@ -117,6 +122,7 @@ class FuzzCase:
     mode: str = "split"
     level: Any = 0.9
     support: Any = None
+    sym: bool = True
     allow_infinite: bool = False
     mixed: bool = False  # frames of numbers, text, dates and truth values
 
@@ -165,7 +171,7 @@ def strategy() -> Any:
         "support": pick(SUPPORTS),
     }
     rest = {"mode": pick(CALIBRATION_MODES), "allow_infinite": st.booleans()}
-    rest["mixed"] = st.booleans()
+    rest |= {"mixed": st.booleans(), "sym": st.booleans()}
 
     def with_wild(names: list[str]) -> Any:
         parts = {k: wild[k] if k in names else valid[k] for k in valid}
@@ -327,7 +333,7 @@ def _intervals(case: FuzzCase) -> tuple[Any, Any]:
     weight = _weights(case.weights, case.train.n)
     fit_params = {} if weight is None else {"sample_weight": weight}
     if case.mode in ("plus", "minmax", "base"):
-        score = ClapsScore(support=case.support)
+        score = ClapsScore(support=case.support, sym=case.sym)
         cross = CrossConformalRegressor(model, case.level, score, case.mode, cv=2)
         mapie = cross.fit_conformalize(X, y, fit_params=fit_params)
     else:
@@ -335,7 +341,7 @@ def _intervals(case: FuzzCase) -> tuple[Any, Any]:
         if prefit:
             model.fit(X, y, **fit_params)
         held = model if case.mode == "held" else None
-        score = ClapsScore(held, support=case.support)
+        score = ClapsScore(held, support=case.support, sym=case.sym)
         mapie = SplitConformalRegressor(model, case.level, score, prefit)
         if not prefit:
             mapie.fit(X, y, fit_params=fit_params)
@@ -360,7 +366,8 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
             "a prediction that is not finite": ~np.isfinite(points),
             "NaN in the bounds": np.isnan(bounds),
             "infinite bounds that were not allowed": (
-                np.isinf(bounds) & (not case.allow_infinite)
+                np.isinf(bounds)
+                & (not (case.allow_infinite or case.support is not None))
             ),
             "a lower bound above its upper one": lower > upper,
             "upper bounds that fall as the level rises": np.diff(upper, axis=1) < 0,

@@ -28,6 +28,7 @@ def in_mapie(model: Any, score: Any, X: Array, y: Array) -> SplitConformalRegres
 def calibrated(n_cal: int, **params: Any) -> SplitConformalRegressor:
     """A briefly trained regressor of the default size, in MAPIE."""
     settings = {"max_steps": 30, "tol": None, "kernel": False, "random_state": 0}
+    settings |= {"target_map": None, "two_sided_noise": False, "residual_shape": False}
     model = ClapsRegressor(**(settings | params))
     return in_mapie(
         model.fit(*make_rows(2000)), ClapsScore(), *make_rows(n_cal, seed=1)

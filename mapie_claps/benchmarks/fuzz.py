@@ -1,10 +1,16 @@
-"""Throw random tables, parameters and calls at fit, conformalize and predict.
+"""Throw random tables, parameters, calls and attacks at fit, conformalize and predict.
 
 Every outcome must be a valid interval (right shape, no NaN, lower below upper, nested
 in the level, infinite only if allowed) or one of the documented exceptions: ValueError,
 TypeError, TrainingDivergedError, NotPositiveDefiniteError, with a message. One more is
-MAPIE's own and comes before our code runs: IndexError where X is an empty list. Prints
-how often each came, the commonest messages, and every failure with its case.
+MAPIE's own and comes before our code runs: IndexError where X is an empty list.
+
+One case in four is an attack on a promise, which has one right outcome: networks that
+mix rows or cannot be watched, batches of any size, another default device, scales that
+break after calibration, swapped ends, sums of another network, models that change after
+calibration, targets that are no numbers, pipes and damaged files, interrupts at any
+line. Prints how often each came, the commonest messages, and every failure with its
+case.
 
 Needs pip install "mapie-claps[fuzz]".
 
@@ -23,7 +29,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..studies.text import markdown_table
+from ._fuzz_attacks import AttackCase, attack_strategy, run_attack
 from ._fuzz_cases import FuzzCase, Outcome, run_case, strategy, without_numbers
+
+Case = FuzzCase | AttackCase
 
 N_MESSAGES = 25
 N_FAILURES = 20
@@ -61,12 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def try_cases(
     n: int, seed: int, seconds: float = math.inf
-) -> list[tuple[FuzzCase, Outcome]]:
+) -> list[tuple[Case, Outcome]]:
     """Outcomes of n random cases; a failure is kept and the rest still tried."""
     import hypothesis
+    from hypothesis import strategies as st
 
+    cases = strategy()
     stop = time.monotonic() + seconds
-    outcomes: list[tuple[FuzzCase, Outcome]] = []
+    outcomes: list[tuple[Case, Outcome]] = []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -76,16 +87,23 @@ def try_cases(
         phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(strategy())
-    def try_one(case: FuzzCase) -> None:
+    @hypothesis.given(st.one_of(cases, cases, cases, attack_strategy()))
+    def try_one(case: Case) -> None:
         if time.monotonic() < stop:
-            outcomes.append((case, run_case(case)))
+            outcomes.append((case, outcome_of(case)))
 
     try_one()
     return outcomes
 
 
-def report(outcomes: list[tuple[FuzzCase, Outcome]], seconds: float) -> str:
+def outcome_of(case: Case) -> Outcome:
+    """Run a case of either kind."""
+    if isinstance(case, FuzzCase):
+        return run_case(case)
+    return Outcome(f"attack: {case.attack}", failure=run_attack(case))
+
+
+def report(outcomes: list[tuple[Case, Outcome]], seconds: float) -> str:
     """Counts of outcomes and messages, then failures, as Markdown."""
     failures = [(case, o) for case, o in outcomes if o.failure]
     kinds = Counter(o.kind for _, o in outcomes)

@@ -55,12 +55,12 @@ class LocalLaw:
     --------
     >>> import numpy as np
     >>> from mapie_claps.estimators.local_law import LocalLaw
-    >>> law = LocalLaw.symmetric(np.array([1.0, 2.0]), np.array([0.5, 2.0]))
-    >>> law.score([2.0, 0.0])
+    >>> law = LocalLaw.symmetric(np.array([1.0, 5.0]), np.array([0.5, 2.0]))
+    >>> law.score([2.0, 3.0])
     array([ 2., -1.])
     >>> lower, upper = law.interval(np.array([-1.0]), np.array([1.0]))
     >>> lower.round(6).ravel(), upper.round(6).ravel()
-    (array([0.5, 0. ]), array([1.5, 4. ]))
+    (array([0.5, 3. ]), array([1.5, 7. ]))
     """
 
     centre: Array

@@ -50,7 +50,7 @@ def choose_device(value: Any) -> torch.device:
         device = torch.device(value)
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError, NotImplementedError):
-        raise_for("device", value, "a device that torch has", "Use 'auto' or 'cpu'.")
+        raise_for("device", value, "a device that torch knows", "Use 'auto' or 'cpu'.")
     return device
 
 

@@ -299,7 +299,7 @@ def _noise(rows: Sequence[Row]) -> str:
         parts.append(f"{name} {as_text(ours, True)} (paper {lacp / split - 1:+.2f})")
     return (
         "Width of the likelihood-trained network relative to the squared-error one, "
-        "LACP to Split CP, on Yacht (184 training rows) and Naval (nearly free of "
+        "LACP to Split CP, on Yacht (185 training rows) and Naval (nearly free of "
         f"noise): {'; '.join(parts)}."
     )
 

@@ -134,4 +134,5 @@ def draw_sensitivity(figure: Any, rows: Mapping[str, list[Row]]) -> None:
                 axes[i, j].set_ylabel(column)
         axes[0, j].set_title(table.experiment.replace("_", " "))
         axes[0, j].axhline(0.9, color="0.6", lw=0.8)
-    axes[-1, 0].legend(frameon=False, fontsize=8)
+    entries = axes[-1, 0].get_legend_handles_labels()
+    figure.legend(*entries, loc="outside lower center", ncols=3, frameon=False)

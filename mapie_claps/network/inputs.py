@@ -13,6 +13,7 @@ from .._compat import validate_data
 from .._validation import check_real
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
+from .batches import check_has_target
 from .table import as_table
 
 Array = NDArray[np.float64]
@@ -33,6 +34,7 @@ def check_training_data(
     estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None
 ) -> TrainingData:
     """Rows of positive weight."""
+    check_has_target(y)
     check_real("y", y)
     y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
     table = as_table(X, min_rows=2)

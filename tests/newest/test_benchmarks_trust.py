@@ -1,6 +1,7 @@
 """The commands behind docs/trust.md, on a small scale, and what they rest on."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,8 +9,18 @@ from mapie.regression import SplitConformalRegressor
 from scipy.stats import betabinom, binom
 
 from mapie_claps import ClapsRegressor, ClapsScore
-from mapie_claps.benchmarks import _coverage, _fuzz_cases, coverage, fuzz
+from mapie_claps.benchmarks import (
+    _coverage,
+    _fuzz_attacks,
+    _fuzz_cases,
+    coverage,
+    fuzz,
+)
 from mapie_claps.benchmarks.__main__ import main
+from mapie_claps.conformal import calibration
+from mapie_claps.metrics import _intervals
+from mapie_claps.network import batches, own_search
+from mapie_claps.posterior import sums
 from mapie_claps.studies.scoring import SplitSize, covered_limits
 
 CLEAN = _fuzz_cases.TableSpec(
@@ -80,7 +91,7 @@ def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatc
     command = ["coverage", *options, "--out", str(tmp_path)]
     assert main(command) == 0
     first = capsys.readouterr().out
-    assert "33 counts, 0 outside their limits." in first
+    assert "72 counts, 0 outside their limits." in first
     assert (tmp_path / "coverage.md").read_text(encoding="utf-8") in first
 
     def no_more(*args):
@@ -156,6 +167,30 @@ def test_a_bad_interval_is_a_failure(change, failure, monkeypatch):
         _fuzz_cases, "_intervals", lambda case: (points, change(bounds))
     )
     assert _fuzz_cases.run_case(VALID).failure.startswith(failure)
+
+
+@pytest.mark.parametrize("variant", range(4))
+@pytest.mark.parametrize("attack", sorted(_fuzz_attacks.ATTACKS))
+def test_attacks_have_their_outcome(attack, variant):
+    case = _fuzz_attacks.AttackCase(attack, 7 + variant, 20, 6, 3, 0.8, variant)
+    assert fuzz.outcome_of(case) == _fuzz_cases.Outcome(f"attack: {attack}")
+
+
+@pytest.mark.parametrize(
+    ("attack", "broken", "found"),
+    [
+        ("rows_that_mix", (own_search, "_check_rows_alone"), "no error"),
+        ("models_that_change", (calibration, "check_unchanged"), "no error"),
+        ("foreign_sums", (sums.LastLayerSums, "check_network"), "no error"),
+        ("targets_that_are_no_numbers", (batches, "check_real"), "undocumented|other"),
+        ("swapped_ends", (_intervals, "warn_of_crossed"), "without a warning"),
+    ],
+)
+def test_an_attack_that_succeeds_is_a_failure(attack, broken, found, monkeypatch):
+    """Each guard taken away in turn."""
+    monkeypatch.setattr(*broken, lambda *args: None)
+    case = _fuzz_attacks.AttackCase(attack, 7, 20, 6, 3, 0.8, 1)
+    assert re.search(found, str(_fuzz_attacks.run_attack(case)))
 
 
 def test_stray_arithmetic_is_a_failure(monkeypatch):

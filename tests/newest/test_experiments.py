@@ -1,6 +1,5 @@
 import csv
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from mapie_claps.studies.scoring import stratified_estimate
 from mapie_claps.studies.store import Store
 
 LEVELS = (0.05, 0.95)
+HEADS = ("mean", "noise")
 SMOKE = Options(smoke=True)
 
 
@@ -139,54 +139,44 @@ def test_networks_share_layers_initial_weights_and_optimiser():
     X, y = curve(50)
     X = np.c_[X, 30 * X**3]  # not clipped
     start, *others = three_networks(X, y, max_steps=1, learning_rate=1e-30)
-    sizes = (2, 64, 64, 64)
     first = start.state_dict()
     assert [first[f"trunk.{i}.weight"].shape[1:] for i in (0, 1)] == [(64, 64)] * 2
     for other in others:
         state = other.state_dict()
         assert state.keys() == first.keys()
         assert all(torch.equal(state[name], first[name]) for name in first)
-    bound = max(float(first[f"{h}_head.bias"].abs().max()) for h in ("mean", "noise"))
+    bound = max(float(first[f"{h}_head.bias"].abs().max()) for h in HEADS)
     assert bound <= 1 / 8  # torch's ±1/√64
 
-    Xs, ys = ((a - a.mean(0)) / a.std(0) for a in (X, y))
+    scaled = ((a - a.mean(0)) / a.std(0) for a in (X, y))
+    inputs, targets = (torch.tensor(a, dtype=torch.float32) for a in scaled)
     trained = three_networks(X, y, max_steps=3)
     for network, loss in zip(trained, (likelihood, squares, pinball), strict=True):
-        layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)]
-        heads = torch.nn.Linear(64, 2)
-        copied = first["first.0.weight"], first["first.0.bias"]
-        copy_weights(layers[0], *copied)
-        for i, layer in enumerate(layers[1:]):
-            copy_weights(layer, first[f"trunk.{i}.weight"], first[f"trunk.{i}.bias"])
-        copy_weights(heads, *(both_heads(first, part) for part in ("weight", "bias")))
-        silu = (torch.nn.SiLU() for _ in layers)
-        body = [m for pair in zip(layers, silu, strict=True) for m in pair]
-        plain = torch.nn.Sequential(*body, heads)
+        plain = plain_torch(first)
         adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
-        inputs, targets = (torch.tensor(a, dtype=torch.float32) for a in (Xs, ys))
         for _ in range(3):
             adam.zero_grad()
             loss(plain(inputs), targets).backward()
             adam.step()
-        state = network.state_dict()
-        expected = both_heads(state, "weight")[0].T
-        np.testing.assert_allclose(heads.weight.detach(), expected, atol=2e-6)
-        for i, layer in enumerate(layers[1:]):
-            expected = state[f"trunk.{i}.weight"][0].T
-            np.testing.assert_allclose(layer.weight.detach(), expected, atol=2e-6)
-        expected = state["first.0.weight"][0].T
-        np.testing.assert_allclose(layers[0].weight.detach(), expected, atol=2e-6)
+        expected = plain_torch(network.state_dict())
+        for ours, torchs in zip(expected.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours, torchs, atol=2e-6, rtol=0)
 
 
-def copy_weights(layer, weight, bias):
-    """Of one member: (1, in, out) and (1, 1, out) into a layer of torch."""
-    with torch.no_grad():
-        layer.weight.copy_(weight[0].T)
-        layer.bias.copy_(bias[0, 0])
-
-
-def both_heads(state, part):
-    return torch.cat([state[f"{head}_head.{part}"] for head in ("mean", "noise")], -1)
+def plain_torch(state):
+    """The network of one member as layers of torch, both heads as one."""
+    names = ["first.0", "trunk.0", "trunk.1"]
+    weights = [(state[f"{n}.weight"], state[f"{n}.bias"]) for n in names]
+    heads = [(state[f"{h}_head.weight"], state[f"{h}_head.bias"]) for h in HEADS]
+    weights.append(tuple(torch.cat(parts, -1) for parts in zip(*heads, strict=True)))
+    modules = []
+    for weight, bias in weights:
+        layer = torch.nn.Linear(*weight.shape[1:])
+        with torch.no_grad():
+            layer.weight.copy_(weight[0].T)
+            layer.bias.copy_(bias[0, 0])
+        modules += [layer, torch.nn.SiLU()]
+    return torch.nn.Sequential(*modules[:-1])
 
 
 # --- methods

@@ -306,14 +306,14 @@ def test_explain_asks_every_model_that_makes_bounds_once(method, monkeypatch):
     _, expected = mapie.predict_interval(X)
     asked = []
 
-    def predict_parts(model, rows, original=ClapsRegressor.predict_parts):
+    def predict_law(model, rows, original=ClapsRegressor.predict_law):
         asked.append(id(model))
         return original(model, rows)
 
     def refuse(model, rows, **params):
         raise AssertionError("a second pass")
 
-    monkeypatch.setattr(ClapsRegressor, "predict_parts", predict_parts)
+    monkeypatch.setattr(ClapsRegressor, "predict_law", predict_law)
     monkeypatch.setattr(ClapsRegressor, "predict_variance", refuse)
     monkeypatch.setattr(ClapsRegressor, "predict", refuse)
     why = explain(mapie, X)

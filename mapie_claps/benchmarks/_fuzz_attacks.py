@@ -1,0 +1,401 @@
+"""Attacks on promises, drawn by hypothesis: what must be refused, named or unharmed.
+
+``_fuzz_cases`` draws tables and parameters for one path from fit to interval. Here
+each attack knows what has to come of it: an error with a certain text, a warning, or
+the same numbers as without the attack.
+"""
+
+import copy
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from .. import (
+    ClapsModule,
+    StreamingConformalRegressor,
+    load,
+    partial_sums,
+    save,
+    sums_of,
+    update_posterior,
+    with_sums,
+)
+from ..exceptions import FileFormatError
+from ..metrics import interval_score, mean_width
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AttackCase:
+    """An attack, and the numbers that it plays with."""
+
+    attack: str
+    seed: int
+    n: int  # rows to fit
+    batch: int  # rows in one batch
+    size: int  # of φ
+    level: float
+    variant: int  # which of several forms
+
+
+class Unharmed(Exception):
+    """Nothing came of an attack that something had to come of."""
+
+
+class Pair(nn.Module):
+    """Mean and noise, of a size that makes fits fast."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, size), nn.Tanh())
+        self.mean, self.noise = nn.Linear(size, 1), nn.Linear(size, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        phi = self.body(self.mixed(x))
+        return self.mean(phi), softplus(self.noise(phi)) + 1e-2
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """What the network sees of the rows."""
+        return x
+
+
+class Normalised(Pair):
+    """By the rows of the batch."""
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return (x - x.mean(0)) / (x.std(0, correction=0) + 0.1)
+
+
+class Attentive(Pair):
+    """To the other rows of the batch."""
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return torch.softmax(x @ x.T, dim=1) @ x
+
+
+class Ranked(Pair):
+    """Within the batch."""
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return x.argsort(0).argsort(0).to(x.dtype)
+
+
+@dataclass
+class Scene:
+    """Rows, a network and a fitted estimator, made from a case."""
+
+    case: AttackCase
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.case.seed)
+        self.rng = rng
+        self.X = rng.normal(size=(self.case.n, 3))
+        self.y = self.X[:, 0] + rng.normal(size=self.case.n)
+        self.X_cal, self.X_test = rng.normal(size=(40, 3)), rng.normal(size=(9, 3))
+        self.y_cal = self.X_cal[:, 0] + rng.normal(size=40)
+
+    def network(self, cls: type[Pair] = Pair) -> Pair:
+        """A network whose weights depend on the case alone."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.case.seed)
+            return cls(self.case.size)
+
+    def fitted(self) -> ClapsModule:
+        """An estimator on the rows."""
+        model = ClapsModule(self.network(), batch_size=self.case.batch)
+        return model.fit(self.X, self.y)
+
+    def calibrated(self, model: Any) -> StreamingConformalRegressor:
+        """Intervals at the level of the case."""
+        conformal = StreamingConformalRegressor(model, self.case.level)
+        return conformal.conformalize(self.X_cal, self.y_cal)
+
+    def intervals(self, model: Any) -> Array:
+        """Bounds of the test rows."""
+        return self.calibrated(model).predict_interval(self.X_test, True)[1]
+
+
+def _must_raise(
+    call: Callable[[], Any], message: str, *errors: type[Exception]
+) -> None:
+    """Raise ``Unharmed`` unless the call ends in such an error."""
+    expected = errors or (ValueError,)
+    try:
+        call()
+    except expected as error:
+        if not re.search(message, str(error)):
+            raise Unharmed(f"another message: {error}") from error
+        return
+    raise Unharmed("no error")
+
+
+def _must_be_equal(found: Any, expected: Any, rtol: float = 0.0) -> None:
+    if not np.allclose(found, expected, rtol=rtol, atol=0.0, equal_nan=True):
+        raise Unharmed(f"{found!r} in place of {expected!r}")
+
+
+def rows_that_mix(scene: Scene) -> None:
+    """A network whose output for a row depends on the batch."""
+    cls = (Normalised, Attentive, Ranked)[scene.case.variant % 3]
+    model = ClapsModule(scene.network(cls))
+    _must_raise(lambda: model.fit(scene.X, scene.y), "depends on the other rows")
+
+
+def networks_that_cannot_be_watched(scene: Scene) -> None:
+    """Compiled, lazy, without numbers, complex, or of another width."""
+    net = scene.network()
+    bad: list[tuple[Callable[[], nn.Module], str]] = [
+        (lambda: torch.jit.script(nn.Linear(3, 1)), "compiled by torch.jit"),
+        (lambda: nn.Sequential(nn.LazyLinear(1)), "lazy layers"),
+        (lambda: net.to("meta"), "holds no numbers"),
+        (lambda: nn.Linear(3, 1, dtype=torch.complex64), "complex weights"),
+        (lambda: nn.Linear(4, 1), "forward pass fails"),
+        (lambda: nn.Sequential(net.body, nn.Tanh()), "forward pass that returns"),
+    ]
+    make, message = bad[scene.case.variant % len(bad)]
+    if scene.case.size == 1 and message == "forward pass that returns":
+        message = "output of none of its"
+    with torch.random.fork_rng():
+        network = make()
+    fit = ClapsModule(network).fit
+    _must_raise(lambda: fit(scene.X, scene.y), message, TypeError, ValueError)
+
+
+def batches_of_any_size(scene: Scene) -> None:
+    """Batches, some of no rows, give what the table gives."""
+    X, y, step = scene.X, scene.y, scene.case.batch
+    parts = [(X[i : i + step], y[i : i + step]) for i in range(0, len(X), step)]
+    parts.insert(scene.case.variant % (len(parts) + 1), (X[:0], y[:0]))
+    net = scene.network()
+    one = scene.intervals(ClapsModule(net).fit(X, y))
+    other = ClapsModule(net, batch_size=1 + scene.case.variant).fit(parts)
+    _must_be_equal(scene.intervals(other), one, rtol=1e-6)
+
+
+def another_default_device(scene: Scene) -> None:
+    """New tensors go where there are no numbers."""
+    expected = scene.intervals(scene.fitted())
+    net, before = scene.network(), torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        model = ClapsModule(net, batch_size=scene.case.batch).fit(scene.X, scene.y)
+        found = scene.intervals(model)
+        update_posterior(model, scene.X_cal, scene.y_cal).predict(scene.X_test)
+    finally:
+        torch.set_default_device(before)
+    _must_be_equal(found, expected)
+
+
+class _Broken:
+    """An estimator that gives a bad scale in one row when it is told to."""
+
+    value: float | None = None
+
+    def __init__(self, model: Any, row: int) -> None:
+        self.model, self.row = model, row
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        mu, std = self.model.predict(X, return_std=True)
+        std = np.array(std)
+        if self.value is not None:
+            std[self.row] = self.value
+        return (mu, std) if return_std else mu
+
+
+def scales_that_break_when_predicting(scene: Scene) -> None:
+    """A standard deviation that is none, after a sound calibration."""
+    broken = _Broken(scene.fitted(), scene.case.variant % 9)
+    conformal = scene.calibrated(broken)
+    broken.value = (-1.0, 0.0, np.nan, np.inf)[scene.case.seed % 4]
+    predict = conformal.predict_interval
+    _must_raise(lambda: predict(scene.X_test, True), "standard deviation of")
+
+
+def swapped_ends(scene: Scene) -> None:
+    """Intervals that are upside down in some rows."""
+    bounds = np.sort(scene.rng.normal(size=(20, 2, 1)), axis=1)
+    rows = scene.rng.choice(20, 1 + scene.case.variant, replace=False)
+    bounds[rows] = bounds[rows, ::-1]
+    y = scene.rng.normal(size=20)
+    calls: list[Callable[[], Any]] = [
+        lambda: mean_width(bounds),
+        lambda: interval_score(y, bounds, 0.9),
+    ]
+    for call in calls:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        if not any(f"Got {len(rows)} of 20 rows" in str(w.message) for w in caught):
+            raise Unharmed("swapped ends without a warning")
+
+
+def foreign_sums(scene: Scene) -> None:
+    """Sums of a network that differs in one weight."""
+    model, net = scene.fitted(), scene.network()
+    with torch.no_grad():
+        weights = list(net.parameters())[scene.case.variant % 6]
+        weights.view(-1)[scene.case.seed % weights.numel()] += 1e-3
+    other = ClapsModule(net).fit(scene.X, scene.y)
+    more = partial_sums(other, scene.X_cal, scene.y_cal)
+    _must_raise(lambda: sums_of(model) + more, "another network")
+    _must_raise(lambda: with_sums(model, more), "another network")
+
+
+def models_that_change(scene: Scene) -> None:
+    """Fitted again, or with another scale, after calibration."""
+    model = scene.fitted()
+    conformal = scene.calibrated(model)
+    conformal.predict_interval(scene.X_test, True)
+    changes: list[Callable[[], Any]] = [
+        lambda: model.fit(scene.X_cal, scene.y_cal),
+        lambda: model.set_params(scale="aleatoric"),
+        lambda: model.partial_fit(scene.X_cal, scene.y_cal),
+        lambda: model.set_params(prior_precision=7.0).fit(scene.X, scene.y),
+    ]
+    changes[scene.case.variant % len(changes)]()
+    predict = conformal.predict_interval
+    _must_raise(lambda: predict(scene.X_test, True), "changed since calibration")
+
+
+def targets_that_are_no_numbers(scene: Scene) -> None:
+    """Gaps, complex numbers, dates, infinity."""
+    import pandas as pd
+
+    row, bad = scene.case.seed % scene.case.n, scene.y.astype(object)
+    forms: list[tuple[Any, str]] = [
+        (None, f"None in row {row}"),
+        (pd.NA, f"<NA> in row {row}"),
+        (pd.NaT, f"NaT in row {row}"),
+        (np.nan, "NaN or infinity"),
+        (-np.inf, "NaN or infinity"),
+        ("text", "could not convert"),
+    ]
+    bad[row], message = forms[scene.case.variant % len(forms)]
+    model = ClapsModule(scene.network())
+    for y in (bad, bad.tolist(), pd.Series(bad)):
+        _must_raise(lambda y=y: model.fit(scene.X, y), message)  # type: ignore[misc]
+    _must_raise(lambda: model.fit(scene.X, scene.y + 1j), "of type complex128")
+
+
+def files_that_are_none(scene: Scene) -> None:
+    """A pipe or a folder where a file is to be written."""
+    model = scene.fitted()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        os.mkfifo(path) if scene.case.variant % 2 else path.mkdir()
+        _must_raise(lambda: save(model, path), "no regular file")
+        if path.is_file() or len(os.listdir(folder)) != 1:
+            raise Unharmed("something was replaced or left")
+
+
+def files_with_a_wrong_byte(scene: Scene) -> None:
+    """One byte of a file changed, or its end cut off."""
+    model = scene.fitted()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        save(model, path)
+        content = bytearray(path.read_bytes())
+        place = int(scene.rng.integers(len(content)))
+        if scene.case.variant % 2:
+            content[place] ^= 1 << scene.case.seed % 8
+        else:
+            del content[place:]
+        path.write_bytes(bytes(content))
+        try:
+            found = load(path, network=scene.network())
+        except FileFormatError:
+            return
+    # A space or the like: whatever loads is what was saved.
+    _must_be_equal(scene.intervals(found), scene.intervals(model))
+
+
+def interrupts(scene: Scene) -> None:
+    """Ctrl-C at some line of ours: the old fit, or the new one, is there as a whole."""
+    model, new = scene.fitted(), scene.fitted().fit(scene.X_cal, scene.y_cal)
+    old = copy.deepcopy(model)
+    stop = 1 + scene.case.seed % 600
+    seen = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal seen
+        if "mapie_claps" not in frame.f_code.co_filename:
+            return None
+        seen += event == "line"
+        if seen == stop:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        model.fit(scene.X_cal, scene.y_cal)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    found = model.predict(scene.X_test, return_std=True)
+    for possible in (old, new):
+        if np.array_equal(found, possible.predict(scene.X_test, return_std=True)):
+            return
+    raise Unharmed("an interrupt left neither the old nor the new fit")
+
+
+ATTACKS: dict[str, Callable[[Scene], None]] = {
+    attack.__name__: attack
+    for attack in (
+        rows_that_mix,
+        networks_that_cannot_be_watched,
+        batches_of_any_size,
+        another_default_device,
+        scales_that_break_when_predicting,
+        swapped_ends,
+        foreign_sums,
+        models_that_change,
+        targets_that_are_no_numbers,
+        files_that_are_none,
+        files_with_a_wrong_byte,
+        interrupts,
+    )
+}
+
+
+def attack_strategy() -> Any:
+    """Hypothesis strategy of attacks."""
+    from hypothesis import strategies as st
+
+    return st.builds(
+        AttackCase,
+        attack=st.sampled_from(sorted(ATTACKS)),
+        seed=st.integers(0, 2**16),
+        n=st.integers(8, 40),
+        batch=st.integers(1, 50),
+        size=st.integers(1, 6),
+        level=st.sampled_from([0.5, 0.8, 0.9, 0.99]),
+        variant=st.integers(0, 11),
+    )
+
+
+def run_attack(case: AttackCase) -> str | None:
+    """What went wrong, or None if all came as it has to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those that count are caught where they do
+        try:
+            ATTACKS[case.attack](Scene(case))
+        except Unharmed as error:
+            return str(error)
+        except Exception as error:
+            return f"undocumented {type(error).__name__}: {error}"
+    return None
