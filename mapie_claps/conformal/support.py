@@ -78,7 +78,8 @@ class Support:
         if self.values is not None:
             n_up_to = np.searchsorted(self.values, y, "left" if strict else "right")
             between = (self.values[1:] + self.values[:-1]) / 2
-            return np.r_[-np.inf, between, np.inf][n_up_to]
+            cuts: Array = np.r_[-np.inf, between, np.inf]
+            return cuts[n_up_to]
         at = y
         if self.integer:
             at = np.ceil(y) - 0.5 if strict else np.floor(y) + 0.5
