@@ -197,10 +197,13 @@ def claps_parameters(**params: Any) -> dict[str, Any]:
 
 def claps_method(name: str = "claps", label: str = "CLAPS", **params: Any) -> Method:
     """``ClapsRegressor`` with the given parameters, not tuned."""
-    functions = _fit_claps, std_band, "mapie_std"
-    all_of_them = partial(claps_parameters, **params)
     return Method(
-        name, label, *functions, [params], parameters=all_of_them, uses_claps=True
+        *(name, label, _fit_claps, std_band, "mapie_claps"),
+        [params],
+        parameters=partial(claps_parameters, **params),
+        uses_claps=True,
+        whole=True,
+        text=True,
     )
 
 
