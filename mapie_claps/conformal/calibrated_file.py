@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..files.codec import Context, check_saveable, register, saved_as
 from .groups import ColumnGroups, EpistemicGroups
+from .likelihood_ratio import LikelihoodRatio
 from .online import AdaptiveLevels
 from .row_rule import CalibrationRows
 from .support import Support
@@ -31,7 +32,7 @@ class State:
     weights_of: Any
     groups_of: Any
     adaptive: Any
-    posterior_rows: NDArray[np.int64]
+    posterior_rows: NDArray[np.int64] | None
 
     @classmethod
     def of(cls, calibrated: "Calibrated") -> "State":
@@ -47,7 +48,7 @@ class State:
             rows.weights_of,
             rows.groups_of,
             calibrated._adaptive(),
-            calibrated._posterior_rows(),
+            keys if len(keys := calibrated._posterior_rows()) else None,
         )
 
     def give_to(self, calibrated: "Calibrated", signed: bool) -> None:
@@ -65,9 +66,13 @@ class State:
                 self.weights_of,
                 self.groups_of,
             )
+            ratio = rows.weights_of
+            if isinstance(ratio, LikelihoodRatio) and ratio.encodes:
+                ratio.estimator = calibrated._fitted()
             calibrated._set_rows(rows)
-        new = {"_followed": self.adaptive, "_in_posterior": self.posterior_rows}
-        calibrated.__dict__.update(new)
+        calibrated.__dict__["_followed"] = self.adaptive
+        if self.posterior_rows is not None:
+            calibrated.__dict__["_in_posterior"] = self.posterior_rows
 
 
 def _check_functions(rows: CalibrationRows) -> None:
@@ -79,14 +84,13 @@ def _check_functions(rows: CalibrationRows) -> None:
             "hold. Use ColumnGroups or EpistemicGroups, or pass labels: conformalize("
             "X, y, groups=labels), predict_interval(X, groups=labels)."
         )
-    if rows.weights_of is not None and not hasattr(rows.weights_of, "check_saveable"):
+    ratio = rows.weights_of
+    if ratio is not None and not isinstance(ratio, LikelihoodRatio):
         raise TypeError(
-            f"Got weights as a {type(rows.weights_of).__name__}, which a file cannot "
+            f"Got weights as a {type(ratio).__name__}, which a file cannot "
             "hold. Use likelihood_ratio with its default classifier, or pass numbers: "
             "conformalize(X, y, weights=...), predict_interval(X, weights=...)."
         )
-    if rows.weights_of is not None:
-        rows.weights_of.check_saveable()  # type: ignore[attr-defined]
 
 
 def register_calibrated(cls: "type[Calibrated]", tag: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -15,6 +16,7 @@ from sklearn.utils.validation import _num_samples
 
 from .._validation import check_choice, check_number
 from ..exceptions import EffectiveSampleSizeWarning
+from ..files.codec import Context, register, saved_as
 from .parts import last_step, split_pipeline
 from .row_keys import keys_of_rows, known_rows
 from .weighted import effective_sample_size
@@ -75,11 +77,11 @@ def likelihood_ratio(
     >>> ratio = likelihood_ratio(
     ...     rng.normal(0, 1, (500, 2)), rng.normal(0.5, 1, (500, 2)))
     >>> ratio([[0.0, 0.0], [1.0, 1.0]]).round(1)
-    array([0.8, 2. ])
+    array([0.8, 2.3])
     >>> ratio
     LikelihoodRatio of 500 source and 500 target rows
-    clipped to [0.05, 20]: 0 source rows, 0 target rows
-    source rows are worth 334.3 rows of equal weight
+    clipped to [0.05, 20]: 0 source rows, 1 target rows
+    source rows are worth 294.2 rows of equal weight
     """
     check_choice("features", features, ("inputs", "phi"), "Use 'inputs'.")
     clip = check_number("clip", clip, low=1, low_open=True, hint="Use 20 if unsure.")
@@ -95,16 +97,20 @@ def likelihood_ratio(
         if len(values) < 2 or not np.isfinite(values).all():
             raise ValueError(
                 f"Got {name} with {len(values)} rows, of which "
-                f"{int((~np.isfinite(values)).any(axis=1).sum())} hold NaN or infinity, "
-                "but expected at least two, all of them numbers. Pass estimator= to "
-                "encode gaps and text."
+                f"{int((~np.isfinite(values)).any(axis=1).sum())} hold NaN or "
+                "infinity, but expected at least two, all of them numbers. Pass "
+                "estimator= to encode gaps and text."
             )
     if source.shape[1] != target.shape[1]:
         raise ValueError(
             f"Got X_source with {source.shape[1]} columns and X_target with "
             f"{target.shape[1]}, but expected the same columns."
         )
-    fitted = _default_classifier(features) if classifier is None else clone(classifier)
+    fitted = (
+        _linear(features, min(source.shape))
+        if classifier is None
+        else clone(classifier)
+    )
     if not hasattr(fitted, "predict_proba"):
         raise TypeError(
             f"Got a classifier of type {type(fitted).__name__} without predict_proba. "
@@ -113,7 +119,7 @@ def likelihood_ratio(
     labels = np.r_[np.zeros(len(source)), np.ones(len(target))]
     fitted.fit(np.concatenate([source, target]), labels)
     made = LikelihoodRatio(
-        fitted,
+        Logit.of(fitted) if classifier is None else fitted,
         clip,
         len(source),
         len(target),
@@ -123,6 +129,32 @@ def likelihood_ratio(
     )
     made._report(source, target)
     return made
+
+
+@dataclass(frozen=True, eq=False)
+class Logit:
+    """A logistic regression on columns as they are: log-odds x·a + b."""
+
+    coef: Array  # (d,)
+    intercept: float
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> "Logit":
+        """One linear map in place of several in a row."""
+        *steps, last = pipeline.named_steps.values()
+        coef, intercept = last.coef_[0], float(last.intercept_[0])
+        for step in reversed(steps):
+            if isinstance(step, PCA):
+                coef = coef @ step.components_
+            else:
+                coef = coef / step.scale_
+            intercept -= float(step.mean_ @ coef)
+        return cls(np.asarray(coef, dtype=np.float64), intercept)
+
+    def predict_proba(self, X: Array) -> Array:
+        """Probabilities of source and target, (n, 2)."""
+        chance = expit(X @ self.coef + self.intercept)
+        return np.stack([1 - chance, chance], axis=1)
 
 
 @dataclass(eq=False, repr=False)
@@ -146,6 +178,10 @@ class LikelihoodRatio:
     keys: NDArray[np.int64]
     n_clipped_: tuple[int, int] = (0, 0)
     effective_sample_size_: float = np.nan
+    encodes: bool = False  # whether rows pass through an estimator first
+
+    def __post_init__(self) -> None:
+        self.encodes = self.encodes or self.estimator is not None
 
     def __call__(self, X: Any) -> Array:
         """Ratios of rows to calibrate on or to predict.
@@ -198,17 +234,12 @@ class LikelihoodRatio:
 
     def check_saveable(self) -> None:
         """Raise for a classifier that a file cannot hold."""
-        known = (StandardScaler, PCA, LogisticRegression)
-        steps = self.classifier.named_steps.values() if self._is_own() else ()
-        if not steps or not all(isinstance(step, known) for step in steps):
+        if not isinstance(self.classifier, Logit):
             raise TypeError(
                 f"Got weights from a {type(self.classifier).__name__}, which a file "
                 "cannot hold. Use likelihood_ratio with its default classifier, or "
                 "pass numbers as weights."
             )
-
-    def _is_own(self) -> bool:
-        return isinstance(self.classifier, Pipeline)
 
     def _raw(self, values: Array) -> Array:
         chance = self.classifier.predict_proba(values)[:, 1]
@@ -228,18 +259,20 @@ class LikelihoodRatio:
         if n_high > MANY_CLIPPED * len(target):
             warnings.warn(
                 f"Got {n_high} of {len(target)} target rows whose likelihood ratio "
-                f"exceeds clip={high:g} (the largest is {raw[1].max():.3g}): the source "
-                "hardly has such rows. Clipped weights cover them too rarely; collect "
-                "calibration rows there, or raise clip and expect wider intervals.",
+                f"exceeds clip={high:g} (the largest is {raw[1].max():.3g}): the "
+                "source hardly has such rows. Clipped weights cover them too rarely; "
+                "collect calibration rows there, or raise clip and expect wider "
+                "intervals.",
                 EffectiveSampleSizeWarning,
                 stacklevel=3,
             )
 
 
-def _default_classifier(features: str) -> Pipeline:
+def _linear(features: str, size: int) -> Pipeline:
+    """Logistic regression on standardised columns, of φ on its main components."""
     steps = [StandardScaler()]
     if features == "phi":
-        steps += [PCA(N_COMPONENTS, svd_solver="randomized", random_state=0)]
+        steps += [PCA(min(N_COMPONENTS, size), svd_solver="randomized", random_state=0)]
     return make_pipeline(*steps, LogisticRegression(max_iter=1000))
 
 
@@ -256,3 +289,21 @@ def _features_of(estimator: Any, X: Any, features: str) -> Array:
     if hasattr(last, "input_columns"):
         return np.stack(list(last.input_columns(seen).values()), axis=1)
     return _features_of(None, seen, features)
+
+
+def _to_fields(ratio: LikelihoodRatio) -> dict[str, Any]:
+    """All but the estimator, which the calibrated object holds."""
+    ratio.check_saveable()
+    return {name: value for name, value in vars(ratio).items() if name in FIELDS}
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> LikelihoodRatio:
+    return LikelihoodRatio(**values, estimator=None)
+
+
+FIELDS = (
+    *("classifier", "clip", "n_source", "n_target", "features", "keys"),
+    *("n_clipped_", "effective_sample_size_", "encodes"),
+)
+saved_as("logit")(Logit)
+register(LikelihoodRatio, "likelihood ratio", _to_fields, _from_fields, FIELDS)

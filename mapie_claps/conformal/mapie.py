@@ -27,8 +27,8 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
 - ``OnlineMartingaleTest`` (1.6) computes p-values and the wealth of its bets by public
   methods that need no MAPIE estimator; its own ``update`` wants one, and copies it. Its
   p-value compares with every earlier score.
-- ``TimeSeriesRegressor`` refuses scores that are ``StdConformityScore``, as ours is from
-  1.5 on; it takes ``ResidualNormalisedScore(ClapsScaleEstimator(...))``.
+- ``TimeSeriesRegressor`` refuses scores that are ``StdConformityScore``, as ours is
+  from 1.5 on; it takes ``ResidualNormalisedScore(ClapsScaleEstimator(...))``.
 - ``ResidualNormalisedScore`` clips the scale when it calibrates, but not when it
   predicts; below the clip, intervals lose their coverage without a word.
 """

@@ -82,7 +82,7 @@ class ExchangeabilityMonitor:
     >>> model = ClapsRegressor(n_members=2, random_state=0).fit(X[:200], y[:200])
     >>> calibrated = CalibratedRegressor(model).conformalize(X[200:400], y[200:400])
     >>> monitor = ExchangeabilityMonitor(calibrated, X[200:400])
-    >>> monitor.update(X[400:], y[400:]).changed  # doctest: +SKIP
+    >>> monitor.update(X[400:], y[400:]).changed
     'nothing'
     """
 
