@@ -143,15 +143,19 @@ def test_dates_as_times(cal):
         cal.observe(X[301:302], Y[301:302], time=np.datetime64("2024-04-30T23:00"))
 
 
-@pytest.mark.parametrize("bad", ["y", "batch"])
-def test_a_failed_call_changes_nothing(cal, bad):
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (X[310:315], np.full(5, np.nan)),
+        ([(X[310:315], Y[310:315]), (X[315:320], Y[315:317])],),
+    ],
+    ids=["y", "second batch"],
+)
+def test_a_failed_call_changes_nothing(cal, rows):
     cal.observe(X[300:310], Y[300:310])
     before = cal.predict_interval(X[310:])[1]
     with pytest.raises(ValueError, match="Got y"):
-        if bad == "y":
-            cal.observe(X[310:315], np.full(5, np.nan))
-        else:
-            cal.observe([(X[310:315], Y[310:315]), (X[315:320], Y[315:317])])
+        cal.observe(*rows)
     np.testing.assert_array_equal(cal.predict_interval(X[310:])[1], before)
 
 

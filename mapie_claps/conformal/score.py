@@ -69,8 +69,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     there the score is the paper's, with mean and standard deviation of y, and as valid
     as ever. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a standard
     deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
-    prefit=True)``, or use ``CalibratedRegressor.observe``. ``minimize_interval_width`` is refused: it would choose on calibration
-    scores.
+    prefit=True)``, or use ``CalibratedRegressor.observe``.
+    ``minimize_interval_width`` is refused: it would choose on calibration scores.
 
     Examples
     --------
