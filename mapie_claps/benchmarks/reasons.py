@@ -44,7 +44,7 @@ CAUSES_ROWS = {"train": 1500, "background": 200, "test": 100}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_data_arguments(parser, seeds=5, out="benchmark_reasons")
-    parser.set_defaults(max_rows=1500)
+    parser.set_defaults(max_rows=1200)
     names = f"of {', '.join(MODELS)} (all)"
     parser.add_argument("--models", nargs="+", default=list(MODELS), help=names)
     parser.add_argument(
