@@ -24,7 +24,7 @@ __all__ = ["best_order", "has_covariance", "nearest_rows", "own_narrowing"]
 Array = NDArray[np.float64]
 # Rows whose intervals are watched, evenly spread: more would hardly change the mean.
 MAX_WATCHED = 1000
-MAX_CANDIDATES = 5000  # of more, those of the largest epistemic variance
+MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
 
 
 def own_narrowing(aleatoric: Array, epistemic: Array) -> Array:
@@ -133,26 +133,35 @@ def best_order(
     noise, unknown = noise[candidates], unknown[candidates]
     h2, c = _parts(last, watched)
     across = last.predict_covariance(some, watched)  # (m, n)
-    first = scale = np.sqrt(h2 + c)
+    among = last.predict_covariance(some, some)  # (m, m)
+    among = (among + among.T) / 2
+    np.fill_diagonal(among, unknown)
+    first = np.sqrt(h2 + c)
     order: list[int] = []
-    gains, steps = [], np.empty((0, len(candidates)))
+    gains = []
     for _ in range(min(n_rows, len(candidates))):
+        unknown = among.diagonal()
+        # A kernel that looks at near rows only is no covariance of all rows at once.
+        limit = np.sqrt(unknown)
+        across = np.clip(across, *_both(limit[:, None] * np.sqrt(c)))
         left = np.maximum(c - across**2 / (noise + unknown)[:, None], 0.0)
-        gain = np.mean((scale - np.sqrt(h2 + left)) / first, axis=1)
+        gain = np.mean((np.sqrt(h2 + c) - np.sqrt(h2 + left)) / first, axis=1)
         gain[order] = -np.inf
         best = int(np.argmax(gain))
         order.append(best)
         gains.append(float(gain[best]))
-        # Covariance of all candidates with the chosen one, as contracted so far.
-        among = last.predict_covariance(some, _safe_indexing(some, [best]))[:, 0]
         root = np.sqrt(noise[best] + unknown[best])
-        step = (among - steps[:, best] @ steps) / root
+        step = np.clip(among[best], *_both(limit * limit[best])) / root
         towards = across[best] / root
         across = across - np.outer(step, towards)
+        among = among - np.outer(step, step)
+        np.fill_diagonal(among, np.maximum(unknown - step**2, 0.0))
         c = np.maximum(c - towards**2, 0.0)
-        unknown = np.maximum(unknown - step**2, 0.0)
-        steps, scale = np.vstack([steps, step]), np.sqrt(h2 + c)
     return candidates[order], np.array(gains)
+
+
+def _both(limit: Array) -> tuple[Array, Array]:
+    return -limit, limit
 
 
 def has_covariance(mapie_or_estimator: Any) -> bool:

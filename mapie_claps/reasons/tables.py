@@ -188,7 +188,7 @@ def rank_rows(
         data to be worth collecting there.
     X_watched : array-like of shape (m, p), optional
         Rows whose intervals should become narrower, for "gain"; by default X. At most
-        1,000 of them are used, evenly spread, and at most 5,000 candidates.
+        1,000 of them are used, evenly spread, and the 2,000 least known candidates.
     alpha : float or iterable of float, optional
         Miscoverages, for MAPIE 0.9.
     **predict_params : dict
