@@ -65,21 +65,21 @@ def _plain(X: Table) -> Table:
     return X.assign(**text)
 
 
-def _fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     loss = f"MultiQuantile:alpha={alpha / 2:.12g},{1 - alpha / 2:.12g}"
     return _fit(loss, X, y, params, seed)
 
 
-def _quantile_band(model: Fitted, X: Table, params: Params) -> Band:
+def quantile_band(model: Fitted, X: Table, params: Params) -> Band:
     bounds = model.centre + model.unit * _predict(model, X, params, "RawFormulaVal")
     return ordered(*bounds)
 
 
-def _fit_variance(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def fit_variance(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     return _fit("RMSEWithUncertainty", X, y, params, seed)
 
 
-def _variance_band(model: Fitted, X: Table, params: Params) -> Band:
+def predict_variance(model: Fitted, X: Table, params: Params) -> Band:
     mean, variance = _predict(model, X, params, "RMSEWithUncertainty")
     return centred(model.centre + model.unit * mean, model.unit * np.sqrt(variance))
 
@@ -88,7 +88,7 @@ CATBOOST = (
     Method(
         "cqr-catboost",
         "CatBoost MultiQuantile + CQR",
-        *(_fit_quantiles, _quantile_band, "mapie_cqr"),
+        *(fit_quantiles, quantile_band, "mapie_cqr"),
         GRID,
         free=("iterations",),
         slow=True,
@@ -98,7 +98,7 @@ CATBOOST = (
     Method(
         "std-catboost",
         "CatBoost mean and variance + std score",
-        *(_fit_variance, _variance_band, "mapie_std"),
+        *(fit_variance, predict_variance, "mapie_std"),
         GRID,
         free=("iterations",),
         slow=True,
