@@ -10,7 +10,10 @@ from sklearn.utils.validation import _num_samples
 
 from .._validation import check_number
 from ..estimators.regressor import ClapsRegressor
+from . import mapie as _mapie
 from .calibration import Calibrated, register_calibrated
+from .parts import check_unchanged
+from .score import ClapsScore
 
 __all__ = ["CalibratedRegressor"]
 
@@ -93,6 +96,70 @@ class CalibratedRegressor(Calibrated):
             hint="Use 0.25 if unsure.",
         )
         self.random_state = random_state
+
+    @classmethod
+    def from_mapie(
+        cls, mapie: Any, confidence_level: float | Sequence[float] | None = None
+    ) -> Self:
+        """Take over model and scores of a calibrated MAPIE object, to save them.
+
+        Parameters
+        ----------
+        mapie : object
+            A calibrated ``SplitConformalRegressor`` (``MapieRegressor`` of MAPIE 0.9
+            with ``cv="prefit"`` or ``"split"``) with a ``ClapsScore``.
+        confidence_level : float or sequence of float, optional
+            Levels of the intervals; None for those of the object. MAPIE 0.9 keeps
+            none.
+
+        Returns
+        -------
+        CalibratedRegressor
+            Object with the same intervals. MAPIE keeps absolute scores, so that it
+            has no distribution unless the score was made with ``sym=False``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from mapie.regression import SplitConformalRegressor
+        >>> from mapie_claps import CalibratedRegressor, ClapsRegressor, ClapsScore
+        >>> X = np.linspace(-2, 2, 200)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> mapie = SplitConformalRegressor(
+        ...     ClapsRegressor.paper(random_state=0), confidence_level=0.8,
+        ...     conformity_score=ClapsScore(), prefit=False)
+        >>> mapie = mapie.fit(X[::2], y[::2]).conformalize(X[1::2], y[1::2])
+        >>> model = CalibratedRegressor.from_mapie(mapie)
+        >>> model.levels, len(model.conformity_scores_)
+        ([0.8], 100)
+        """
+        ensemble = _mapie.ensemble_of(mapie)
+        if ensemble is None or not isinstance(_mapie.score_of(mapie), ClapsScore):
+            with_what = "" if ensemble is None else ", whose score is another one"
+            raise TypeError(
+                f"Got a {type(mapie).__name__}{with_what}, but expected a calibrated "
+                "SplitConformalRegressor of MAPIE with conformity_score=ClapsScore()."
+            )
+        if _mapie.uses_folds(ensemble, ensemble.method):
+            raise TypeError(
+                f"Got a {type(mapie).__name__}, whose intervals come from one model "
+                "per fold, but expected one model. Use SplitConformalRegressor, or "
+                "keep the rows and calibrate again."
+            )
+        levels: Any = _mapie.levels_of(mapie)
+        if confidence_level is not None:
+            levels = confidence_level
+        if levels is None:
+            raise ValueError(
+                "Got confidence_level=None, but MapieRegressor of MAPIE 0.9 keeps no "
+                "level. Pass for example confidence_level=0.9."
+            )
+        score, scores = _mapie.score_of(mapie), _mapie.conformity_scores_of(mapie)
+        score.check_known(scores)
+        model = _mapie.point_model(ensemble)
+        check_unchanged(model, getattr(scores, "fingerprint", None))
+        made = cls(model, levels, sym=score.sym, support=score.support)
+        return made._set_scores(np.array(scores, dtype=np.float64), not score.sym)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator on a part of the rows, and calibrate on the rest.
