@@ -7,7 +7,7 @@ parts and differences that ``ClapsRegressor`` makes, IDs left out, text as categ
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from ..network.frames import column_names, read_columns
 from ..network.table import Block, TableEncoder, as_table
 from ..network.table_fit import fit_table
 from ..studies.data import Array, Split, Table
-from ._peer_table import BY_NAME, METHODS
+from ._peer_table import METHODS
 from ._peer_tuning import Bounds, Method, shortened, tune
 
 Row = dict[str, Any]
@@ -280,10 +280,13 @@ def table_methods(smoke: bool = False) -> list[TableMethod]:
         )
     ]
     peers = [m for m in METHODS if m.text and m.calibration == "mapie_cqr"]
-    for method in peers:
-        known = shortened(method) if smoke else BY_NAME[method.name]
-        peer = TableMethod(
-            method.name, method.label, partial(_peer, known), method.key
-        )
-        methods.append(peer)
+    for method in map(_default_depth, peers):
+        peer = shortened(method) if smoke else method
+        run = partial(_peer, peer)
+        methods.append(TableMethod(method.name, method.label, run, peer.key))
     return methods
+
+
+def _default_depth(method: Method) -> Method:
+    """CatBoost with its default depth, of which the number of trees is chosen."""
+    return replace(method, grid=[e for e in method.grid if e.get("depth", 6) == 6])

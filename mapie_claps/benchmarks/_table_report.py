@@ -166,7 +166,9 @@ def patterns(rows: Sequence[Row]) -> str:
         return ""
     header = ["table", "missing", "test rows", "coverage", "95 % limits", "mean width"]
     title = "Coverage of CLAPS by which columns are missing, all splits together\n\n"
-    note = "\nThe guarantee is for all rows together; a pattern may lie off its level.\n"
+    note = (
+        "\nThe guarantee is for all rows together; a pattern may lie off its level.\n"
+    )
     return title + markdown_table(header, lines) + note
 
 
