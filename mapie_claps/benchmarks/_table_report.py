@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..reasons.coverage import coverage_interval
 from ..studies.scoring import SplitSize, coverage_limits, estimate
 from ..studies.store import Row
 from ..studies.text import markdown_table, number, plus_minus
@@ -120,9 +121,9 @@ def details(rows: Sequence[Row]) -> str:
             for f in ("explain_seconds", "file_seconds", "file_kilobytes")
         )
         text += (
-            f"\nOf CLAPS, medians: explain {explain:.2f} s, save and load {file:.2f} s, "
-            f"file {size:.0f} kB. The loaded file gave the same bounds in all "
-            f"{len(kept)} runs.\n"
+            f"\nOf CLAPS, medians: explain {explain:.2f} s, save and load "
+            f"{file:.2f} s, file {size:.0f} kB. The loaded file gave the same bounds "
+            f"in all {len(kept)} runs.\n"
         )
     return text
 
@@ -158,7 +159,7 @@ def patterns(rows: Sequence[Row]) -> str:
         if len(found) < 2:
             continue
         for name, (covered, n, width) in sorted(found.items(), key=lambda x: -x[1][1]):
-            low, high = _binomial_limits(int(covered), int(n))
+            low, high = coverage_interval(int(covered), int(n))
             few = " (few rows)" if n < FEW_ROWS else ""
             cells = [f"{n:.0f}{few}", f"{covered / n:.3f}", f"{low:.3f} to {high:.3f}"]
             lines.append([dataset, name, *cells, number(width / n)])
@@ -166,16 +167,5 @@ def patterns(rows: Sequence[Row]) -> str:
         return ""
     header = ["table", "missing", "test rows", "coverage", "95 % limits", "mean width"]
     title = "Coverage of CLAPS by which columns are missing, all splits together\n\n"
-    note = (
-        "\nThe guarantee is for all rows together; a pattern may lie off its level.\n"
-    )
+    note = "\nThe guarantee is for all rows together, not for each pattern.\n"
     return title + markdown_table(header, lines) + note
-
-
-def _binomial_limits(covered: int, n: int) -> tuple[float, float]:
-    """Exact limits of a share (Clopper and Pearson)."""
-    from scipy.stats import beta
-
-    low = float(beta.ppf(0.025, covered, n - covered + 1)) if covered else 0.0
-    high = float(beta.ppf(0.975, covered + 1, n - covered)) if covered < n else 1.0
-    return low, high

@@ -19,7 +19,6 @@ Examples
 
 import argparse
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any

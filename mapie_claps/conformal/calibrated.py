@@ -5,11 +5,14 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_number
 from ..estimators.regressor import ClapsRegressor
+from ..network.batches import check_has_target
+from ..network.inputs import check_target
+from ..network.table import check_rows
 from . import mapie as _mapie
 from .calibration import Calibrated, register_calibrated
 from .parts import check_unchanged
@@ -35,7 +38,8 @@ class CalibratedRegressor(Calibrated):
     ----------
     estimator : estimator or None, default=None
         With ``predict(X, return_std=True)``; None for a ``ClapsRegressor``. To be
-        fitted on a copy by ``fit``, or fitted already.
+        fitted on a copy by ``fit``, or fitted already. Of a search, such as
+        ``GridSearchCV``, ``fit`` takes the model that it chose.
     confidence_level : float or sequence of float, default=0.9
         Levels 1 − α of the intervals.
     sym : bool, default=True
@@ -75,6 +79,8 @@ class CalibratedRegressor(Calibrated):
     True
     """
 
+    _HOW_TO_CALIBRATE = "fit, or conformalize with a fitted estimator"
+
     def __init__(
         self,
         estimator: Any = None,
@@ -86,7 +92,8 @@ class CalibratedRegressor(Calibrated):
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(estimator, confidence_level, sym=sym, support=support)
-        self.calibration_fraction = check_number(
+        self.calibration_fraction = calibration_fraction
+        check_number(
             "calibration_fraction",
             calibration_fraction,
             low=0,
@@ -178,6 +185,11 @@ class CalibratedRegressor(Calibrated):
         CalibratedRegressor
             The calibrated object. If anything fails it is left as it was.
         """
+        check_has_target(y)
+        check_consistent_length(X, y, sample_weight)
+        check_target(y)
+        if isinstance(self.estimator, ClapsRegressor | None):
+            check_rows(X)  # here, where rows have the numbers that the user knows
         n = _num_samples(X)
         n_cal = round(self.calibration_fraction * n)
         if n_cal < 1 or n - n_cal < 2:
@@ -198,6 +210,7 @@ class CalibratedRegressor(Calibrated):
         fitted = clone(template).fit(
             _safe_indexing(X, rest), _safe_indexing(y, rest), **weight
         )
+        fitted = getattr(fitted, "best_estimator_", fitted)  # of a search
         scores = self._score_with(fitted, _safe_indexing(X, kept), np.asarray(y)[kept])
         self.estimator_ = fitted
         return self._set_scores(scores)

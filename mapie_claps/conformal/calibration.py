@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
@@ -28,12 +29,13 @@ from .support import Support, check_support, score_rows
 Array = NDArray[np.float64]
 
 
-class Calibrated(PredictiveDistribution, SaveMixin):
+class Calibrated(PredictiveDistribution, SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted estimator and the signed scores of calibration rows.
 
     All that ``CalibratedRegressor`` and ``StreamingConformalRegressor`` do but ``fit``.
     """
 
+    _HOW_TO_CALIBRATE = "conformalize"
     _kept_scores: Array
     _signed: bool
     _fingerprint: str | None
@@ -49,8 +51,9 @@ class Calibrated(PredictiveDistribution, SaveMixin):
     ) -> None:
         self.estimator = estimator
         self.confidence_level = confidence_level
-        self.sym = check_choice("sym", sym, (True, False), "Use True for one rank.")
+        self.sym = sym
         self.support = support
+        check_choice("sym", sym, (True, False), "Use True for one rank.")
         check_support(support)
         _checked_levels(confidence_level)
 
@@ -270,9 +273,18 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             points, bounds = self.predict_interval(X, allow_infinite_bounds)
         return explanation_of(points, bounds, self.levels, [record])
 
-    def __repr__(self) -> str:
-        levels = self.confidence_level
-        return f"{type(self).__name__}({self.estimator!r}, {levels!r})"
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_kept_scores")
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        levels = repr(self.confidence_level)
+        inside = f"{self.estimator!r}, {levels}"
+        if self.estimator is None:
+            inside = f"confidence_level={levels}"
+        made = f"{type(self).__name__}({inside})"
+        if not hasattr(self, "_kept_scores"):
+            return made
+        return f"{made} calibrated on {len(self._kept_scores)} rows"
 
     @property
     def levels(self) -> list[float]:
@@ -298,7 +310,13 @@ class Calibrated(PredictiveDistribution, SaveMixin):
 
     def _fitted(self) -> Any:
         """The fitted estimator."""
-        return getattr(self, "estimator_", self.estimator)
+        found = getattr(self, "estimator_", self.estimator)
+        if found is None:
+            raise NotFittedError(
+                f"Got a {type(self).__name__} without a fitted estimator. Call "
+                f"{self._HOW_TO_CALIBRATE}, or pass an estimator that is fitted."
+            )
+        return found
 
     def _scores(self) -> Array:
         """Scores, if the estimator is still the one that they were made with."""
@@ -310,7 +328,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         if not hasattr(self, "_kept_scores"):
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call "
-                "conformalize, or make it with from_scores."
+                f"{self._HOW_TO_CALIBRATE}, or make it with from_scores."
             )
         return self._kept_scores
 

@@ -261,7 +261,9 @@ def _one_hot(codes: Codes, n: int) -> Array:
 def _effects(codes: Codes, y: Array, weight: Array, n: int) -> tuple[Array, Array]:
     """Shrunk means (n,) of y by category, and log(1 + rows) (n,).
 
-    τ² and σ² are the estimates of the one-way analysis of variance.
+    τ² and σ² are the estimates of the one-way analysis of variance, with one more
+    observation of σ² as large as the variance of y: where every row is a category of
+    its own, means are drawn in fully.
     """
     count = np.bincount(codes, weight, minlength=n)
     total, overall = count.sum(), float(np.average(y, weights=weight))
@@ -269,7 +271,8 @@ def _effects(codes: Codes, y: Array, weight: Array, n: int) -> tuple[Array, Arra
     effect = deviation / np.where(count > 0, count, 1.0)
     n_seen = np.count_nonzero(count)
     squares_within = float((weight * (y - overall - effect[codes]) ** 2).sum())
-    within = squares_within / max(1.0, total - n_seen)
+    spread = float(np.average((y - overall) ** 2, weights=weight))
+    within = (squares_within + spread) / (max(0.0, total - n_seen) + 1)
     spare = max(1.0, total - float((count**2).sum()) / total)
     squares_between = float((count * effect**2).sum())
     between = max(0.0, squares_between - (n_seen - 1) * within) / spare
