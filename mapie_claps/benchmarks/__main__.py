@@ -12,6 +12,7 @@ COMMANDS = {
     "peers": "CLAPS against tuned peers: coverage, width, interval score, time",
     "tables": "data frames with text, dates and gaps, as they are, against boosting",
     "epistemic": "what the spread and the Laplace term bring where data are sparse",
+    "reasons": "do noise and lack of data tell the truth, beside four other models",
     "tradeoff": "interval score and fit time of cheaper and costlier settings",
     "coverage": "coverage over many replications, against its exact law",
     "fuzz": "random input and parameters: a valid interval or a documented error",
