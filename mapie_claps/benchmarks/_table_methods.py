@@ -270,7 +270,9 @@ def table_methods(smoke: bool = False) -> list[TableMethod]:
     """The methods; a short version of each for a trial."""
     from ._peer_table import claps_parameters
 
-    short: dict[str, Any] = {"n_members": 2, "max_steps": 40, "tol": None} if smoke else {}
+    short: dict[str, Any] = (
+        {"n_members": 2, "max_steps": 40, "tol": None} if smoke else {}
+    )
     params = claps_parameters(**short)
     methods = [
         TableMethod(name, label, partial(run, **short), {"parameters": params}, True)

@@ -13,11 +13,13 @@ from .columns import (
     N_DONORS,
     Array,
     Categories,
+    Codes,
     Encoded,
     FewValues,
     ManyValues,
     Mask,
     Numbers,
+    remainders,
 )
 from .dates import (
     Dates,
@@ -92,6 +94,7 @@ class _Fit:
         self.y, self.weight, self.rng = y, weight, rng
         self.numbers: dict[int, Array] = {}
         self.dates: dict[int, Array] = {}
+        self.many: dict[int, tuple[Categories, Codes]] = {}
         self.blocks: list[Block] = []
         self.parts: list[Encoded] = []
         self.remarks: list[str] = []
@@ -156,18 +159,14 @@ class _Fit:
             block = FewValues.fit([position], categories, self.rng)
             self._keep(block, block.encode(codes))
         else:
-            self._keep(
-                *ManyValues.fit(
-                    [position], categories, codes, self.y, self.weight, self.rng
-                )
-            )
+            self.many[position] = categories, codes
 
     def _keep(self, block: Block, inputs: Encoded) -> None:
         self.blocks.append(block)
         self.parts.append(inputs)
 
     def finish(self, names: list[str]) -> tuple[TableEncoder, Array]:
-        """Numbers together, then differences of dates."""
+        """Numbers together, differences of dates, then columns of many categories."""
         if self.numbers:
             columns = list(self.numbers.values())
             numbers = Numbers.fit(list(self.numbers), columns, self.rng)
@@ -179,6 +178,13 @@ class _Fit:
             difference = Difference.fit([i, j], *both, self.rng)
             if difference is not None:
                 self._keep(difference, difference.encode(*both))
+        if self.many:
+            others = np.hstack(
+                [np.empty((len(self.y), 0))] + [p.values for p in self.parts]
+            )
+            folds = remainders(others, self.y, self.weight, self.rng)
+            for position, (categories, codes) in self.many.items():
+                self._keep(*ManyValues.fit([position], categories, codes, folds))
         if not self.blocks:
             raise ValueError(
                 f"Got X with the columns {names}, none of which can be used: each is "
