@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _num_samples
 
@@ -21,7 +21,7 @@ from .score import ClapsScore
 __all__ = ["CalibratedRegressor"]
 
 
-class CalibratedRegressor(Calibrated):
+class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Calibrated intervals and predictive distributions, from ``fit`` to a file.
 
     :math:`C_\alpha(x) = \{y : |s(x, y)| \le q_\alpha\}`, with :math:`q_\alpha` the

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
@@ -29,7 +28,7 @@ from .support import Support, check_support, score_rows
 Array = NDArray[np.float64]
 
 
-class Calibrated(PredictiveDistribution, SaveMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Calibrated(PredictiveDistribution, SaveMixin):
     """A fitted estimator and the signed scores of calibration rows.
 
     All that ``CalibratedRegressor`` and ``StreamingConformalRegressor`` do but ``fit``.

@@ -273,9 +273,11 @@ def normal_scores(y: Array, weight: Array) -> Array:
 
 def _linear(inputs: Array, z: Array, weight: Array) -> Array:
     """Predictions of a linear model with a slight ridge."""
-    mean = np.average(inputs, axis=0, weights=weight)
-    scale = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weight))
-    A = (inputs - mean) / np.where(scale > 0, scale, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
+        mean = np.average(inputs, axis=0, weights=weight)
+        scale = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weight))
+        A = (inputs - mean) / np.where(scale > 0, scale, 1.0)
+    A = np.nan_to_num(A)
     level = float(np.average(z, weights=weight))
     weighted = A.T * weight
     ridge = weighted @ A + np.eye(A.shape[1])
