@@ -1,5 +1,6 @@
 """The calibrated object of the library: ``CalibratedRegressor``."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -14,8 +15,11 @@ from ..network.batches import check_has_target
 from ..network.inputs import check_target
 from ..network.table import check_rows
 from . import mapie as _mapie
-from .calibration import Calibrated, register_calibrated
+from .calibrated_file import register_calibrated
+from .calibration import Calibrated
+from .calibration_state import STATE
 from .parts import check_unchanged
+from .row_rule import CalibrationRows, RowValues
 from .score import ClapsScore
 
 __all__ = ["CalibratedRegressor"]
@@ -166,9 +170,18 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
         model = _mapie.point_model(ensemble)
         check_unchanged(model, getattr(scores, "fingerprint", None))
         made = cls(model, levels, sym=score.sym, support=score.support)
-        return made._set_scores(np.array(scores, dtype=np.float64), not score.sym)
+        rows = CalibrationRows(np.array(scores, dtype=np.float64), not score.sym)
+        return made._set_rows(rows)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        weights: Any = None,
+        groups: Any = None,
+    ) -> Self:
         """Fit the estimator on a part of the rows, and calibrate on the rest.
 
         Parameters
@@ -179,6 +192,8 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
             Targets.
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
+        weights, groups : callable or array-like of shape (n,), optional
+            Likelihood ratios and groups for calibration; see ``conformalize``.
 
         Returns
         -------
@@ -211,9 +226,17 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
             _safe_indexing(X, rest), _safe_indexing(y, rest), **weight
         )
         fitted = getattr(fitted, "best_estimator_", fitted)  # of a search
-        scores = self._score_with(fitted, _safe_indexing(X, kept), np.asarray(y)[kept])
-        self.estimator_ = fitted
-        return self._set_scores(scores)
+        values = RowValues(weights, groups)
+        values.check_all_used(n)
+        values.keep(kept)
+        fresh = copy.copy(self)
+        fresh.__dict__ = {k: v for k, v in vars(self).items() if k not in STATE}
+        rows = fresh._rows_of(
+            fitted, _safe_indexing(X, kept), np.asarray(y)[kept], values
+        )
+        fresh.__dict__["estimator_"] = fitted
+        self.__dict__ = fresh._set_rows(rows).__dict__
+        return self
 
 
 register_calibrated(CalibratedRegressor, "calibrated")
