@@ -6,7 +6,7 @@ UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 docs clean
+.PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/python -m mapie_claps.demo
@@ -32,6 +32,10 @@ test-mapie09: $(OLD)/.installed
 docs: $(VENV)/.installed-docs docs/_static/mathjax.js
 	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	$(VENV)/bin/python docs/check_links.py docs/_build/html
+
+# Links into the pages of scikit-learn, MAPIE, torch and NumPy; needs a network.
+docs-inventories: $(VENV)/.installed
+	$(VENV)/bin/python docs/fetch_inventories.py
 
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
 	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[docs]"

@@ -10,6 +10,48 @@ import mapie_claps
 # Commands, described where they are used.
 NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments", "studies"}
 
+# Groups in the order of the page: a title, a sentence, and names with their module, or
+# modules as a whole. What is in no group comes last, so that nothing is left out.
+GROUPS = [
+    (
+        "Everyday",
+        "A model, its intervals, and why they are wide.",
+        [
+            "mapie_claps.ClapsRegressor",
+            "mapie_claps.CalibratedRegressor",
+            "mapie_claps.ClapsScore",
+            "mapie_claps.explain",
+            "mapie_claps.Explanation",
+            "mapie_claps.PredictiveVariance",
+            "mapie_claps.save",
+            "mapie_claps.load",
+            "mapie_claps.diagnostics",
+            "mapie_claps.plots",
+            "mapie_claps.metrics",
+        ],
+    ),
+    (
+        "Own networks and other models",
+        "CLAPS for a network that you have trained, and its scale around any model.",
+        ["mapie_claps.ClapsModule", "mapie_claps.ClapsScaleEstimator"],
+    ),
+    (
+        "Large data",
+        "Rows that come in batches, sums that add up, and a cluster.",
+        [
+            "mapie_claps.StreamingConformalRegressor",
+            "mapie_claps.LastLayerSums",
+            "mapie_claps.partial_sums",
+            "mapie_claps.sums_of",
+            "mapie_claps.with_sums",
+            "mapie_claps.update_posterior",
+            "mapie_claps.train_on_batches",
+            "mapie_claps.distributed",
+        ],
+    ),
+]
+REST = ("Building blocks", "What the above is made of, and what it raises.")
+
 
 def public_modules() -> list[ModuleType]:
     """The package and its public modules."""
@@ -26,17 +68,41 @@ def public_names(module: ModuleType) -> list[str]:
     return [name for name, value in classes if value.__module__ == module.__name__]
 
 
-def api_page() -> str:
-    """Text of api.rst; a name that is in two modules is shown in the first."""
-    parts = ["API reference", "=============", ""]
+def all_names() -> list[tuple[str, str]]:
+    """Module and name of all that is public; of two places the first."""
     done: set[int] = set()
+    found = []
     for module in public_modules():
-        names = [n for n in public_names(module) if id(getattr(module, n)) not in done]
-        done.update(id(getattr(module, n)) for n in names)
-        if not names:
-            continue
-        parts += [module.__name__, "-" * len(module.__name__), ""]
-        parts += [f".. currentmodule:: {module.__name__}", "", ".. autosummary::"]
-        parts += ["   :toctree: api_generated", ""]
-        parts += [f"   {name}" for name in names] + [""]
-    return "\n".join(parts)
+        for name in public_names(module):
+            if id(getattr(module, name)) not in done:
+                done.add(id(getattr(module, name)))
+                found.append((module.__name__, name))
+    return found
+
+
+def api_page() -> str:
+    """Text of api.rst."""
+    parts = ["API reference", "=============", ""]
+    left = all_names()
+    for title, text, members in GROUPS:
+        chosen = [
+            pair
+            for member in members
+            for pair in left
+            if member in (pair[0], ".".join(pair)) and member != "mapie_claps"
+        ]
+        left = [pair for pair in left if pair not in chosen]
+        parts += _section(title, text, chosen)
+    return "\n".join(parts + _section(*REST, left))
+
+
+def _section(title: str, text: str, pairs: list[tuple[str, str]]) -> list[str]:
+    """One group, module by module."""
+    lines = [title, "-" * len(title), "", text, ""]
+    for module in dict.fromkeys(module for module, _ in pairs):
+        if module != "mapie_claps":
+            lines += [f"``{module}``", ""]
+        lines += [f".. currentmodule:: {module}", "", ".. autosummary::"]
+        lines += ["   :toctree: api_generated", ""]
+        lines += [f"   {name}" for found, name in pairs if found == module] + [""]
+    return lines

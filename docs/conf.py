@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from pathlib import Path
 
 import mapie_claps
@@ -13,8 +12,6 @@ from api_page import api_page  # noqa: E402
 
 # The examples train small networks: one thread is fastest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# laplace-torch reaches torch.jit through torchmetrics on import.
-warnings.filterwarnings("ignore", message="`torch.jit", category=FutureWarning)
 
 project = "mapie_claps"
 author = "The mapie_claps developers"
@@ -25,7 +22,10 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = [
@@ -38,7 +38,8 @@ templates_path = ["_templates"]
 suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
-html_title = "mapie_claps"
+html_title = f"mapie_claps {version}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 if (HERE / "_static" / "mathjax.js").exists():  # see the Makefile
@@ -60,6 +61,26 @@ def peers_summary() -> str:
 
 
 myst_substitutions = {"peers_summary": peers_summary()}
+
+# What is copied is code, without prompts and without what it prints.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+
+# Links into other libraries' pages need their inventories. The site is built without a
+# network too: an inventory counts if it was put into docs/_inventories, as
+# `make docs-inventories` does, and names are plain text without it.
+INVENTORIES = {
+    "sklearn": "https://scikit-learn.org/stable",
+    "mapie": "https://mapie.readthedocs.io/en/stable",
+    "torch": "https://docs.pytorch.org/docs/stable",
+    "numpy": "https://numpy.org/doc/stable",
+}
+intersphinx_mapping = {
+    name: (address + "/", str(file))
+    for name, address in INVENTORIES.items()
+    if (file := HERE / "_inventories" / f"{name}.inv").exists()
+}
 
 autosummary_generate = True
 numpydoc_show_class_members = False

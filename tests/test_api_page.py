@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
+from itertools import pairwise
 from pathlib import Path
 
 import mapie_claps
@@ -16,11 +17,11 @@ def page_by_module():
     spec = importlib.util.spec_from_file_location("api_page", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sections = module.api_page().split(".. currentmodule:: ")[1:]
-    return {
-        section.split("\n")[0]: {line.strip() for line in section.split("\n")[1:]}
-        for section in sections
-    }
+    found = {}
+    for section in module.api_page().split(".. currentmodule:: ")[1:]:
+        name, *lines = section.split("\n")
+        found.setdefault(name, set()).update(line.strip() for line in lines)
+    return found
 
 
 def test_every_name_of_every_public_module_is_shown():
@@ -48,3 +49,16 @@ def test_every_name_of_every_public_module_is_shown():
 
 def test_modules_without_all_show_their_classes():
     assert "FileFormatError" in page_by_module()["mapie_claps.exceptions"]
+
+
+def test_the_page_has_four_groups_and_no_name_twice():
+    spec = importlib.util.spec_from_file_location("api_page", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    lines = module.api_page().split("\n")
+    titles = [line for line, under in pairwise(lines) if set(under) == {"-"}]
+    assert titles == [*(group[0] for group in module.GROUPS), module.REST[0]]
+    named = [f"{m}.{n}" for m, n in module.all_names()]
+    for _, _, members in module.GROUPS:
+        for member in members:
+            assert member in named or any(n.startswith(f"{member}.") for n in named)

@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from laplace.curvature import GGNInterface
 from torch import Tensor, nn
+
+from .laplace_torch import GGNInterface
 
 __all__ = ["HeteroscedasticGGN"]
 

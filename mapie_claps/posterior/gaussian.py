@@ -8,12 +8,12 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from laplace.utils import invsqrt_precision
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
 from ..files.codec import saved_as
+from .laplace_torch import invsqrt_precision
 from .moments import Moments, laplace_of, structure_of
 
 

@@ -7,12 +7,12 @@ no difference of large numbers, whatever the units of y are.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import laplace
 import torch
 from torch import Tensor, nn
 
 from ..files.codec import saved_as
 from .curvature import HeteroscedasticGGN
+from .laplace_torch import laplace
 
 # Elements of φ in one batch, few enough for the cache, and rows. Where φ is wide and
 # few rows would fill it, as many rows as are worth a matrix product.

@@ -9,7 +9,7 @@ import torch
 DOCS = Path(__file__).parents[2] / "docs"
 PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
 # Pages that say that they go on from the names of the quick start.
-AFTER_QUICK_START = {"index", "user_guide"}
+AFTER_QUICK_START = {"index", "reasons", "user_guide"}
 # The pages show the defaults; here the networks are small.
 FAST = "ClapsRegressor(n_members=1, max_steps=40, tol=None, views=('raw',), "
 
