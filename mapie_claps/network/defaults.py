@@ -3,6 +3,7 @@
 from typing import Any
 
 from .losses import GaussianLoss, Loss
+from .stopping import AUTO
 from .trainer import TrainingConfig
 
 
@@ -17,12 +18,16 @@ def max_steps(n_rows: int) -> int:
 
 
 def training_config(
-    params: dict[str, Any], n_rows: int, loss: Loss | None = None
+    params: dict[str, Any], n_rows: int, n_held_out: int, loss: Loss | None = None
 ) -> TrainingConfig:
     """How to train, with every "auto" resolved; the loss is the Gaussian one."""
     if loss is None:
         loss = GaussianLoss(float(params["variance_floor"]), float(params["beta"]))
-    resolved = {"max_steps": max_steps(n_rows), "batch_size": batch_size(n_rows)}
+    resolved: dict[str, Any] = {
+        "max_steps": max_steps(n_rows),
+        "batch_size": batch_size(n_rows),
+        "patience": AUTO if n_held_out else None,  # no held-out row, no rule
+    }
     resolved |= {k: params[k] for k in resolved if params[k] != "auto"}
     return TrainingConfig(
         **resolved,
@@ -32,7 +37,6 @@ def training_config(
         loss=loss,
         dropout=float(params["dropout"]),
         max_gradient_norm=params["max_gradient_norm"],
-        patience=params["patience"],
         n_evaluations=20,
         tol=params["tol"],
         verbose=params["verbose"],
