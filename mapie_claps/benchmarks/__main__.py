@@ -11,7 +11,9 @@ from importlib import import_module
 COMMANDS = {
     "peers": "CLAPS against tuned peers: coverage, width, interval score, time",
     "epistemic": "what the spread and the Laplace term bring where data are sparse",
+    "reasons": "do noise and lack of data tell the truth, beside four other models",
     "tradeoff": "interval score and fit time of cheaper and costlier settings",
+    "shape": "map, two sides, shape and support of the noise, switched off; CRPS",
     "coverage": "coverage over many replications, against its exact law",
     "fuzz": "random input and parameters: a valid interval or a documented error",
     "speed": "time and memory against laplace-torch, MAPIE, skorch, scikit-learn",

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..studies.data import Array, Table, content_hash, take_rows
+from ..studies.data import Array, Split, Table, content_hash, take_rows
 from ..studies.scoring import score_intervals
 
 Params = Mapping[str, Any]
@@ -48,6 +49,22 @@ class Band(NamedTuple):
         return self.lower - q * self.unit, self.upper + q * self.unit
 
 
+def centred(centre: Any, unit: Any) -> Band:
+    """Band of a centre and a scale."""
+    return Band(np.asarray(centre), np.asarray(centre), np.asarray(unit))
+
+
+def ordered(lower: Array, upper: Array) -> Band:
+    """Band of two quantiles, which may cross."""
+    return Band(np.minimum(lower, upper), np.maximum(lower, upper), np.ones(len(lower)))
+
+
+def grid_of(**values: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """All combinations, the last parameter fastest."""
+    rows = product(*values.values())
+    return [dict(zip(values, row, strict=True)) for row in rows]
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of the benchmark."""
@@ -69,6 +86,8 @@ class Method:
     text: bool = False  # takes data frames with categories and gaps
     parameters: Callable[[], dict[str, Any]] | None = None  # more, for the key
     uses_claps: bool = False  # see RESULTS_VERSION
+    # Whether the calibration takes the fitted model, which says more than a band.
+    whole: bool = False
 
     @property
     def key(self) -> dict[str, Any]:
@@ -78,14 +97,23 @@ class Method:
             key["after"] = self.after.key
         return key | ({"parameters": self.parameters()} if self.parameters else {})
 
+    def crps(self, model: Any, split: Split, params: Params) -> float | None:
+        """CRPS of the calibrated distribution; None for methods that have none."""
+        library = import_module("._peer_calibration", __package__)
+        if self.whole:
+            return float(library.claps_crps(model, split))
+        if self.calibration != "mapie_std":
+            return None
+        return float(library.std_crps(lambda X: self.band(model, X, params), split))
+
     def calibrate(
         self, model: Any, X_cal: Table, y_cal: Array, params: Params, alpha: float
     ) -> Callable[[Table], Bounds]:
         """Return a function from X to bounds."""
         library = import_module("._peer_calibration", __package__)
-        predict: Callable[[Table], Bounds] = getattr(library, self.calibration)(
-            lambda X: self.band(model, X, params), X_cal, y_cal, alpha
-        )
+        fitted = model if self.whole else lambda X: self.band(model, X, params)
+        calibrate = getattr(library, self.calibration)
+        predict: Callable[[Table], Bounds] = calibrate(fitted, X_cal, y_cal, alpha)
         return predict
 
 

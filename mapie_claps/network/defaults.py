@@ -3,7 +3,7 @@
 from typing import Any
 
 from .losses import GaussianLoss, Loss
-from .stopping import AUTO
+from .stopping import AUTO, MIN_STEPS_TO_STOP
 from .trainer import TrainingConfig
 
 
@@ -26,9 +26,12 @@ def training_config(
     resolved: dict[str, Any] = {
         "max_steps": max_steps(n_rows),
         "batch_size": batch_size(n_rows),
-        "patience": AUTO if n_held_out else None,  # no held-out row, no rule
+        "patience": None,
     }
     resolved |= {k: params[k] for k in resolved if params[k] != "auto"}
+    if params["patience"] == "auto" and n_held_out:
+        enough = resolved["max_steps"] >= MIN_STEPS_TO_STOP
+        resolved["patience"] = AUTO if enough else None
     return TrainingConfig(
         **resolved,
         learning_rate=float(params["learning_rate"]),

@@ -14,6 +14,8 @@ PATIENCE, PATIENCE_WITH_LITTLE_NOISE, LITTLE_NOISE = 4, 6, -0.5
 # A view is given up after this many evaluations if its loss is worse by this much than
 # that of the best view, next to which it has a weight of exp(-5) = 0.007.
 LOST_FROM, LOST_BY = 6, 0.5
+# In shorter runs, which are those of few rows, a handful of held-out rows would decide.
+MIN_STEPS_TO_STOP = 400
 AUTO = "auto"
 
 

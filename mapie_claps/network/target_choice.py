@@ -85,7 +85,7 @@ def choose_target_map(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    n_jobs: int = 1,
+    n_jobs: int | None = None,
 ) -> TargetMap:
     """The identity, unless a curve is clearly better on held-out training rows."""
     if len(y) < MIN_ROWS or not _can_be_bent(y):
@@ -117,7 +117,7 @@ def _held_out_scores(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    n_jobs: int,
+    n_jobs: int | None,
 ) -> Array:  # (n_maps, n_levels)
     """Interval scores in units of y; one member for each view and map."""
     n, n_maps = len(y), len(maps)

@@ -82,10 +82,10 @@ class _Cores:
 _cores = _Cores()
 
 
-def resolve_jobs(n_jobs: int | None) -> int:
-    """Cores that ``n_jobs`` asks for, in the manner of scikit-learn."""
+def resolve_jobs(n_jobs: int | None) -> int | None:
+    """Cores that ``n_jobs`` asks for, in the manner of scikit-learn; None stays."""
     if n_jobs is None:
-        return 1
+        return None
     if n_jobs > 0:
         return n_jobs
     n_cores = os.cpu_count() or 1

@@ -13,7 +13,7 @@ from .hold_out import Rows
 from .progress import Progress
 from .stopping import members_that_stop
 from .threads import RunAll, side_by_side, threads_for
-from .units import MemberState, TrainingConfig, TrainingData, Unit, units_of
+from .units import Epochs, MemberState, TrainingConfig, TrainingData, Unit, units_of
 
 __all__ = ["TrainingConfig", "TrainingResult", "train"]
 
@@ -44,11 +44,12 @@ def train(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    n_jobs: int = 1,
+    n_jobs: int | None = None,
 ) -> TrainingResult:
     """Train in place; every member ends in its best state by held-out likelihood.
 
-    The result is the same for every ``n_jobs``.
+    The result is the same for every number ``n_jobs``; with None, which trains all
+    members in one batch on one core, it differs by rounding.
     """
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
     data = TrainingData(
@@ -70,19 +71,17 @@ class _Trainer:
         data: TrainingData,
         config: TrainingConfig,
         generator: torch.Generator,
-        n_jobs: int,
+        n_jobs: int | None = None,
     ) -> None:
         self.network, self.data, self.config = network, data, config
         self.n_jobs, self.views = n_jobs, network.members_by_view()
         self.result = TrainingResult(steps_by_member=[0] * network.n_members)
         self.progress = Progress(config.verbose, config.max_steps)
-        seeds = torch.randint(2**62, (network.n_members,), generator=generator)
+        size = min(config.batch_size, data.rows.fit.shape[1])
+        self.epochs = Epochs(data.rows.fit, size, generator)
         self.states = [
-            MemberState(
-                torch.Generator().manual_seed(seed),
-                [p.clone() for p in network.weights_of_member(k)],
-            )
-            for k, seed in enumerate(seeds.tolist())
+            MemberState(own, [p.clone() for p in network.weights_of_member(k)])
+            for k, own in enumerate(self._generators(generator))
         ]
         self.losses: list[list[float]] = []  # one list of all members per evaluation
         self.held_out: list[list[float]] = []
@@ -91,7 +90,8 @@ class _Trainer:
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
-        with self.progress, side_by_side(self.n_jobs, len(self.units)) as run_all:
+        n_jobs = self.n_jobs or 1
+        with self.progress, side_by_side(n_jobs, len(self.units)) as run_all:
             self._run(run_all)
         self.result.converged = self._converged()
         with_best = self.data.rows.held_out.shape[1] > 0
@@ -115,6 +115,7 @@ class _Trainer:
             self.result.n_iter = stop
             for k in self.active:
                 self.result.steps_by_member[k] = stop
+            self.epochs.forget(stop)
             self._evaluate(stop, found)
             self._stop_members(stop)
             if not self.active:
@@ -127,11 +128,20 @@ class _Trainer:
                 members,
                 [self.states[k] for k in members],
                 self.data,
+                self.epochs,
                 self.config,
                 steps_taken,
             )
-            for members in units_of(self.active, self.views)
+            for members in units_of(self.active, self.views, self.n_jobs is None)
         ]
+
+    def _generators(self, generator: torch.Generator) -> list[torch.Generator | None]:
+        """One for the dropout of each member, whose units may run at the same time."""
+        n_members = self.network.n_members
+        if self.config.dropout == 0:
+            return [None] * n_members
+        seeds = torch.randint(2**62, (n_members,), generator=generator)
+        return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
 
     def _evaluate(self, step: int, found: list[tuple[Tensor, Tensor]]) -> None:
         """Record both losses of each member, and keep the states that are better.
@@ -165,15 +175,17 @@ class _Trainer:
 
     def _stop_members(self, step: int) -> None:
         """Leave out members that have nothing to gain, and form new units."""
-        judged = self.held_out if self.data.rows.held_out.shape[1] else self.losses
-        patience = self.config.patience
-        stopped = members_that_stop(judged, self.active, patience, self.views)
+        stopped = self._members_that_stop(step)
         if not stopped:
             return
         for unit in self.units:
             unit.store()
         self.active = [k for k in self.active if k not in stopped]
         self.units = self._new_units(step)
+
+    def _members_that_stop(self, step: int) -> set[int]:
+        judged = self.held_out if self.data.rows.held_out.shape[1] else self.losses
+        return members_that_stop(judged, self.active, self.config.patience, self.views)
 
     def _converged(self) -> bool:
         """Whether the last tenth brought at most a share ``tol`` of the whole gain."""

@@ -1,13 +1,13 @@
 """Some members, batched: their steps from one evaluation to the next.
 
-Members share nothing, and each draws its rows and masks from a generator of its own:
-who is trained beside it changes nothing but rounding. Which members make a unit does
-not depend on how many units run at a time.
+Members share nothing: who is trained beside a member changes nothing but rounding. Which
+members make a unit does not depend on how many units run at a time.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -66,24 +66,53 @@ class TrainingData:
 class MemberState:
     """Where one member stands between two units that it takes its steps in."""
 
-    generator: torch.Generator
+    generator: torch.Generator | None  # of dropout
     weights: list[Tensor]
     moments: tuple[list[Tensor], list[Tensor]] | None = None  # None before any step
-    order: Tensor | None = None  # (n_fit,), rows of the epoch under way
     best: list[Tensor] = field(default_factory=list)  # weights of the best evaluation
 
-    def shuffle(self, rows: Tensor) -> Tensor:
-        """Start another epoch over the rows (n_fit,)."""
-        shuffled = torch.randperm(len(rows), generator=self.generator)
-        self.order = rows[shuffled.to(rows.device)]
-        return self.order
+
+class Epochs:
+    """Rows in random order, another for each member and epoch.
+
+    Drawn for all members at once and in the order of the epochs, whichever unit asks
+    first: units may run in several threads.
+    """
+
+    def __init__(self, rows: Tensor, size: int, generator: torch.Generator) -> None:
+        self.rows, self.size, self.generator = rows, size, generator  # (K, n_fit)
+        self.steps = rows.shape[1] // size  # of an epoch
+        self._lock, self._drawn, self._n_drawn = Lock(), dict[int, Tensor](), 0
+
+    def rows_of(self, epoch: int, members: Sequence[int]) -> Tensor:
+        """Row numbers (k, n_fit) of some members."""
+        if self.steps == 1 and self.size == self.rows.shape[1]:
+            return self.rows[list(members)]
+        with self._lock:
+            while self._n_drawn <= epoch:
+                order = torch.rand(
+                    self.rows.shape, generator=self.generator, dtype=torch.float32
+                ).argsort(1)
+                drawn = self.rows.gather(1, order.to(self.rows.device))
+                self._drawn[self._n_drawn] = drawn
+                self._n_drawn += 1
+            return self._drawn[epoch][list(members)]
+
+    def forget(self, step: int) -> None:
+        """Drop epochs that all units have left behind."""
+        for epoch in [e for e in self._drawn if e < step // self.steps]:
+            del self._drawn[epoch]
 
 
-def units_of(members: Sequence[int], views: Sequence[slice]) -> list[list[int]]:
-    """Members to train together: equally many in each unit, views mixed.
+def units_of(
+    members: Sequence[int], views: Sequence[slice], together: bool
+) -> list[list[int]]:
+    """Members to train in one batch: all, or equally many in each unit, views mixed.
 
     There are two units or more wherever there are two members, for two cores.
     """
+    if together or not members:
+        return [sorted(members)] if members else []
     n_units = max(min(2, len(members)), -(-len(members) // MEMBERS_IN_UNIT))
     # Members of one view go to different units, which then take equally long.
     by_turn = [k for view in views for k in members if view.start <= k < view.stop]
@@ -99,13 +128,14 @@ class Unit:
         members: Sequence[int],
         states: Sequence[MemberState],  # of these members
         data: TrainingData,
+        epochs: Epochs,
         config: TrainingConfig,
         steps_taken: int,
     ) -> None:
         self.members, self.states, self.data = list(members), list(states), data
         self.network = network.take(members)
-        self.config, self.steps_taken = config, steps_taken
-        self.batch_size = min(config.batch_size, data.rows.fit.shape[1])
+        self.config, self.steps_taken, self.epochs = config, steps_taken, epochs
+        self.batch_size = epochs.size
         self.flat = FlatParameters(self.network)
         self.optimizer = adamw(
             self.flat.weights, self.flat.grad, config.weight_decay, steps_taken
@@ -120,8 +150,7 @@ class Unit:
         self.loss_and_gradient = LossAndGradient(
             self.network, self.flat, self.batch_size, config.loss
         )
-        self.fit_rows = data.rows.fit[self.members]  # (k, n_fit)
-        self._epoch = self._current_epoch()
+        self._epoch, self._order = -1, torch.empty(0)
 
     def store(self) -> None:
         """Write the members' states back."""
@@ -157,28 +186,14 @@ class Unit:
     def _copies(self, flat: Tensor, i: int) -> list[Tensor]:
         return [part.clone() for part in self.flat.of_member(flat, i)]
 
-    def _current_epoch(self) -> Tensor:
-        """Row numbers (k, n_fit) of the epoch under way."""
-        if self.batch_size == self.fit_rows.shape[1]:
-            return self.fit_rows
-        return torch.stack(
-            [
-                rows if state.order is None else state.order
-                for state, rows in zip(self.states, self.fit_rows, strict=True)
-            ]
-        )
-
     def _next_batch(self) -> Tensor:
         """Row numbers (k, batch); a new permutation per member and epoch."""
-        size, n = self.batch_size, self.fit_rows.shape[1]
-        at = self.steps_taken % (n // size)
+        epoch, at = divmod(self.steps_taken, self.epochs.steps)
         self.steps_taken += 1
-        if size == n:
-            return self._epoch
-        if at == 0:
-            orders = zip(self.states, self.fit_rows, strict=True)
-            self._epoch = torch.stack([state.shuffle(rows) for state, rows in orders])
-        return self._epoch[:, at * size : (at + 1) * size]
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = self.epochs.rows_of(epoch, self.members)
+        return self._order[:, at * self.batch_size : (at + 1) * self.batch_size]
 
     def _dropout_masks(self) -> list[Tensor]:
         """Masks of every layer from our own generators: nn.Dropout uses the global."""

@@ -124,15 +124,64 @@ def test_library_makes_the_interval_that_the_band_says(name):
     np.testing.assert_allclose(upper, expected[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["cqr-histgb", "split-histgb"])
+def test_claps_is_measured_with_the_shape_of_its_noise():
+    X, y = noisy(200)
+    data = _data.Dataset("positive", X, np.exp(y))
+    method = _peer_table.claps_method(target_map="log", max_steps=60, tol=None)
+    split = _data.split_rows(data, 0)
+    model = method.fit(split.X_train, split.y_train, method.grid[0], 0, 0.1)
+    predict = method.calibrate(model, split.X_cal, split.y_cal, {}, 0.1)
+    lower, upper = predict(split.X_test)
+    assert (lower > 0).all()
+    found = peers.measure(data, 0, method, 0.1, 5000)[0]
+    assert found["width"] == pytest.approx(float((upper - lower).mean()))
+    # Half the mean absolute difference of two draws is the least that a CRPS can be
+    # of a right prediction; the spread of y is what a constant one gets.
+    assert 0 < found["crps"] < np.std(split.y_test)
+
+
+def test_crps_of_a_centre_and_a_scale():
+    from mapie_claps.benchmarks._peer_calibration import std_crps
+
+    rng = np.random.default_rng(0)
+    X, y = np.zeros((20_000, 1)), rng.normal(size=20_000)
+    split = _data.split_rows(_data.Dataset("normal", X, 3 + 2 * y), 0, 20_000)
+    found = std_crps(lambda X: Band(*np.full((2, len(X)), 3.0), np.ones(len(X))), split)
+    # Of a normal law with standard deviation 2 under itself: 2/√π.
+    assert found == pytest.approx(2 / np.sqrt(np.pi), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "name", ["cqr-histgb", "split-histgb", "cqr-catboost", "std-catboost"]
+)
 def test_early_iterations_are_those_of_a_shorter_fit(name):
     X, y = noisy(120)
     method = _peer_table.BY_NAME[name]
     short, long = method.grid[0], method.grid[1]
-    assert short["max_iter"] < long["max_iter"]
+    assert short[method.free[0]] < long[method.free[0]]
     staged = method.band(method.fit(X, y, long, 0, 0.1), X, short)
     own = method.band(method.fit(X, y, short, 0, 0.1), X, short)
     np.testing.assert_allclose(staged.upper, own.upper)
+
+
+@pytest.mark.parametrize("name", ["cqr-catboost", "std-catboost"])
+def test_catboost_takes_text_and_gaps_and_any_unit_of_y(name):
+    rng = np.random.default_rng(0)
+    word = rng.choice(["low", "high"], 200)
+    frame = pd.DataFrame({"x": rng.random(200), "word": word})
+    y = np.where(word == "high", 5.0, 0.0) + frame["x"].to_numpy()
+    frame.loc[::9, "word"] = None
+    frame.loc[::7, "x"] = np.nan
+    frame["word"] = frame["word"].astype("category")
+    method = _peer_table.BY_NAME[name]
+    params = method.grid[0] | {"iterations": 30}
+    band = method.band(method.fit(frame, y, params, 0, 0.1), frame, params)
+    low, high = (float(np.mean(band.middle[frame["word"] == w])) for w in set(word))
+    assert abs(low - high) > 3
+    far = method.band(method.fit(frame, 1e-4 * y + 7, params, 0, 0.1), frame, params)
+    np.testing.assert_allclose(far.upper, 1e-4 * band.upper + 7, rtol=1e-7)
+    if name == "std-catboost":
+        np.testing.assert_allclose(far.unit, 1e-4 * band.unit, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ def row(dataset, seed, method, score, cv_score, coverage=0.9):
         "coverage": coverage,
         "width": score / 2,
         "interval_score": score,
+        "crps": None,
         "tune_seconds": 3.0,
         "fit_seconds": 1.0,
         "predict_seconds": 0.1,
@@ -64,6 +65,24 @@ def test_peer_is_picked_by_its_score_on_training_rows(hand_made):
     # Differences 4 − 0.5 · 10 = −1 and 4 − 0.5 · 6 = 1: standard error 1, over 8.
     assert c.ratio.error == pytest.approx(1 / 8)
     assert c.limits == coverage_limits([SplitSize(19, 20)] * 2, 0.1)
+
+
+def test_catboost_is_picked_in_the_second_ratio_only(hand_made):
+    scores = {"naval": 2.0, "mine": 4.0}
+    rows = hand_made + [
+        row(name, seed, "cqr-catboost", score, cv_score=0.5)
+        for name, score in scores.items()
+        for seed in (0, 1)
+    ]
+    c = compare(rows, "naval")
+    assert c.picked == {"split-histgb": 1, "gp": 1}
+    assert c.ratio.mean == pytest.approx(0.5)
+    assert c.picked_of_all == {"cqr-catboost": 2}
+    assert c.ratio_to_all.mean == pytest.approx(2.0)
+    text = headline([compare(rows, name) for name in scores])
+    # Ratios to CatBoost 4 / 2 and 2 / 4.
+    words = "With CatBoost among the peers: better on 1 of 2, geometric mean 1.000, "
+    assert words + "without naval 0.500." in text
 
 
 def test_seeds_that_lack_a_method_do_not_count(hand_made):
