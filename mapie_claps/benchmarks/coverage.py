@@ -8,12 +8,19 @@ quantiles of the binomial (fixed, cv+) and beta-binomial (split) law, such that 
 lines together raise a false alarm with probability 0.01 at most. Where scores are tied
 (discrete data) coverage may only exceed its law, and the limit is one-sided.
 
+Four further parts are about rows that are not exchangeable, in a table of their own
+(``drift.md``): "shift", weighted intervals under a known covariate shift beside
+unweighted ones; "groups", coverage given the group and given how unknown a row is;
+"time", long-run coverage of levels that follow the misses, under drift and after a
+jump; "monitor", false alarms of both bets together, and how long an alarm takes.
+
 Finished counts are kept in OUT/runs.jsonl; the same command goes on where it stopped.
 
 Examples
 --------
     python -m mapie_claps.benchmarks coverage --smoke
     python -m mapie_claps.benchmarks coverage --out results
+    python -m mapie_claps.benchmarks coverage --parts shift groups time monitor
 """
 
 import argparse
@@ -29,7 +36,7 @@ from ..studies.runner import Run, finished_rows, run_missing
 from ..studies.scoring import SplitSize, covered_limits, covered_rank
 from ..studies.store import Row, run_key
 from ..studies.text import csv_table, markdown_table
-from . import _coverage
+from . import _coverage, _coverage_drift
 from ._coverage import CASES, Case
 from ._peer_table import claps_parameters
 
@@ -82,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--replications", type=int, default=10_000, metavar="N", help="fixed (10000)")
     add("--split-refits", type=int, default=300, metavar="N", help="split (300)")
     add("--cross-refits", type=int, default=200, metavar="N", help="cv+ (200)")
+    every = [*PARTS, *_coverage_drift.PARTS]
+    add("--parts", nargs="+", choices=every, default=every, metavar="PART", help="all")
     add("--seed", type=int, default=0, metavar="SEED")
     add("--out", type=Path, default=Path("coverage_results"), metavar="FOLDER")
     add("--smoke", action="store_true", help="quick trial: 200, 4 and 3 replications")
@@ -96,18 +105,44 @@ def run(arguments: argparse.Namespace) -> int:
             "least 1 each and a seed of at least 0. Leave them out for the defaults."
         )
     sizes = (200, 4, 3) if arguments.smoke else sizes
+    chosen = arguments.parts
     runs = [
         plan(part, case, n, arguments.seed)
         for part, n in zip(PARTS, sizes, strict=True)
         for case in PARTS[part][0]
+        if part in chosen
     ]
-    failures = run_missing(runs, arguments.out)
-    counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
-    text = markdown_of(counts)
-    (arguments.out / "coverage.md").write_text(text, encoding="utf-8")
-    (arguments.out / "coverage.csv").write_text(csv_of(counts), encoding="utf-8")
+    drift = [
+        plan_drift(part, sizes[0], arguments.seed)
+        for part in _coverage_drift.PARTS
+        if part in chosen
+    ]
+    failures = run_missing(runs + drift, arguments.out)
+    text, holds = "", True
+    if runs:
+        counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
+        text = markdown_of(counts)
+        (arguments.out / "coverage.md").write_text(text, encoding="utf-8")
+        (arguments.out / "coverage.csv").write_text(csv_of(counts), encoding="utf-8")
+        holds = all(v.holds for _, v in counts)
+    if drift:
+        rows = finished_rows(drift, arguments.out)
+        found = [_coverage_drift.Finding(**row) for row in rows]
+        table = _coverage_drift.table_of(found)
+        (arguments.out / "drift.md").write_text(table, encoding="utf-8")
+        text += table
+        holds = holds and all(f.holds for f in found)
     sys.stdout.writelines([text, *map(str, failures)])
-    return 0 if not failures and all(v.holds for _, v in counts) else 1
+    return 0 if not failures and holds else 1
+
+
+def plan_drift(part: str, n: int, seed: int) -> Run:
+    """One part about rows that are not exchangeable."""
+    data = {"n_train": _coverage.N_TRAIN, "seed": seed}
+    split = {"part": part, "replications": n, **_coverage_drift.SETTINGS}
+    method = {"parameters": claps_parameters(**_coverage.TINY)}
+    key = run_key("coverage of drift", data=data, split=split, method=method)
+    return Run(part, key, partial(_coverage_drift.findings, part, n, seed))
 
 
 def plan(part: str, case: Case, replications: int, seed: int) -> Run:
