@@ -1,7 +1,7 @@
 """Some members, batched: their steps from one evaluation to the next.
 
-Members share nothing: who is trained beside a member changes nothing but rounding. Which
-members make a unit does not depend on how many units run at a time.
+Members share nothing: who is trained beside a member changes nothing but rounding.
+Which members make a unit does not depend on how many units run at a time.
 """
 
 import math
