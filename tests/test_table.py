@@ -321,7 +321,7 @@ def test_python_objects_are_read_by_their_values():
 def test_an_id_is_left_out():
     frame = mixed().assign(id=[f"u{i}" for i in range(N)], void=np.nan)
     encoder, _ = fit(frame)
-    messages = encoder.left_out
+    messages = encoder.remarks
     assert len(messages) == 2
     assert "column 'id' out: 120 of its 120 texts differ" in messages[0]
     assert "column 'void' out: it has no values" in messages[1]

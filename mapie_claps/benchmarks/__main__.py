@@ -10,6 +10,7 @@ from importlib import import_module
 # input. Only the module of the command that is given is imported.
 COMMANDS = {
     "peers": "CLAPS against tuned peers: coverage, width, interval score, time",
+    "tables": "data frames with text, dates and gaps, as they are, against boosting",
     "epistemic": "what the spread and the Laplace term bring where data are sparse",
     "reasons": "do noise and lack of data tell the truth, beside four other models",
     "tradeoff": "interval score and fit time of cheaper and costlier settings",

@@ -5,21 +5,27 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import clone
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_number
 from ..estimators.regressor import ClapsRegressor
+from ..network.batches import check_has_target
+from ..network.inputs import check_target
+from ..network.table import check_rows
+from . import mapie as _mapie
 from .calibrated_file import register_calibrated
 from .calibration import Calibrated
 from .calibration_state import STATE
-from .row_rule import RowValues
+from .parts import check_unchanged
+from .row_rule import CalibrationRows, RowValues
+from .score import ClapsScore
 
 __all__ = ["CalibratedRegressor"]
 
 
-class CalibratedRegressor(Calibrated):
+class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Calibrated intervals and predictive distributions, from ``fit`` to a file.
 
     :math:`C_\alpha(x) = \{y : |s(x, y)| \le q_\alpha\}`, with :math:`q_\alpha` the
@@ -36,7 +42,8 @@ class CalibratedRegressor(Calibrated):
     ----------
     estimator : estimator or None, default=None
         With ``predict(X, return_std=True)``; None for a ``ClapsRegressor``. To be
-        fitted on a copy by ``fit``, or fitted already.
+        fitted on a copy by ``fit``, or fitted already. Of a search, such as
+        ``GridSearchCV``, ``fit`` takes the model that it chose.
     confidence_level : float or sequence of float, default=0.9
         Levels 1 − α of the intervals.
     sym : bool, default=True
@@ -76,6 +83,8 @@ class CalibratedRegressor(Calibrated):
     True
     """
 
+    _HOW_TO_CALIBRATE = "fit, or conformalize with a fitted estimator"
+
     def __init__(
         self,
         estimator: Any = None,
@@ -87,7 +96,8 @@ class CalibratedRegressor(Calibrated):
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(estimator, confidence_level, sym=sym, support=support)
-        self.calibration_fraction = check_number(
+        self.calibration_fraction = calibration_fraction
+        check_number(
             "calibration_fraction",
             calibration_fraction,
             low=0,
@@ -97,6 +107,71 @@ class CalibratedRegressor(Calibrated):
             hint="Use 0.25 if unsure.",
         )
         self.random_state = random_state
+
+    @classmethod
+    def from_mapie(
+        cls, mapie: Any, confidence_level: float | Sequence[float] | None = None
+    ) -> Self:
+        """Take over model and scores of a calibrated MAPIE object, to save them.
+
+        Parameters
+        ----------
+        mapie : object
+            A calibrated ``SplitConformalRegressor`` (``MapieRegressor`` of MAPIE 0.9
+            with ``cv="prefit"`` or ``"split"``) with a ``ClapsScore``.
+        confidence_level : float or sequence of float, optional
+            Levels of the intervals; None for those of the object. MAPIE 0.9 keeps
+            none.
+
+        Returns
+        -------
+        CalibratedRegressor
+            Object with the same intervals. MAPIE keeps absolute scores, so that it
+            has no distribution unless the score was made with ``sym=False``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from mapie.regression import SplitConformalRegressor
+        >>> from mapie_claps import CalibratedRegressor, ClapsRegressor, ClapsScore
+        >>> X = np.linspace(-2, 2, 200)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> mapie = SplitConformalRegressor(
+        ...     ClapsRegressor.paper(random_state=0), confidence_level=0.8,
+        ...     conformity_score=ClapsScore(), prefit=False)
+        >>> mapie = mapie.fit(X[::2], y[::2]).conformalize(X[1::2], y[1::2])
+        >>> model = CalibratedRegressor.from_mapie(mapie)
+        >>> model.levels, len(model.conformity_scores_)
+        ([0.8], 100)
+        """
+        ensemble = _mapie.ensemble_of(mapie)
+        if ensemble is None or not isinstance(_mapie.score_of(mapie), ClapsScore):
+            with_what = "" if ensemble is None else ", whose score is another one"
+            raise TypeError(
+                f"Got a {type(mapie).__name__}{with_what}, but expected a calibrated "
+                "SplitConformalRegressor of MAPIE with conformity_score=ClapsScore()."
+            )
+        if _mapie.uses_folds(ensemble, ensemble.method):
+            raise TypeError(
+                f"Got a {type(mapie).__name__}, whose intervals come from one model "
+                "per fold, but expected one model. Use SplitConformalRegressor, or "
+                "keep the rows and calibrate again."
+            )
+        levels: Any = _mapie.levels_of(mapie)
+        if confidence_level is not None:
+            levels = confidence_level
+        if levels is None:
+            raise ValueError(
+                "Got confidence_level=None, but MapieRegressor of MAPIE 0.9 keeps no "
+                "level. Pass for example confidence_level=0.9."
+            )
+        score, scores = _mapie.score_of(mapie), _mapie.conformity_scores_of(mapie)
+        score.check_known(scores)
+        model = _mapie.point_model(ensemble)
+        check_unchanged(model, getattr(scores, "fingerprint", None))
+        made = cls(model, levels, sym=score.sym, support=score.support)
+        rows = CalibrationRows(np.array(scores, dtype=np.float64), not score.sym)
+        return made._set_rows(rows)
 
     def fit(
         self,
@@ -125,6 +200,11 @@ class CalibratedRegressor(Calibrated):
         CalibratedRegressor
             The calibrated object. If anything fails it is left as it was.
         """
+        check_has_target(y)
+        check_consistent_length(X, y, sample_weight)
+        check_target(y)
+        if isinstance(self.estimator, ClapsRegressor | None):
+            check_rows(X)  # here, where rows have the numbers that the user knows
         n = _num_samples(X)
         n_cal = round(self.calibration_fraction * n)
         if n_cal < 1 or n - n_cal < 2:
@@ -145,6 +225,7 @@ class CalibratedRegressor(Calibrated):
         fitted = clone(template).fit(
             _safe_indexing(X, rest), _safe_indexing(y, rest), **weight
         )
+        fitted = getattr(fitted, "best_estimator_", fitted)  # of a search
         values = RowValues(weights, groups)
         values.check_all_used(n)
         values.keep(kept)
@@ -154,7 +235,7 @@ class CalibratedRegressor(Calibrated):
             fitted, _safe_indexing(X, kept), np.asarray(y)[kept], values
         )
         fresh.__dict__["estimator_"] = fitted
-        self.__dict__ = vars(fresh._set_rows(rows))
+        self.__dict__ = fresh._set_rows(rows).__dict__
         return self
 
 

@@ -46,8 +46,9 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
     ) -> None:
         self.estimator = estimator
         self.confidence_level = confidence_level
-        self.sym = check_choice("sym", sym, (True, False), "Use True for one rank.")
+        self.sym = sym
         self.support = support
+        check_choice("sym", sym, (True, False), "Use True for one rank.")
         check_support(support)
         checked_levels(confidence_level)
 
@@ -338,9 +339,17 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
             )
         return explanation_of(points, bounds, self.levels, [record])
 
-    def __repr__(self) -> str:
-        levels = self.confidence_level
-        return f"{type(self).__name__}({self.estimator!r}, {levels!r})"
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._rows_or_none() is not None
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        levels = repr(self.confidence_level)
+        inside = f"{self.estimator!r}, {levels}"
+        if self.estimator is None:
+            inside = f"confidence_level={levels}"
+        made = f"{type(self).__name__}({inside})"
+        rows = self._rows_or_none()
+        return made if rows is None else f"{made} calibrated on {len(rows.scores)} rows"
 
     @property
     def conformity_scores_(self) -> Array:

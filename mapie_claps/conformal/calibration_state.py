@@ -36,6 +36,7 @@ STATE = ("_rows", "_fingerprint", "_known_ends", "_followed", "_in_posterior")
 class CalibrationState:
     """Estimator and calibration rows, taken over at once or not at all."""
 
+    _HOW_TO_CALIBRATE = "conformalize"
     estimator: Any
     confidence_level: Any
     sym: bool
@@ -54,7 +55,13 @@ class CalibrationState:
 
     def _fitted(self) -> Any:
         """The fitted estimator."""
-        return getattr(self, "estimator_", self.estimator)
+        found = getattr(self, "estimator_", self.estimator)
+        if found is None:
+            raise NotFittedError(
+                f"Got a {type(self).__name__} without a fitted estimator. Call "
+                f"{self._HOW_TO_CALIBRATE}, or pass an estimator that is fitted."
+            )
+        return found
 
     def _scores(self) -> Array:
         """Scores, if the estimator is still the one that they were made with."""
@@ -67,7 +74,7 @@ class CalibrationState:
         if rows is None:
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call "
-                "conformalize, or make it with from_scores."
+                f"{self._HOW_TO_CALIBRATE}, or make it with from_scores."
                 + (
                     " Scores were dropped by update_posterior."
                     if len(self._posterior_rows())

@@ -55,9 +55,11 @@ __all__ = [
     "aggregate_folds",
     "aggregate_points",
     "check_out_of_sample",
+    "conformity_scores_of",
     "ensemble_of",
     "fold_models",
     "is_std_score",
+    "levels_of",
     "point_model",
     "predict_interval",
     "predict_params_of",
@@ -154,6 +156,19 @@ def ensemble_of(mapie: Any) -> Any:
 def score_of(mapie: Any) -> Any:
     """Score of a calibrated MAPIE object."""
     return _regressor_of(mapie).conformity_score_function_
+
+
+def conformity_scores_of(mapie: Any) -> Array:
+    """Scores of the calibration rows, as the score function returned them."""
+    scores: Array = _regressor_of(mapie).conformity_scores_
+    return scores
+
+
+def levels_of(mapie: Any) -> list[float] | None:
+    """Confidence levels; None for MAPIE 0.9, which takes them when it predicts."""
+    alphas = getattr(mapie, "_alphas", None)
+    # Levels are kept as 1 − level; twelve digits undo the rounding.
+    return None if alphas is None else [round(1 - float(a), 12) for a in alphas]
 
 
 def is_std_score(score: Any) -> bool:

@@ -323,6 +323,16 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         shaped = self._are_shaped(conformity_scores)
         return split_bounds(model, X, ends, params, self.support, shaped)
 
+    def check_known(self, conformity_scores: Array) -> None:
+        """Raise for scores that do not say how they were made.
+
+        Parameters
+        ----------
+        conformity_scores : ndarray of shape (n_cal,)
+            Calibration scores of MAPIE's object.
+        """
+        self._are_shaped(conformity_scores)
+
     def _are_shaped(self, conformity_scores: Array) -> bool:
         """Whether scores were made by a law with a shape, as bounds must be."""
         if self.estimator is not None:

@@ -93,7 +93,7 @@ class EnsembleTraining(EnsembleRows):
         self.table_, X_ = fit_table(
             table, y_, weight, self.categorical_features, seed, kept
         )
-        for text in self.table_.left_out:
+        for text in self.table_.remarks:
             warnings.warn(text, UserWarning, stacklevel=5)
         names = [out.name for out in self.table_.outputs()]
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)

@@ -40,13 +40,14 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
     is False.
 
     X may be a table as it is, of pandas, polars or pyarrow, or an array, with gaps in
-    any column. A column of at most 20 categories gives one input for each; of more, the
-    mean of y in the category, shrunk by the number of its rows and cross-fitted, and
-    that number. Dates, and text that all parses as dates, give their parts and their
-    differences. A gap is filled in and flagged. Text that is nearly unique is left out
-    with a warning. A value that never occurred in training (a new category, a gap where
-    there was none) counts as lack of data: the row is predicted with known values in
-    its place, and what the predictions vary by is added to the epistemic part.
+    any column. A column of at most 20 categories gives one input for each; of more,
+    what the category adds to y beyond a linear model of the other columns, in normal
+    scores, shrunk by the number of its rows and cross-fitted, and that number. Dates,
+    and text that all parses as dates, give their parts and their differences. A gap is
+    filled in and flagged. Text that is nearly unique is left out with a warning. A
+    value that never occurred in training (a new category, a gap where there was none)
+    counts as lack of data: the row is predicted with known values in its place, and
+    what the predictions vary by is added to the epistemic part.
 
     Parameters
     ----------

@@ -105,8 +105,25 @@ def check_saveable(value: Any) -> None:
     if record is None or record.tag not in _estimators():
         raise TypeError(
             f"Got an estimator of type {type(value).__name__}, but save knows "
-            f"{', '.join(_estimators().values())}."
+            f"{', '.join(_estimators().values())}.{_remedy(value)}"
         )
+
+
+def _remedy(value: Any) -> str:
+    """How the model inside an object of another library is saved."""
+    if hasattr(value, "steps"):
+        return (
+            " ClapsRegressor takes text, categories, dates and gaps itself: fit it "
+            "without a pipeline, and one file holds it with its preprocessing. Or save "
+            "the last step, pipeline[-1], and keep the others by other means."
+        )
+    if type(value).__module__.partition(".")[0] == "mapie":
+        return (
+            " Pass CalibratedRegressor.from_mapie(mapie), which has the same intervals."
+        )
+    if hasattr(value, "best_estimator_"):
+        return " Pass the model that the search chose: search.best_estimator_."
+    return ""
 
 
 def check_root(config: Any) -> None:

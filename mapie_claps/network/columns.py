@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from ..files.codec import saved_as
 from .frames import Column
@@ -179,9 +180,11 @@ class FewValues:
 @saved_as("many values")
 @dataclass(frozen=True)
 class ManyValues:
-    """Two inputs: the shrunk mean of y in the category, and how many rows it has.
+    """Two inputs: what the category adds to y, shrunk, and how many rows it has.
 
-    The mean of a category of n rows is drawn to the overall mean by the factor
+    What it adds is a mean over its rows of what a linear model of the other columns
+    leaves of y, both in normal scores of y, so that neither other columns nor a long
+    tail of y hide it. The mean of a category of n rows is multiplied by
     nτ²/(nτ² + σ²), as the posterior mean of a random effect with variance τ² between
     and σ² within categories. Training rows see the means of other folds.
     """
@@ -198,20 +201,19 @@ class ManyValues:
         positions: list[int],
         categories: Categories,
         codes: Codes,
-        y: Array,
-        weight: Array,
-        rng: np.random.Generator,
+        folds: "list[Remainder]",
     ) -> tuple["ManyValues", Encoded]:
-        """The class, and the inputs of the training rows by cross-fitting."""
+        """The class, and the inputs of the training rows by cross-fitting.
+
+        The last of the folds is that of all rows, which holds none out.
+        """
         n = len(categories)
         inputs = np.empty((len(codes), 2))
-        fold = rng.permutation(len(codes)) % N_FOLDS
-        for k in range(N_FOLDS):
-            rest, rows = fold != k, fold == k
-            effects = _effects(codes[rest], y[rest], weight[rest], n)
-            inputs[rows] = np.column_stack(effects)[codes[rows]]
-        mean, log_count = _effects(codes, y, weight, n)
+        for rest, held_out, y, weight in folds:
+            mean, log_count = _effects(codes[rest], y, weight, n)
+            inputs[held_out] = np.column_stack([mean, log_count])[codes[held_out]]
         # Evenly along the means: a new category is one more draw of such a mean.
+        rng = np.random.default_rng(positions[0])
         picks = ((np.arange(N_DONORS) + 0.5) * n / N_DONORS).astype(int)
         picks = rng.permutation(np.argsort(mean, kind="stable")[picks])
         donors = np.column_stack([mean[picks], log_count[picks]])
@@ -238,6 +240,51 @@ class ManyValues:
         return _marked(values, codes == n, self.donors)
 
 
+class Remainder(NamedTuple):
+    """What a linear model leaves of y in some rows."""
+
+    rows: Mask
+    held_out: Mask  # rows that it may be used for
+    y: Array  # of the rows, in normal scores
+    weight: Array
+
+
+def remainders(
+    inputs: Array, y: Array, weight: Array, rng: np.random.Generator
+) -> list[Remainder]:
+    """Remainders of the rows outside each fold, and last of all rows."""
+    fold = rng.permutation(len(y)) % N_FOLDS
+    held_outs = [fold == k for k in range(N_FOLDS)] + [np.zeros(len(y), dtype=bool)]
+    found = []
+    for held_out in held_outs:
+        rest = ~held_out
+        z, w = normal_scores(y[rest], weight[rest]), weight[rest]
+        found.append(Remainder(rest, held_out, z - _linear(inputs[rest], z, w), w))
+    return found
+
+
+def normal_scores(y: Array, weight: Array) -> Array:
+    """Ranks of y, equal ones at their middle, as quantiles of the normal law."""
+    values, place = np.unique(y, return_inverse=True)
+    count = np.bincount(place, weight, minlength=len(values))
+    scores: Array = norm.ppf((np.cumsum(count) - count / 2) / count.sum())
+    return scores[place]
+
+
+def _linear(inputs: Array, z: Array, weight: Array) -> Array:
+    """Predictions of a linear model with a slight ridge."""
+    with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
+        mean = np.average(inputs, axis=0, weights=weight)
+        scale = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weight))
+        A = (inputs - mean) / np.where(scale > 0, scale, 1.0)
+    A = np.nan_to_num(A)
+    level = float(np.average(z, weights=weight))
+    weighted = A.T * weight
+    ridge = weighted @ A + np.eye(A.shape[1])
+    fitted: Array = level + A @ np.linalg.solve(ridge, weighted @ (z - level))
+    return fitted
+
+
 def even_quantiles(values: Array) -> Array:
     """As many of the values as there are donors, at even quantiles."""
     levels = (np.arange(N_DONORS) + 0.5) / N_DONORS
@@ -261,7 +308,9 @@ def _one_hot(codes: Codes, n: int) -> Array:
 def _effects(codes: Codes, y: Array, weight: Array, n: int) -> tuple[Array, Array]:
     """Shrunk means (n,) of y by category, and log(1 + rows) (n,).
 
-    τ² and σ² are the estimates of the one-way analysis of variance.
+    τ² and σ² are the estimates of the one-way analysis of variance, with one more
+    observation of σ² as large as the variance of y: where every row is a category of
+    its own, means are drawn in fully.
     """
     count = np.bincount(codes, weight, minlength=n)
     total, overall = count.sum(), float(np.average(y, weights=weight))
@@ -269,7 +318,8 @@ def _effects(codes: Codes, y: Array, weight: Array, n: int) -> tuple[Array, Arra
     effect = deviation / np.where(count > 0, count, 1.0)
     n_seen = np.count_nonzero(count)
     squares_within = float((weight * (y - overall - effect[codes]) ** 2).sum())
-    within = squares_within / max(1.0, total - n_seen)
+    spread = float(np.average((y - overall) ** 2, weights=weight))
+    within = (squares_within + spread) / (max(0.0, total - n_seen) + 1)
     spare = max(1.0, total - float((count**2).sum()) / total)
     squares_between = float((count * effect**2).sum())
     between = max(0.0, squares_between - (n_seen - 1) * within) / spare

@@ -183,14 +183,25 @@ def _parsed(column: Column, form: str) -> NDArray[np.datetime64]:
     )
 
 
+FORMATS = ("iso", *(date + time for date in DATE_FORMATS for time in TIME_FORMATS))
+
+
 def date_format(texts: Sequence[str]) -> str | None:
     """The format in which all texts are dates, "iso" for ISO 8601; None if none."""
     if not texts:
         return None
-    forms = [date + time for date in DATE_FORMATS for time in TIME_FORMATS]
-    for form in ("iso", *forms):
+    for form in FORMATS:
         # The first text rules most formats out at once.
         if is_date(texts[0], form) and parse_dates(texts, form) is not None:
+            return form
+    return None
+
+
+def usual_date_format(texts: Sequence[str], n_tried: int = 20) -> str | None:
+    """A format in which most of the first texts are dates; None if there is none."""
+    first = texts[:n_tried]
+    for form in FORMATS:
+        if sum(is_date(text, form) for text in first) > len(first) / 2:
             return form
     return None
 

@@ -99,6 +99,17 @@ def column_labels(X: Any) -> list[str]:
     ]
 
 
+def refuse_repeated_names(X: Any) -> None:
+    """Raise for two columns of one name."""
+    names = column_names(X)
+    for j, name in enumerate(names):
+        if isinstance(name, str) and name in names[:j]:
+            raise ValueError(
+                f"Got the column name {name!r} twice (columns {names.index(name)} and "
+                f"{j}), but expected different names. Rename or drop one of the two."
+            )
+
+
 def is_frame(X: Any) -> bool:
     """Whether X is a table of pandas, polars or pyarrow."""
     return bool(_module_of(X)) and len(getattr(X, "shape", ())) == 2

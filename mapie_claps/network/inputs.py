@@ -36,7 +36,10 @@ def check_training_data(
     """Rows of positive weight."""
     check_has_target(y)
     check_real("y", y)
-    y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
+    try:
+        y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
+    except ValueError as error:
+        raise ValueError(f"{error}{_where_bad(y)}") from error
     table = as_table(X, min_rows=2)
     check_columns(estimator, X, table, reset=True)
     check_consistent_length(table, y_)
@@ -56,6 +59,28 @@ def check_training_data(
     if kept.all():
         return TrainingData(table, None, y_, _with_mean_one(weight))
     return TrainingData(table, kept, y_[kept], _with_mean_one(weight[kept]))
+
+
+def check_target(y: Any) -> None:
+    """Raise for the first target that is no finite number."""
+    text = _where_bad(y)
+    if text:
+        raise ValueError(text.strip())
+
+
+def _where_bad(y: Any) -> str:
+    """First row of y that is no finite number, and what to do; "" if none is found."""
+    for row, value in enumerate(np.asarray(y, dtype=object).ravel().tolist()):
+        try:
+            if np.isfinite(float(value)):
+                continue
+        except (TypeError, ValueError):
+            pass
+        return (
+            f" Got {value!r} in y, row {row}, but expected finite numbers. Leave rows "
+            "without a target out."
+        )
+    return ""
 
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:

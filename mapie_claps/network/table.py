@@ -6,7 +6,7 @@ are marked, so that prediction can count them as lack of data.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from .columns import (
     Output,
 )
 from .dates import Dates, Difference
-from .frames import Column, is_frame, read_columns
+from .frames import Column, is_frame, read_columns, refuse_repeated_names
 
 Block = Numbers | FewValues | ManyValues | Dates | Difference
 
@@ -43,7 +43,7 @@ class EncodedRows(NamedTuple):
     unseen: Mask | None  # (n, p), inputs that rest on unseen values; None if none do
 
 
-@saved_as("table")
+@saved_as("table", remarks="left_out")
 @dataclass(frozen=True)
 class TableEncoder:
     """How the columns of X become the inputs of the networks.
@@ -53,7 +53,7 @@ class TableEncoder:
 
     names: list[str]  # of the columns of X, x0 … where they have none
     blocks: list[Block]  # each column that is used is in one of them
-    left_out: list[str]  # which columns are not used, and why
+    remarks: list[str]  # on columns that are not used, or not as one may expect
 
     @property
     def is_identity(self) -> bool:
@@ -187,6 +187,7 @@ def as_table(X: Any, min_rows: int = 1) -> Any:
                     f"Found array with {n} {what} (shape={X.shape}) while a minimum of "
                     f"{least} is required. Pass a larger table."
                 )
+        refuse_repeated_names(X)
         return X
     if isinstance(X, Tensor):
         X = X.detach().cpu().numpy()
@@ -195,11 +196,27 @@ def as_table(X: Any, min_rows: int = 1) -> Any:
             f"Got X of type {type(X).__name__}, but expected a table in memory. Pass "
             "X.collect()."
         )
+    if isinstance(X, Mapping) or (
+        isinstance(X, list | tuple) and len(X) and isinstance(X[0], Mapping)
+    ):
+        raise TypeError(
+            f"Got X as a {type(X).__name__} with named values, but expected a table. "
+            "Pass pandas.DataFrame(X), for one record pandas.DataFrame([record])."
+        )
     if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
         X = np.asarray(X, dtype=object)  # or its numbers would become text
     return check_array(
         X, dtype=None, ensure_min_samples=min_rows, input_name="X", **ANY_NUMBER
     )
+
+
+def check_rows(X: Any) -> None:
+    """Raise for values that no column may hold, whatever is fitted on them."""
+    table = as_table(X)
+    if is_plain(table):
+        check_finite(table)
+    else:
+        read_columns(table)
 
 
 def is_plain(X: Any) -> bool:

@@ -1,5 +1,6 @@
 """Training rows → how each column of their table is encoded."""
 
+import re
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any, NoReturn
@@ -12,19 +13,33 @@ from .columns import (
     N_DONORS,
     Array,
     Categories,
+    Codes,
     Encoded,
     FewValues,
     ManyValues,
     Mask,
     Numbers,
+    remainders,
 )
-from .dates import Dates, Difference, date_format, parse_dates, seconds_since_1970
+from .dates import (
+    Dates,
+    Difference,
+    date_format,
+    is_date,
+    parse_dates,
+    seconds_since_1970,
+    usual_date_format,
+)
 from .frames import Column, column_names, read_columns
 from .table import Block, TableEncoder, check_finite, is_plain, joined
 
 FEW_VALUES = 20  # categories up to which each has an input of its own
 NEARLY_UNIQUE = 0.9  # share of distinct texts from which a column is an ID
 ENOUGH_FOR_AN_ID = 20  # texts; fewer may all differ by chance
+ENOUGH_TO_TELL = 1_000  # texts, whether most are numbers or dates
+MOSTLY = 0.2  # share of texts that may be something else
+DECIMAL = re.compile(r"[+-]?\d*[.,]\d+")  # not of a code
+NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 DATES_IN_ALL_PAIRS = 4  # dates of which all pairs are subtracted; of more, neighbours
 
 
@@ -79,16 +94,20 @@ class _Fit:
         self.y, self.weight, self.rng = y, weight, rng
         self.numbers: dict[int, Array] = {}
         self.dates: dict[int, Array] = {}
+        self.many: dict[int, tuple[Categories, Codes]] = {}
         self.blocks: list[Block] = []
         self.parts: list[Encoded] = []
-        self.left_out: list[str] = []
+        self.remarks: list[str] = []
 
     def add(self, position: int, column: Column, named: bool) -> None:
         """Learn one column by its kind."""
         if column.kind == "empty" or column.gap.all():
             self._leave_out(column, "it has no values in the training rows")
-        elif named or column.categorical or column.kind == "boolean":
+        elif named or column.kind == "boolean":
             self._categorical(position, column)
+        elif column.categorical:
+            if column.kind != "text" or not self._is_id(column):
+                self._categorical(position, column)
         elif column.kind == "number":
             self.numbers[position] = column.values
         elif column.kind == "date":
@@ -106,20 +125,27 @@ class _Fit:
             dates[present] = parse_dates(texts, form)
             self._date(position, form, seconds_since_1970(dates))
             return
+        if not self._is_id(column):
+            self.remarks += misread_text(column)
+            self._categorical(position, column)
+
+    def _is_id(self, column: Column) -> bool:
+        """Leave out text that is nearly unique, and say so."""
+        texts = column.values[~column.gap].tolist()
         n, distinct = len(texts), len(set(texts))
-        if n > ENOUGH_FOR_AN_ID and distinct > NEARLY_UNIQUE * n:
-            self._leave_out(
-                column,
-                f"{distinct} of its {n} texts differ (for example {texts[0]!r}), so "
-                "that it tells rows apart and says nothing about new ones. Convert it "
-                "if these are numbers, or name it in categorical_features to use it",
-            )
-            return
-        self._categorical(position, column)
+        if n <= ENOUGH_FOR_AN_ID or distinct <= NEARLY_UNIQUE * n:
+            return False
+        self._leave_out(
+            column,
+            f"{distinct} of its {n} texts differ (for example {texts[0]!r}), so that "
+            "it tells rows apart and says nothing about new ones. Convert it if these "
+            "are numbers, or name it in categorical_features to use it",
+        )
+        return True
 
     def _leave_out(self, column: Column, reason: str) -> None:
         remedy = "Drop it from X to silence this warning."
-        self.left_out.append(f"Left {column.label} out: {reason}. {remedy}")
+        self.remarks.append(f"Left {column.label} out: {reason}. {remedy}")
 
     def _date(self, position: int, form: str, seconds: Array) -> None:
         block = Dates.fit([position], form, seconds, self.rng)
@@ -133,18 +159,14 @@ class _Fit:
             block = FewValues.fit([position], categories, self.rng)
             self._keep(block, block.encode(codes))
         else:
-            self._keep(
-                *ManyValues.fit(
-                    [position], categories, codes, self.y, self.weight, self.rng
-                )
-            )
+            self.many[position] = categories, codes
 
     def _keep(self, block: Block, inputs: Encoded) -> None:
         self.blocks.append(block)
         self.parts.append(inputs)
 
     def finish(self, names: list[str]) -> tuple[TableEncoder, Array]:
-        """Numbers together, then differences of dates."""
+        """Numbers together, differences of dates, then columns of many categories."""
         if self.numbers:
             columns = list(self.numbers.values())
             numbers = Numbers.fit(list(self.numbers), columns, self.rng)
@@ -156,13 +178,46 @@ class _Fit:
             difference = Difference.fit([i, j], *both, self.rng)
             if difference is not None:
                 self._keep(difference, difference.encode(*both))
+        if self.many:
+            others = np.hstack(
+                [np.empty((len(self.y), 0))] + [p.values for p in self.parts]
+            )
+            folds = remainders(others, self.y, self.weight, self.rng)
+            for position, (categories, codes) in self.many.items():
+                self._keep(*ManyValues.fit([position], categories, codes, folds))
         if not self.blocks:
             raise ValueError(
                 f"Got X with the columns {names}, none of which can be used: each is "
                 "empty or an ID. Add a column, or name one in categorical_features."
             )
-        encoder = TableEncoder(names, self.blocks, self.left_out)
+        encoder = TableEncoder(names, self.blocks, self.remarks)
         return encoder, joined(self.parts, encoder.order()).values
+
+
+def misread_text(column: Column) -> list[str]:
+    """A remark on text that is mostly numbers with decimals, or mostly dates."""
+    rows = np.flatnonzero(~column.gap)[:ENOUGH_TO_TELL]
+    texts = column.values[rows].tolist()
+    form = usual_date_format(texts)
+    decimals = sum(bool(DECIMAL.fullmatch(t.strip())) for t in texts)
+    if form is None and decimals < 0.5 * len(texts):
+        return []
+    what, to = ("dates", "to_datetime") if form else ("numbers", "to_numeric")
+    odd = [
+        (i, t)
+        for i, t in zip(rows.tolist(), texts, strict=True)
+        if not (is_date(t, form) if form else NUMBER.fullmatch(t.strip()))
+    ]
+    if len(odd) > MOSTLY * len(texts):
+        return []
+    others = f", but not {odd[0][1]!r} in row {odd[0][0]}" if odd else ""
+    example = texts[0] if not odd or odd[0][0] else texts[-1]
+    return [
+        f"Took {column.label} as categories, although its texts look like {what} (for "
+        f"example {example!r}{others}). Convert "
+        f"it with pandas.{to}(..., errors='coerce'), which makes gaps of the rest, or "
+        "name it in categorical_features to silence this warning."
+    ]
 
 
 def categorical_positions(X: Any, categorical_features: Any) -> set[int]:

@@ -1,0 +1,171 @@
+"""Tables of the ``tables`` benchmark."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..reasons.coverage import coverage_interval
+from ..studies.scoring import SplitSize, coverage_limits, estimate
+from ..studies.store import Row
+from ..studies.text import markdown_table, number, plus_minus
+from ._table_methods import table_methods
+
+CLAPS, BY_HAND = "claps", "one-hot"
+FEW_ROWS = 50  # of a missing pattern, below which its coverage says little
+
+
+def write_report(rows: Sequence[Row], out: Path) -> str:
+    """Write tables.md and return its text."""
+    if not rows:
+        return "No finished runs.\n"
+    parts = (
+        scores(rows),
+        by_hand(rows),
+        details(rows),
+        unseen(rows),
+        patterns(rows),
+    )
+    text = "\n".join(part for part in parts if part)
+    (out / "tables.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _names(rows: Sequence[Row], field: str) -> list[str]:
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def _labels() -> dict[str, str]:
+    return {method.name: method.label for method in table_methods()}
+
+
+def _of(rows: Sequence[Row], dataset: str, method: str) -> dict[int, Row]:
+    """Runs of one method on one table, by seed."""
+    return {
+        row["seed"]: row
+        for row in rows
+        if (row["dataset"], row["method"]) == (dataset, method)
+    }
+
+
+def scores(rows: Sequence[Row]) -> str:
+    """Interval score, one line per table, one column per method."""
+    labels, methods = _labels(), _names(rows, "method")
+    lines = []
+    for dataset in _names(rows, "dataset"):
+        found = {
+            m: estimate(r["interval_score"] for r in _of(rows, dataset, m).values())
+            for m in methods
+        }
+        best = min(e.mean for e in found.values() if e.n)
+        texts = [
+            f"**{plus_minus(e)}**" if e.mean == best else plus_minus(e)
+            for e in found.values()
+        ]
+        lines.append([dataset, *texts])
+    title = "Interval score at level 0.9, mean ± standard error over splits\n\n"
+    return title + markdown_table(["table", *(labels[m] for m in methods)], lines)
+
+
+def by_hand(rows: Sequence[Row]) -> str:
+    """CLAPS on the table as it is against each other method, paired by split."""
+    labels, lines = _labels(), []
+    for dataset in _names(rows, "dataset"):
+        ours = _of(rows, dataset, CLAPS)
+        for method in _names(rows, "method"):
+            others = _of(rows, dataset, method)
+            seeds = sorted(set(ours) & set(others))
+            if method == CLAPS or not seeds:
+                continue
+            score = np.array([ours[s]["interval_score"] for s in seeds])
+            other = np.array([others[s]["interval_score"] for s in seeds])
+            gap = estimate(score - other)
+            within = gap.mean <= gap.error if gap.n > 1 else gap.mean <= 0
+            lines.append(
+                [
+                    dataset,
+                    labels[method],
+                    f"{score.mean() / other.mean():.3f}",
+                    plus_minus(gap),
+                    "yes" if within else "no",
+                ]
+            )
+    if not lines:
+        return ""
+    header = ["table", "against", "ratio of means", "paired difference"]
+    title = "CLAPS on the table as it is, against each\n\n"
+    return title + markdown_table([*header, "at most one standard error worse"], lines)
+
+
+def details(rows: Sequence[Row]) -> str:
+    """Coverage, width and times, one line per table and method."""
+    labels, lines = _labels(), []
+    fields = ("coverage", "width", "tune_seconds", "fit_seconds", "predict_seconds")
+    for dataset in _names(rows, "dataset"):
+        for method in _names(rows, "method"):
+            runs = list(_of(rows, dataset, method).values())
+            if runs:
+                sizes = [SplitSize(r["n_cal"], r["n_test"]) for r in runs]
+                low, high = coverage_limits(sizes, runs[0]["alpha"])
+                found = [estimate(r.get(field) for r in runs) for field in fields]
+                limits = f"{low:.3f} to {high:.3f}"
+                cells = [plus_minus(found[0]), limits, *map(plus_minus, found[1:])]
+                lines.append([dataset, labels[method], str(len(runs)), *cells])
+    header = ["table", "method", "splits", "coverage", "99.9 % limits", "width"]
+    header += ["tuning (s)", "fit (s)", "predict (s)"]
+    text = "All measures\n\n" + markdown_table(header, lines)
+    kept = [row for row in rows if "file_kilobytes" in row]
+    if kept:
+        explain, file, size = (
+            float(np.median([row[f] for row in kept]))
+            for f in ("explain_seconds", "file_seconds", "file_kilobytes")
+        )
+        text += (
+            f"\nOf CLAPS, medians: explain {explain:.2f} s, save and load "
+            f"{file:.2f} s, file {size:.0f} kB. The loaded file gave the same bounds "
+            f"in all {len(kept)} runs.\n"
+        )
+    return text
+
+
+def unseen(rows: Sequence[Row]) -> str:
+    """What a value that never occurred does to both parts of the variance."""
+    lines = []
+    for dataset in _names(rows, "dataset"):
+        runs = [row["unseen"] for row in _of(rows, dataset, CLAPS).values()]
+        for column in sorted({name for run in runs for name in run}):
+            found = [run[column] for run in runs if column in run]
+            ratio = [f["epistemic"] for f in found]
+            noise = [f["aleatoric"] for f in found]
+            share = float(np.mean([f["larger"] for f in found]))
+            cells = [number(float(np.median(values))) for values in (ratio, noise)]
+            lines.append([dataset, column, *cells, f"{share:.3f}"])
+    if not lines:
+        return ""
+    header = ["table", "column with a new value", "lack of data, times", "noise, times"]
+    title = "Values that never occurred in training: medians over rows and splits\n\n"
+    return title + markdown_table([*header, "share of rows with more lack"], lines)
+
+
+def patterns(rows: Sequence[Row]) -> str:
+    """Coverage and mean width of CLAPS by which columns are missing."""
+    lines = []
+    for dataset in _names(rows, "dataset"):
+        found: dict[str, list[float]] = {}
+        for row in _of(rows, dataset, CLAPS).values():
+            for name, counts in row["patterns"].items():
+                total = found.setdefault(name, [0.0, 0.0, 0.0])
+                found[name] = [a + b for a, b in zip(total, counts, strict=True)]
+        if len(found) < 2:
+            continue
+        for name, (covered, n, width) in sorted(found.items(), key=lambda x: -x[1][1]):
+            low, high = coverage_interval(int(covered), int(n))
+            few = " (few rows)" if n < FEW_ROWS else ""
+            cells = [f"{n:.0f}{few}", f"{covered / n:.3f}", f"{low:.3f} to {high:.3f}"]
+            lines.append([dataset, name, *cells, number(width / n)])
+    if not lines:
+        return ""
+    header = ["table", "missing", "test rows", "coverage", "95 % limits", "mean width"]
+    title = "Coverage of CLAPS by which columns are missing, all splits together\n\n"
+    note = "\nThe guarantee is for all rows together, not for each pattern.\n"
+    return title + markdown_table(header, lines) + note

@@ -1,0 +1,144 @@
+"""Tables as people have them: text, categories, dates and gaps, nothing done by hand.
+
+``ClapsRegressor`` gets each table as pandas reads it: fit, conformalize, predict,
+explain, save and load. Beside it a pipeline with one-hot categories and an imputer, and
+gradient boosting with native categories under MAPIE's CQR, which get the same parts of
+dates. Each split takes at most --max-rows rows of a seeded permutation: 60 % to fit,
+20 % to calibrate, 20 % to test. Peers are tuned as in the peers benchmark, CatBoost at
+its default depth.
+
+The same runs tell what values that never occurred do to the epistemic part, and the
+coverage by which cells are missing. Times are seconds of one processor. Finished runs
+are kept in OUT/runs.jsonl; the same command goes on where it stopped.
+
+Examples
+--------
+    python -m mapie_claps.benchmarks tables --smoke
+    python -m mapie_claps.benchmarks tables --data FOLDER --datasets taxis credit
+"""
+
+import argparse
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..studies.data import Array, Dataset, Split, split_rows
+from ..studies.runner import Run, check_mapie, run_and_report
+from ..studies.scoring import score_intervals
+from ..studies.store import Row, run_key
+from ._arguments import add_data_arguments, check_numbers
+from ._generated_tables import rentals
+from ._table_methods import TableMethod, missing_columns, table_methods
+from ._table_report import write_report
+
+ALPHA = 0.1
+TABLES = ("taxis", "credit", "sns", "diamonds")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_data_arguments(parser, seeds=10, out="benchmark_tables")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run what is missing and print the report; 1 if a run failed."""
+    check_numbers(arguments)
+    check_mapie((1, 6), "has the right CQR intervals of fitted models")
+    methods = _methods(arguments.methods, arguments.smoke)
+    seeds = range(1 if arguments.smoke else arguments.seeds)
+    runs = [
+        plan(data, seed, method, arguments.max_rows)
+        for seed in seeds
+        for data in _datasets(arguments, seed)
+        for method in methods
+    ]
+    return run_and_report(runs, arguments.out, arguments.jobs, write_report)
+
+
+def plan(data: Dataset, seed: int, method: TableMethod, max_rows: int) -> Run:
+    """One method on one split."""
+    key = run_key(
+        "tables",
+        data=data.key,
+        split={"seed": seed, "max_rows": max_rows},
+        method={"name": method.name, "alpha": ALPHA} | method.key,
+        uses_claps=method.uses_claps,
+    )
+    label = f"{method.name} on {data.name}, seed {seed}"
+    return Run(label, key, partial(measure, data, seed, method, max_rows))
+
+
+def measure(data: Dataset, seed: int, method: TableMethod, max_rows: int) -> list[Row]:
+    """Run a method on a split and score its bounds."""
+    split = split_rows(data, seed, max_rows)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = method.run(split, seed, ALPHA)
+    lower, upper = found.pop("bounds")
+    sizes = zip(("n_train", "n_cal", "n_test"), split[1::2], strict=True)
+    return [
+        {
+            "dataset": data.name,
+            "seed": seed,
+            "method": method.name,
+            "alpha": ALPHA,
+            **{name: len(part) for name, part in sizes},
+            **score_intervals(split.y_test, lower, upper, ALPHA),
+            **found,
+            "patterns": coverage_by_pattern(split, lower, upper),
+            "warnings": sorted({f"{w.category.__name__}: {w.message}" for w in caught}),
+        }
+    ]
+
+
+def coverage_by_pattern(split: Split, lower: Array, upper: Array) -> Row:
+    """Numbers of covered test rows and of rows, and widths, by missing columns."""
+    covered = (lower <= split.y_test) & (split.y_test <= upper)
+    patterns = missing_columns(split.X_test)
+    found: dict[str, Any] = {}
+    for name in sorted(set(patterns)):
+        rows = np.array([p == name for p in patterns])
+        width = float((upper - lower)[rows].sum())
+        found[name] = [int(covered[rows].sum()), int(rows.sum()), width]
+    return found
+
+
+def _methods(names: list[str] | None, smoke: bool) -> list[TableMethod]:
+    """The methods that are named, in the order of the tables."""
+    known = {method.name: method for method in table_methods(smoke)}
+    unknown = sorted(set(names or ()) - set(known))
+    if unknown:
+        raise ValueError(
+            f"Got --methods {' '.join(unknown)}, but expected names of "
+            f"{', '.join(known)}."
+        )
+    return [method for name, method in known.items() if not names or name in names]
+
+
+def _datasets(arguments: argparse.Namespace, seed: int) -> list[Dataset]:
+    """The tables that are named in the folder, or a generated one."""
+    if arguments.smoke or arguments.data is None:
+        return [rentals(200 if arguments.smoke else arguments.max_rows, seed)]
+    return [
+        read_table(arguments.data / f"{name}.csv")
+        for name in arguments.datasets or TABLES
+    ]
+
+
+def read_table(path: Path) -> Dataset:
+    """A CSV file as pandas reads it; the target is its last column."""
+    import pandas as pd
+
+    if not path.is_file():
+        raise ValueError(
+            f"Got the path {str(path)!r}, but no such file is there. Correct --data "
+            "FOLDER or --datasets NAME."
+        )
+    frame = pd.read_csv(path)
+    target = frame.columns[-1]
+    y = frame.pop(target).to_numpy(dtype=np.float64)
+    return Dataset(path.stem, frame, y, str(target))
