@@ -29,10 +29,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..studies.text import markdown_table
-from ._fuzz_attacks import AttackCase, attack_strategy, run_attack
-from ._fuzz_cases import FuzzCase, Outcome, run_case, strategy, without_numbers
-
-Case = FuzzCase | AttackCase
+from ._fuzz_attacks import run_attack
+from ._fuzz_cases import FuzzCase, Outcome, run_case, without_numbers
+from ._fuzz_draw import Case, draw_case
 
 N_MESSAGES = 25
 N_FAILURES = 20
@@ -44,14 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cases", type=int, default=2000, metavar="N", help="cases to try (2000)")
     add("--minutes", type=float, metavar="N", help="stop early after N minutes")
     add("--seed", type=int, default=0, metavar="SEED")
+    add("--first", type=int, default=0, metavar="N", help="number of the first case")
     add("--out", type=Path, metavar="FOLDER", help="write the report to FOLDER/fuzz.md")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Try the cases and print the report; 1 if any failed."""
-    if arguments.cases < 1:
-        raise ValueError(f"Got --cases {arguments.cases}, but expected at least 1.")
-    for package in ("hypothesis", "pandas", "polars"):
+    for name, low in (("cases", 1), ("first", 0), ("seed", 0)):
+        value = getattr(arguments, name)
+        if value < low:
+            raise ValueError(f"Got --{name} {value}, but expected at least {low}.")
+    for package in ("pandas", "polars", "safetensors"):
         if find_spec(package) is None:
             raise ValueError(
                 f"Got no {package}. Install what is missing with: "
@@ -59,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
             )
     start = time.perf_counter()
     seconds = math.inf if arguments.minutes is None else 60 * arguments.minutes
-    outcomes = try_cases(arguments.cases, arguments.seed, seconds)
+    outcomes = try_cases(
+        arguments.cases, arguments.seed, seconds, arguments.first
+    )
     text = report(outcomes, time.perf_counter() - start)
     sys.stdout.write(text)
     if arguments.out is not None:
@@ -69,30 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def try_cases(
-    n: int, seed: int, seconds: float = math.inf
+    n: int, seed: int, seconds: float = math.inf, first: int = 0
 ) -> list[tuple[Case, Outcome]]:
-    """Outcomes of n random cases; a failure is kept and the rest still tried."""
-    import hypothesis
-    from hypothesis import strategies as st
-
-    cases = strategy()
+    """Outcomes of n cases; a failure is kept and the rest still tried."""
     stop = time.monotonic() + seconds
     outcomes: list[tuple[Case, Outcome]] = []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=n,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(st.one_of(cases, cases, cases, attack_strategy()))
-    def try_one(case: Case) -> None:
-        if time.monotonic() < stop:
-            outcomes.append((case, outcome_of(case)))
-
-    try_one()
+    for number in range(first, first + n):
+        if time.monotonic() > stop:
+            break
+        case = draw_case(seed, number)
+        outcomes.append((case, outcome_of(case)))
     return outcomes
 
 

@@ -187,6 +187,8 @@ class PredictiveDistribution:
         """Signed scores at any level, linear between those of calibration rows."""
         values = np.sort(self._checked_signed())
         finite = values[np.isfinite(values)]
+        if not len(finite):
+            return self._tail(level)
         at = np.arange(1, len(finite) + 1) / (len(values) + 1)
         inside = np.interp(level, at, finite)
         outside = (level < at[0]) | (level > at[-1])
