@@ -12,11 +12,11 @@ import numpy as np
 
 from ..experiments.tables import published
 from ..studies import scoring
-from ..studies.data import PAPER_DATASETS
+from ..studies.data import PAPER_DATASETS, Array
 from ..studies.scoring import Estimate, estimate, geometric_mean
 from ..studies.store import Row
 from ..studies.text import MISSING, csv_table, markdown_table, number, plus_minus
-from ._peer_table import BY_NAME, CLAPS, PEERS
+from ._peer_table import BY_NAME, CLAPS, FIRST_PEERS, PEERS
 
 LEFT_OUT = "naval"  # nearly free of noise: its ratio would rule the mean
 #: Fields of a row that are averaged, with their names in tables.
@@ -38,7 +38,8 @@ TITLE = """# CLAPS against tuned peers
 
 Interval score, mean ± standard error over seeds, lower is better. For each data \
 set and seed the peer with the lowest cross-validated interval score on the training \
-rows is picked. Only seeds that every method has finished count.
+rows is picked, among the peers without CatBoost ("ratio") and among all of them \
+("ratio to all"). Only seeds that every method has finished count.
 """
 Table = dict[tuple[str, str], dict[str, Estimate]]
 
@@ -57,6 +58,8 @@ class PeerComparison:
     claps: Estimate | None = None  # interval score of CLAPS, if it was run
     ratio: Estimate | None = None  # to the picked peer; error of paired differences
     coverage: float | None = None  # mean coverage of CLAPS
+    picked_of_all: dict[str, int] | None = None  # the same among all peers
+    ratio_to_all: Estimate | None = None
 
     @property
     def paper(self) -> float | None:
@@ -90,6 +93,9 @@ def aggregate(rows: Sequence[Row]) -> Table:
     }
 
 
+Runs = Sequence[dict[str, Row]]  # of each seed by method
+
+
 def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
     """Compare on one data set; None if no seed has a finished run of every method."""
     methods = methods_of(rows)
@@ -101,25 +107,41 @@ def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
     runs = [by_seed[s] for s in sorted(by_seed) if set(by_seed[s]) == set(methods)]
     if not runs or not peers:
         return None
-    picks = [min(peers, key=lambda name: run[name]["cv_score"]) for run in runs]
-    scores = {m: np.array([run[m]["interval_score"] for run in runs]) for m in methods}
-    picked = np.array([scores[p][i] for i, p in enumerate(picks)])
-    peer = estimate(picked)
-    best = min(peers, key=lambda name: scores[name].mean())
+    # Without any of the first peers there is one comparison, with those there are.
+    counts, picked = _picked(runs, [p for p in peers if p in FIRST_PEERS] or peers)
+    counts_of_all, picked_of_all = _picked(runs, peers)
+    means = {p: float(np.mean([r[p]["interval_score"] for r in runs])) for p in peers}
+    best = min(peers, key=lambda name: means[name])
     first = [run[peers[0]] for run in runs]
     sizes = [scoring.SplitSize(row["n_cal"], row["n_test"]) for row in first]
     limits = scoring.coverage_limits(sizes, first[0]["alpha"])
-    counts = {name: picks.count(name) for name in peers if name in picks}
-    best_score = float(scores[best].mean())
-    found = PeerComparison(dataset, len(runs), counts, peer, best, best_score, limits)
+    peer = estimate(picked)
+    found = PeerComparison(dataset, len(runs), counts, peer, best, means[best], limits)
     if CLAPS not in methods:
         return found
-    claps = estimate(scores[CLAPS])
-    share = claps.mean / peer.mean
-    error = estimate(scores[CLAPS] - share * picked).error / peer.mean
-    coverage = estimate(run[CLAPS]["coverage"] for run in runs).mean
-    ratio = Estimate(share, error, len(runs))
-    return replace(found, claps=claps, ratio=ratio, coverage=coverage)
+    scores = np.array([run[CLAPS]["interval_score"] for run in runs])
+    return replace(
+        found,
+        claps=estimate(scores),
+        ratio=_ratio(scores, picked),
+        coverage=estimate(run[CLAPS]["coverage"] for run in runs).mean,
+        picked_of_all=counts_of_all,
+        ratio_to_all=_ratio(scores, picked_of_all),
+    )
+
+
+def _picked(runs: Runs, peers: Sequence[str]) -> tuple[dict[str, int], Array]:
+    """How often each peer is picked on training rows, and the scores of the picked."""
+    picks = [min(peers, key=lambda name: run[name]["cv_score"]) for run in runs]
+    scores = [run[p]["interval_score"] for run, p in zip(runs, picks, strict=True)]
+    return {p: picks.count(p) for p in peers if p in picks}, np.array(scores)
+
+
+def _ratio(scores: Array, others: Array) -> Estimate:
+    """Ratio of the means; its error is that of paired differences."""
+    share = float(scores.mean() / others.mean())
+    error = estimate(scores - share * others).error / float(others.mean())
+    return Estimate(share, error, len(scores))
 
 
 def write_report(rows: Sequence[Row], out: Path) -> str:
@@ -146,6 +168,7 @@ def headline(comparisons: Sequence[PeerComparison]) -> str:
             plus_minus(c.peer),
             ", ".join(f"{BY_NAME[p].label} {n}×" for p, n in c.picked.items()),
             plus_minus(c.ratio),
+            plus_minus(c.ratio_to_all),
             f"{number(c.best_score)} ({BY_NAME[c.best_peer].label})",
             number(c.paper),
             number(c.coverage),
@@ -153,7 +176,8 @@ def headline(comparisons: Sequence[PeerComparison]) -> str:
         ]
         for c in comparisons
     ]
-    header = ["data", "seeds", "CLAPS", "picked peer", "picks", "ratio"]
+    header = ["data", "seeds", "CLAPS", "picked peer", "picks"]
+    header += ["ratio", "ratio to all"]
     header += ["best peer afterwards", "CLAPS in the paper", "coverage of CLAPS"]
     table = markdown_table([*header, "99.9 % limits"], lines)
     return "\n".join([TITLE, table, _verdict(comparisons)])
@@ -179,11 +203,24 @@ def _verdict(comparisons: Sequence[PeerComparison]) -> str:
     ]
     if len(others) < n:
         text.insert(2, f"- The same without {LEFT_OUT}: {geometric_mean(others):.3f}.")
+    text.insert(2, _verdict_to_all([c for c, *_ in played]))
     below = [claps < c.paper for c, claps, _ in played if c.paper]
     if below:
         count = f"{sum(below)} of {len(below)}"
         text.append(f"- CLAPS is below its published score on {count}.")
     return "\n".join(text) + "\n"
+
+
+def _verdict_to_all(comparisons: Sequence[PeerComparison]) -> str:
+    """Wins and geometric means against the peer picked among all."""
+    found = {c.dataset: c.ratio_to_all.mean for c in comparisons if c.ratio_to_all}
+    wins = sum(ratio < 1 for ratio in found.values())
+    text = f"- With CatBoost among the peers: better on {wins} of {len(found)}, "
+    text += f"geometric mean {geometric_mean(list(found.values())):.3f}"
+    others = [ratio for name, ratio in found.items() if name != LEFT_OUT]
+    if len(others) < len(found):
+        text += f", without {LEFT_OUT} {geometric_mean(others):.3f}"
+    return text + "."
 
 
 def score_table(rows: Sequence[Row], table: Table) -> str:

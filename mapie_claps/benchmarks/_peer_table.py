@@ -9,28 +9,19 @@ parameters that one fitted model can vary (``free``), not by poor settings.
 
 import warnings
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..studies.data import Array, Table
-from ._peer_tuning import Band, Method, Params
+from ._peer_catboost import CATBOOST
+from ._peer_tuning import Band, Method, Params, centred, grid_of, ordered
 
 GP_OPTIMISED_ROWS = 300  # rows for the kernel's parameters: each step costs n²·p + n³
 GP_ROWS = 3000  # rows that the posterior is conditioned on
 NGBOOST_LEARNING_RATE = 0.05
 HISTGB = ("learning_rate", "max_leaf_nodes", "min_samples_leaf", "max_iter")
-
-
-def _centred(centre: Any, unit: Any) -> Band:
-    """Band of a centre and a scale."""
-    return Band(np.asarray(centre), np.asarray(centre), np.asarray(unit))
-
-
-def _ordered(lower: Array, upper: Array) -> Band:
-    """Band of two quantiles, which may cross."""
-    return Band(np.minimum(lower, upper), np.maximum(lower, upper), np.ones(len(lower)))
 
 
 def _histgb(params: Params, seed: int, **options: Any) -> Any:
@@ -48,16 +39,10 @@ def _at_iteration(model: Any, X: Table, n_iter: int) -> Array:
     return np.asarray(next(islice(model.staged_predict(X), n_iter - 1, None)))
 
 
-def _grid(**values: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """All combinations, the last parameter fastest."""
-    rows = product(*values.values())
-    return [dict(zip(values, row, strict=True)) for row in rows]
-
-
 def _histgb_grid(*shapes: tuple[float, int, int, tuple[int, ...]]) -> list[Any]:
     """Entries (learning rate, leaves, rows in a leaf, iterations to choose from)."""
     values = [((rate,), (n,), (rows,), i) for rate, n, rows, i in shapes]
-    return [e for v in values for e in _grid(**dict(zip(HISTGB, v, strict=True)))]
+    return [e for v in values for e in grid_of(**dict(zip(HISTGB, v, strict=True)))]
 
 
 def _fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -66,7 +51,7 @@ def _fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) 
 
 
 def _quantile_band(models: list[Any], X: Table, params: Params) -> Band:
-    return _ordered(*(_at_iteration(m, X, params["max_iter"]) for m in models))
+    return ordered(*(_at_iteration(m, X, params["max_iter"]) for m in models))
 
 
 def _fit_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -74,7 +59,7 @@ def _fit_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> 
 
 
 def _histgb_band(model: Any, X: Table, params: Params) -> Band:
-    return _centred(_at_iteration(model, X, params["max_iter"]), np.ones(len(X)))
+    return centred(_at_iteration(model, X, params["max_iter"]), np.ones(len(X)))
 
 
 def _fit_normalised(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -100,7 +85,7 @@ def _normalised_band(model: tuple[Any, Any, float], X: Table, params: Params) ->
     unit = np.full(len(X), typical)
     if params["residual_iter"]:
         unit = typical * _at_iteration(spread, X, params["residual_iter"])
-    return _centred(mean.predict(X), unit)
+    return centred(mean.predict(X), unit)
 
 
 def _forest(params: Params, seed: int) -> dict[str, Any]:
@@ -118,7 +103,7 @@ def _fit_forest(X: Array, y: Array, params: Params, seed: int, alpha: float) -> 
 def _forest_band(model: tuple[Any, float], X: Array, params: Params) -> Band:
     forest, alpha = model
     tail = params["tail"] * alpha
-    return _ordered(*forest.predict(X, quantiles=[tail, 1 - tail]).T)
+    return ordered(*forest.predict(X, quantiles=[tail, 1 - tail]).T)
 
 
 def _fit_crepes(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -146,7 +131,7 @@ def _crepes_band(model: tuple[Any, Array, Array], X: Array, params: Params) -> B
     else:
         residuals = (y_train - forest.oob_prediction_) / spread
         difficulty.fit(X=X_train, residuals=residuals, k=params["difficulty"])
-    return _centred(forest.predict(X), difficulty.apply(X))
+    return centred(forest.predict(X), difficulty.apply(X))
 
 
 def _fit_ngboost(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -163,7 +148,7 @@ def _fit_ngboost(X: Array, y: Array, params: Params, seed: int, alpha: float) ->
 
 def _ngboost_band(model: Any, X: Array, params: Params) -> Band:
     predicted = model.pred_dist(X, max_iter=params["n_estimators"])
-    return _centred(predicted.loc, predicted.scale)
+    return centred(predicted.loc, predicted.scale)
 
 
 def _fit_gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -191,7 +176,7 @@ def _fit_gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
 
 
 def _std_band(model: Any, X: Table, params: Params) -> Band:
-    return _centred(*model.predict(X, return_std=True))
+    return centred(*model.predict(X, return_std=True))
 
 
 def _fit_claps(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
@@ -245,7 +230,7 @@ METHODS = (
         "normalised-histgb",
         "Residual-normalised HistGB (MAPIE)",
         *(_fit_normalised, _normalised_band, "mapie_residual_normalised"),
-        _grid(residual_iter=(0, 10, 30, 100)),
+        grid_of(residual_iter=(0, 10, 30, 100)),
         free=("residual_iter",),
         after=SPLIT,
         text=True,
@@ -254,7 +239,7 @@ METHODS = (
         "cqr-forest",
         "Quantile forest + CQR",
         *(_fit_forest, _forest_band, "mapie_cqr"),
-        _grid(max_features=(1.0, 1 / 3), tail=(0.5, 1.0)),
+        grid_of(max_features=(1.0, 1 / 3), tail=(0.5, 1.0)),
         free=("tail",),
         requires="quantile_forest",
     ),
@@ -262,7 +247,7 @@ METHODS = (
         "crepes",
         "RF + difficulty (crepes)",
         *(_fit_crepes, _crepes_band, "crepes_normalised"),
-        _grid(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees")),
+        grid_of(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees")),
         free=("difficulty",),
         requires="crepes",
     ),
@@ -270,7 +255,7 @@ METHODS = (
         "ngboost",
         "NGBoost + std score",
         *(_fit_ngboost, _ngboost_band, "mapie_std"),
-        _grid(max_depth=(3, 5), n_estimators=(40, 80, 160)),
+        grid_of(max_depth=(3, 5), n_estimators=(40, 80, 160)),
         free=("n_estimators",),
         slow=True,
         requires="ngboost",
@@ -279,11 +264,14 @@ METHODS = (
         "gp",
         "GP (ARD) + std score",
         *(_fit_gp, _std_band, "mapie_std"),
-        _grid(kernel=("RBF", "Matern 5/2")),
+        grid_of(kernel=("RBF", "Matern 5/2")),
         slow=True,
     ),
+    *CATBOOST,
     claps_method(),
 )
 BY_NAME = {method.name: method for method in METHODS}
 CLAPS = "claps"
 PEERS = tuple(name for name in BY_NAME if name != CLAPS)
+#: The peers of the first report: the ratio to one of them compares with its figures.
+FIRST_PEERS = tuple(n for n in PEERS if n not in {method.name for method in CATBOOST})

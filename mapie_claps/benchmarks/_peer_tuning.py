@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,22 @@ class Band(NamedTuple):
     def widened(self, q: float | Array) -> Bounds:
         """Bounds for the conformal quantile q, one or one for each row."""
         return self.lower - q * self.unit, self.upper + q * self.unit
+
+
+def centred(centre: Any, unit: Any) -> Band:
+    """Band of a centre and a scale."""
+    return Band(np.asarray(centre), np.asarray(centre), np.asarray(unit))
+
+
+def ordered(lower: Array, upper: Array) -> Band:
+    """Band of two quantiles, which may cross."""
+    return Band(np.minimum(lower, upper), np.maximum(lower, upper), np.ones(len(lower)))
+
+
+def grid_of(**values: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """All combinations, the last parameter fastest."""
+    rows = product(*values.values())
+    return [dict(zip(values, row, strict=True)) for row in rows]
 
 
 @dataclass(frozen=True)

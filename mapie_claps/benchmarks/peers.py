@@ -2,14 +2,15 @@
 
 Methods: MAPIE's CQR, split and residual-normalised intervals on HistGradientBoosting, a
 quantile forest with CQR, a random forest with crepes, NGBoost and a Gaussian process
-with the std score, and ClapsRegressor() with its defaults. Each split takes at most
+with the std score, CatBoost with CQR and with the std score of its own variance, and
+ClapsRegressor() with its defaults. Each split takes at most
 --max-rows rows of a seeded permutation: 60 % to fit, 20 % to calibrate, 20 % to test.
 Peers are tuned over the grids in mapie_claps/benchmarks/_peer_table.py, and the best
 peer is picked, by the cross-validated interval score on the training rows.
 
 Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped, and
 with nothing left to run it writes the tables and the picture again. Text columns and
-gaps are allowed where all --methods take them: today those on HistGradientBoosting.
+gaps are allowed where all --methods take them: those on boosted trees.
 
 Examples
 --------

@@ -172,3 +172,32 @@ def _check_views(value: object) -> None:
             f"a tuple of one or more of {VIEWS}, each at most once",
             "Use ('raw',) for networks on the features alone.",
         )
+
+
+# Parameters of ``ClapsRegressor.paper()``.
+PAPER: dict[str, Any] = {
+    "hidden_layer_sizes": (64, 64),
+    "representation_size": 64,
+    "n_members": 1,
+    "views": ("raw",),
+    "scaling_rate": 0.0,
+    "max_steps": 150,
+    "batch_size": 2**31,
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "beta": 0.0,
+    "validation_fraction": 0.0,
+    "tol": None,
+    "variance_floor": 1e-3,
+    "input_clip": None,
+    "max_gradient_norm": None,
+    "initial_bias": None,
+    "prior_precision": 1.0,
+    "last_layer": "trained",
+    "bias_in_posterior": False,
+    "target_map": None,
+    "two_sided_noise": False,
+    "residual_shape": False,
+    "kernel": False,
+}

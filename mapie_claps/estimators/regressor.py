@@ -1,65 +1,27 @@
-"""The border: ``ClapsRegressor``, where arrays become tensors and come back."""
+"""``ClapsRegressor``: its parameters, and its place in scikit-learn and in files."""
 
-import warnings
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from ..network import stored
-from ..network.batches import batches_of
-from ..network.defaults import training_config
-from ..network.encoding import PiecewiseLinearEncoding, bin_edges
-from ..network.ensemble import HeteroscedasticNetwork
-from ..network.hold_out import n_held_out, split_rows
-from ..network.inputs import (
-    check_columns,
-    check_training_data,
-    draw_seed,
-    fit_scalers,
-)
-from ..network.interface import Features
-from ..network.losses import Loss
-from ..network.table import EncodedRows, TableRows, as_table
-from ..network.table_fit import fit_table, plain_encoder
-from ..network.target_choice import choose_target_map, fit_target_map
-from ..network.target_map import Identity, TargetMap
-from ..network.trainer import train
+from ..network.table_fit import plain_encoder
 from ..network.views import VIEWS
-from ..posterior.members import feature_rows, fit_last_layers, rows_of_ensemble
-from ..posterior.mixture import KernelMixture, fit_mixture
-from ..posterior.scales import (
-    LastLayerRecipe,
-    PredictiveParts,
-    Units,
-    make_model,
-    residuals_of_mean,
-)
-from ..posterior.skew import skew_of
-from ..posterior.sums import LastLayerSums, SummedRows, last_layer_sums
-from .base import LastLayerEstimator, estimator_to_fields, refuse_parts, set_fitted
-from .parameters import check_parameters, choose_device, layer_sizes
-from .residual_law import ResidualLaw
-from .residual_shape import fit_residual_shape
-from .target_range import TargetRange
-from .unseen import mu_over_draws, parts_over_draws
+from .base import estimator_to_fields, refuse_parts, set_fitted
+from .ensemble_training import EnsembleTraining
+from .parameters import PAPER
 
 __all__ = ["ClapsRegressor"]
 
 Array = NDArray[np.float64]
 
 
-class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Heteroscedastic networks with a last-layer Laplace posterior.
 
     :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
@@ -253,10 +215,6 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
     (True, True)
     """
 
-    network_: HeteroscedasticNetwork
-    residual_law_: ResidualLaw
-    kernel_: KernelMixture | None = None  # also in files from before there was one
-
     def __init__(
         self,
         hidden_layer_sizes: tuple[int, ...] = (64, 64),
@@ -354,33 +312,7 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         >>> ClapsRegressor.paper(random_state=0).prior_precision
         1.0
         """
-        paper: dict[str, Any] = {
-            "hidden_layer_sizes": (64, 64),
-            "representation_size": 64,
-            "n_members": 1,
-            "views": ("raw",),
-            "scaling_rate": 0.0,
-            "max_steps": 150,
-            "batch_size": 2**31,
-            "learning_rate": 1e-3,
-            "schedule": "constant",
-            "weight_decay": 0.0,
-            "beta": 0.0,
-            "validation_fraction": 0.0,
-            "tol": None,
-            "variance_floor": 1e-3,
-            "input_clip": None,
-            "max_gradient_norm": None,
-            "initial_bias": None,
-            "prior_precision": 1.0,
-            "last_layer": "trained",
-            "bias_in_posterior": False,
-            "target_map": None,
-            "two_sided_noise": False,
-            "residual_shape": False,
-            "kernel": False,
-        }
-        return cls(**(paper | params))
+        return cls(**(PAPER | params))
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -433,280 +365,6 @@ class ClapsRegressor(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type
         tags.input_tags.allow_nan = True
         tags.input_tags.string = True
         return tags
-
-    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
-        """Fit this object, which is a copy that nobody else sees."""
-        Xs, ys, ws, held_out, generator = self._fit_network(X, y, sample_weight)
-        rows = Xs, ys, ws, held_out
-        recipe = self._recipe()
-        self.model_, sums, found = fit_last_layers(
-            self.network_, *rows, self.hessian_structure, recipe, self.two_sided_noise
-        )
-        self.sums_ = sums.with_held_out()
-        if found is not None:
-            shape = fit_residual_shape(found.residual.numpy(), self.residual_shape)
-            law = self.residual_law_
-            self.residual_law_ = replace(law, skew=found.skew, shape=shape)
-        if self.kernel:
-            self.kernel_ = fit_mixture(
-                self.network_, self.model_, sums, recipe, *rows, generator
-            )
-
-    def _fit_network(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        loss: Loss | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, torch.Generator]:
-        """Scale and train; returns scaled rows, targets, weights and the held-out.
-
-        The last is the generator, for what is fitted next.
-        """
-        check_parameters(self.get_params(deep=False))
-        table, kept, y_, weight = check_training_data(self, X, y, sample_weight)
-        seed = draw_seed(self.random_state)
-        self.table_, X_ = fit_table(
-            table, y_, weight, self.categorical_features, seed, kept
-        )
-        for text in self.table_.left_out:
-            warnings.warn(text, UserWarning, stacklevel=5)
-        names = [out.name for out in self.table_.outputs()]
-        self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
-        generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
-        target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed)
-        targets = TargetRange.of(y_, learn=self.residual_shape)
-        self.residual_law_ = ResidualLaw(target_map, targets=targets)
-        if not isinstance(target_map, Identity):
-            self.scaler_y_ = fit_scalers(X_, target_map.forward(y_), weight, names)[1]
-        ys = self._scaled_target(y_)
-        ws = torch.from_numpy(weight)
-        held_out = n_held_out(len(Xs), self.validation_fraction)
-        rows = split_rows(len(Xs), held_out, self.n_members, generator)
-        network = self._new_network(Xs, generator)
-        result = train(
-            network,
-            network.encoding(Xs.float()),
-            ys.float(),
-            None if bool((ws == 1).all()) else ws.float(),
-            rows,
-            training_config(self.get_params(deep=False), len(Xs), loss),
-            generator,
-            choose_device(self.device),
-        )
-        self.loss_curve_ = result.loss_curve
-        self.validation_curve_ = result.validation_curve
-        self.n_iter_ = result.n_iter
-        self.network_ = network.cpu().double().eval().requires_grad_(False)
-        if not result.converged:
-            warnings.warn(
-                f"The loss still fell in the last tenth of {result.n_iter} steps, by "
-                f"more than a share tol={self.tol!r} of its whole fall. "
-                f"Raise max_steps (now {self.max_steps!r}) or learning_rate (now "
-                f"{self.learning_rate!r}), or set tol=None to accept it.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return Xs, ys, ws, rows.held_out, generator
-
-    @property
-    def target_map_(self) -> TargetMap:
-        """T in use."""
-        check_is_fitted(self, "scaler_y_")
-        return self._law_of_residuals().target_map
-
-    def _fit_target_map(self, X: Tensor, y: Array, seed: int) -> TargetMap:
-        """T as asked for, or the one that pays."""
-        if not (isinstance(self.target_map, str) and self.target_map == "auto"):
-            return fit_target_map(self.target_map, y)
-        views = self.views[: self.n_members]
-        # Its own generator: where T is the identity, all else is as if not asked.
-        generator = torch.Generator().manual_seed(seed + 1)
-
-        def new_network(X: Tensor, n_maps: int) -> HeteroscedasticNetwork:
-            return self._new_network(X, generator, views, n_maps * len(views))
-
-        config = training_config(self.get_params(deep=False), len(X))
-        device = choose_device(self.device)
-        return choose_target_map(X, y, new_network, config, generator, device)
-
-    def _scaled(self, X: Array) -> Tensor:
-        """Standardised, clipped inputs in float64."""
-        scaler = self.scaler_X_
-        scaled = np.array(X, dtype=np.float64, order="C")
-        scaled -= scaler.mean_
-        scaled /= scaler.scale_
-        if self.input_clip is not None:
-            np.clip(scaled, -self.input_clip, self.input_clip, out=scaled)
-        return torch.from_numpy(scaled)
-
-    def _scaled_target(self, y: Array) -> Tensor:
-        """Standardised z = T(y) in float64."""
-        z = self.target_map_.forward(y)
-        if np.isnan(z).any():
-            raise ValueError(
-                f"Got the target {float(y[np.isnan(z)][0])!r}, which is outside the "
-                f"domain of target_map={self.target_map!r}. Leave this row out, or fit "
-                "with target_map='auto'."
-            )
-        return torch.from_numpy((z - self.scaler_y_.mean_) / self.scaler_y_.scale_)
-
-    def _new_network(
-        self,
-        X: Tensor,
-        generator: torch.Generator,
-        views: tuple[str, ...] | None = None,
-        n_members: int | None = None,
-    ) -> HeteroscedasticNetwork:
-        """Untrained members in float32."""
-        n_bins, n_numbers = self.n_bins, self.table_.n_numbers
-        edges = bin_edges(X, n_bins if "bins" in self.views else 0, n_numbers)
-        return HeteroscedasticNetwork(
-            PiecewiseLinearEncoding(edges, n_numbers),
-            layer_sizes(self.get_params(deep=False)),
-            n_members or self.n_members,
-            float(self.variance_floor),
-            generator,
-            views or self.views,
-            float(self.scaling_rate),
-            self.initial_bias,
-        )
-
-    def _recipe(self) -> LastLayerRecipe:
-        """How the posterior is made in ``fit``."""
-        return LastLayerRecipe(
-            self.last_layer,
-            self.prior_precision,
-            float(self.variance_floor),
-            self.bias_in_posterior,
-        )
-
-    def _set_sums(self, sums: LastLayerSums) -> None:
-        """Posteriors from other sums; λ, unless it is a number, and weights stay."""
-        value = self.prior_precision
-        recipe = replace(
-            self._recipe(),
-            prior_precision=self.prior_precision_ if isinstance(value, str) else value,
-            member_weight=self.model_.member_weight,
-        )
-        network = self.network_
-        self.model_ = make_model(
-            sums,
-            network.trained_weights(),
-            recipe,
-            network.members_by_view(),
-            Units(),
-        )
-        self.sums_ = sums
-
-    @torch.no_grad()
-    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
-        """Sums over some rows for all members, in standardised units."""
-        batches = batches_of(
-            X,
-            y,
-            sample_weight,
-            size=rows_of_ensemble(self.network_),
-            need_y=True,
-            check=partial(self._read, min_rows=0),
-        )
-        parts = (self._summed(b.x, b.target, b.row_weight) for b in batches)
-        sums = last_layer_sums(
-            parts, self.hessian_structure, self.sums_.network, fraction=0.0
-        )
-        if sums is None:
-            raise ValueError("Got X without rows, but expected at least one.")
-        return sums
-
-    def _summed(self, X: TableRows, y: Tensor, weight: Tensor) -> SummedRows:
-        """Features of some rows, and what is summed beside them."""
-        target = self._scaled_target(y.numpy())
-        by_member = weight.expand(self.network_.n_members, -1)
-        inputs = self._scaled(X.encode().values)
-        rows = feature_rows(self.network_, inputs, target, by_member)
-        return SummedRows(rows, target, residuals_of_mean(self.model_, rows), weight)
-
-    def _target_units(self) -> Units:
-        """Mean and standard deviation of z = T(y) over the training targets."""
-        return Units(float(self.scaler_y_.mean_[0]), float(self.scaler_y_.scale_[0]))
-
-    def _read(self, X: Any, min_rows: int = 1) -> TableRows:
-        """Rows of X, its columns, their names and values checked."""
-        table = as_table(X, min_rows)
-        check_columns(self, X, table, reset=False)
-        return self.table_.read(table)
-
-    def _mu_of(self, out: Features) -> Tensor:
-        if self.kernel_ is None or out.x is None:
-            return super()._mu_of(out)
-        return self.kernel_.mu(self.model_, out, out.x)
-
-    def _parts_of(self, out: Features, scale: str) -> PredictiveParts:
-        if self.kernel_ is None or out.x is None:
-            parts = super()._parts_of(out, scale)
-        else:
-            parts = self.kernel_.parts(self.model_, out, out.x, scale)
-        weights = self._law_of_residuals().skew
-        if weights is None:
-            return parts
-        skew = skew_of(out.phi, weights, self.model_.member_weight)
-        return parts._replace(skew=skew)
-
-    def _further_tensors(self) -> dict[str, Tensor]:
-        return {} if self.kernel_ is None else self.kernel_.tensors()
-
-    def _encoded(self, X: Any) -> Iterator[EncodedRows]:
-        """As many rows at a time as fit into the cache."""
-        rows, size = self._read(X), rows_of_ensemble(self.network_)
-        for start in range(0, len(rows), size):
-            yield rows[start : start + size].encode()
-
-    @torch.no_grad()
-    def _network(self, inputs: Array) -> Features:
-        x = self._scaled(inputs)
-        out: Features = self.network_(x)
-        return out._replace(x=x)
-
-    def _features(self, X: Any) -> Iterator[Features]:
-        """φ, μ and h²; a value that was not seen is filled in."""
-        return (self._network(rows.values) for rows in self._encoded(X))
-
-    def _mu(self, X: Any) -> Iterator[Tensor]:
-        """μ; where values were not seen, the mean over known ones in their place."""
-
-        def mu(inputs: Array) -> Tensor:
-            return self._mu_of(self._network(inputs))
-
-        for values, unseen in self._encoded(X):
-            found = mu(values)
-            if unseen is not None:
-                rows = unseen.any(axis=1)
-                found[torch.from_numpy(rows)] = mu_over_draws(
-                    self.table_, values[rows], unseen[rows], mu
-                )
-            yield found
-
-    def _parts(self, X: Any, scale: str) -> Iterator[PredictiveParts]:
-        """μ and both parts of v; values that were not seen count as lack of data."""
-
-        def parts(inputs: Array) -> PredictiveParts:
-            return self._parts_of(self._network(inputs), scale)
-
-        for values, unseen in self._encoded(X):
-            found = parts(values)
-            if unseen is not None:
-                rows = unseen.any(axis=1)
-                over_draws = parts_over_draws(
-                    self.table_,
-                    values[rows],
-                    unseen[rows],
-                    parts,
-                    counts_lack_of_data=scale in ("claps", "posterior"),
-                )
-                for part, replacement in zip(found, over_draws, strict=True):
-                    if part is not None and replacement is not None:
-                        part[torch.from_numpy(rows)] = replacement
-            yield found
 
 
 def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:

@@ -124,15 +124,37 @@ def test_library_makes_the_interval_that_the_band_says(name):
     np.testing.assert_allclose(upper, expected[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["cqr-histgb", "split-histgb"])
+@pytest.mark.parametrize(
+    "name", ["cqr-histgb", "split-histgb", "cqr-catboost", "std-catboost"]
+)
 def test_early_iterations_are_those_of_a_shorter_fit(name):
     X, y = noisy(120)
     method = _peer_table.BY_NAME[name]
     short, long = method.grid[0], method.grid[1]
-    assert short["max_iter"] < long["max_iter"]
+    assert short[method.free[0]] < long[method.free[0]]
     staged = method.band(method.fit(X, y, long, 0, 0.1), X, short)
     own = method.band(method.fit(X, y, short, 0, 0.1), X, short)
     np.testing.assert_allclose(staged.upper, own.upper)
+
+
+@pytest.mark.parametrize("name", ["cqr-catboost", "std-catboost"])
+def test_catboost_takes_text_and_gaps_and_any_unit_of_y(name):
+    rng = np.random.default_rng(0)
+    word = rng.choice(["low", "high"], 200)
+    frame = pd.DataFrame({"x": rng.random(200), "word": word})
+    y = np.where(word == "high", 5.0, 0.0) + frame["x"].to_numpy()
+    frame.loc[::9, "word"] = None
+    frame.loc[::7, "x"] = np.nan
+    frame["word"] = frame["word"].astype("category")
+    method = _peer_table.BY_NAME[name]
+    params = method.grid[0] | {"iterations": 30}
+    band = method.band(method.fit(frame, y, params, 0, 0.1), frame, params)
+    low, high = (float(np.mean(band.middle[frame["word"] == w])) for w in set(word))
+    assert abs(low - high) > 3
+    far = method.band(method.fit(frame, 1e-4 * y + 7, params, 0, 0.1), frame, params)
+    np.testing.assert_allclose(far.upper, 1e-4 * band.upper + 7, rtol=1e-7)
+    if name == "std-catboost":
+        np.testing.assert_allclose(far.unit, 1e-4 * band.unit, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")

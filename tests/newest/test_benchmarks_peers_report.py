@@ -66,6 +66,24 @@ def test_peer_is_picked_by_its_score_on_training_rows(hand_made):
     assert c.limits == coverage_limits([SplitSize(19, 20)] * 2, 0.1)
 
 
+def test_catboost_is_picked_in_the_second_ratio_only(hand_made):
+    scores = {"naval": 2.0, "mine": 4.0}
+    rows = hand_made + [
+        row(name, seed, "cqr-catboost", score, cv_score=0.5)
+        for name, score in scores.items()
+        for seed in (0, 1)
+    ]
+    c = compare(rows, "naval")
+    assert c.picked == {"split-histgb": 1, "gp": 1}
+    assert c.ratio.mean == pytest.approx(0.5)
+    assert c.picked_of_all == {"cqr-catboost": 2}
+    assert c.ratio_to_all.mean == pytest.approx(2.0)
+    text = headline([compare(rows, name) for name in scores])
+    # Ratios to CatBoost 4 / 2 and 2 / 4.
+    words = "With CatBoost among the peers: better on 1 of 2, geometric mean 1.000, "
+    assert words + "without naval 0.500." in text
+
+
 def test_seeds_that_lack_a_method_do_not_count(hand_made):
     c = compare(hand_made[:-1], "mine")
     assert c.n_seeds == 1
