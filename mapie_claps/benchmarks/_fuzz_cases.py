@@ -38,7 +38,12 @@ FIXED: dict[str, Any] = {
     "n_members": 1,
     "max_steps": 3,
     "tol": None,
-    "kernel": False,  # fits of many cases are fast without
+    # Fits of many cases are fast without; drawn by a part of them.
+    "kernel": False,
+    "prior_precision": 1.0,
+    "target_map": None,
+    "two_sided_noise": False,
+    "residual_shape": False,
 }
 
 
@@ -53,7 +58,7 @@ class TableSpec:
     corruption: str | None
     y_dtype: str
     y_corruption: str | None
-    y_shape: str  # "flat", "column", "pair" or "short"
+    y_shape: str  # "flat", "column", "pair", "short" or "long"
     seed: int
     surprise: str | None = None  # what is special about a table of mixed types
 
@@ -181,13 +186,16 @@ def _surprising(frame: Any, surprise: str | None, rng: np.random.Generator) -> A
 
 def _shape(y: NDArray[Any], shape: str) -> Any:
     pair = np.column_stack([y, y])
-    return {"flat": y, "column": y[:, None], "pair": pair, "short": y[:-1]}[shape]
+    long = np.concatenate([y, y[:1]]) if len(y) else np.zeros(1)
+    columns = {"flat": y, "column": y[:, None], "pair": pair}
+    return (columns | {"short": y[:-1], "long": long})[shape]
 
 
 def _weights(kind: str | None, n: int) -> NDArray[np.float64] | None:
     random = np.random.default_rng(n).uniform(0, 1e6, n)
     kinds = {"ones": np.ones(n), "zeros": np.zeros(n), "random": random}
     kinds |= {"negative": -np.ones(n), "short": np.ones(max(0, n - 1))}
+    kinds |= {"long": np.ones(n + 1)}
     return None if kind is None else kinds[kind]
 
 
@@ -307,8 +315,10 @@ def _check_further(case: FuzzCase, conformal: Any, X: Any, bounds: Any) -> None:
 
 def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
     """What is wrong with the intervals, if anything."""
-    if _should_be_refused(case):
+    if _has_other_columns(case):
         return "columns in another order or of other names, without a word"
+    if _has_other_lengths(case):
+        return "targets or weights of other length or sign, without a word"
     levels = np.atleast_1d(case.level)
     if points.shape != (case.test.n,) or bounds.shape != (case.test.n, 2, len(levels)):
         return f"shapes {points.shape} and {bounds.shape}"
@@ -329,12 +339,22 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
     return next((what for what, where in found.items() if where.any()), None)
 
 
-def _should_be_refused(case: FuzzCase) -> bool:
+def _has_other_columns(case: FuzzCase) -> bool:
     """Whether the test rows have other columns than the training rows."""
     first, last = case.train.surprise, case.test.surprise
     changed = first != last and {first, last} & set(REFUSED_SURPRISES)
     wide = case.train.p > 1 and "order" in (first, last)
     return case.kinds and bool(changed) and (wide or "renamed" in (first, last))
+
+
+def _has_other_lengths(case: FuzzCase) -> bool:
+    """Whether targets or weights are not one number for each row, or weigh nothing."""
+    fitted = [case.train]
+    if case.mode not in ("plus", "minmax", "base", "calibrated"):
+        fitted.append(case.cal)
+    bad = ("pair", "short", "long")
+    wrong = any(spec.y_shape in bad for spec in fitted)
+    return wrong or case.weights in ("zeros", "negative", "short", "long")
 
 
 def without_numbers(message: str) -> str:

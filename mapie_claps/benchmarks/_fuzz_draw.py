@@ -26,7 +26,7 @@ TABLES: dict[str, tuple[Any, Any]] = {
     "corruption": (HARMLESS, CORRUPTIONS),
     "y_dtype": (NUMBERS, DTYPES),
     "y_corruption": (HARMLESS, CORRUPTIONS),
-    "y_shape": (("flat",), ("flat", "flat", "flat", "column", "pair", "short")),
+    "y_shape": (("flat",), ("flat", "flat", "flat", "column", "pair", "short", "long")),
     "surprise": (
         (None, None, "gaps", "unseen", "polars"),
         ("gaps", "unseen", "polars", "order", "renamed", "retyped", "objects"),
@@ -76,7 +76,9 @@ SUPPORTS: tuple[tuple[Any, ...], tuple[Any, ...]] = (
     (None, "auto", "integer", "training", "count", (None, 3.0), [0.0, 1.0, 2.0]),
     ("counts", [], (2.0, 1.0), float("nan")),
 )
-WEIGHTS = ((None, None, "ones", "random"), ("zeros", "negative", "short"))
+OFTEN = ("prior_precision", "target_map", "two_sided_noise", "residual_shape")
+WEIGHTS = ((None, None, "ones", "random"), ("zeros", "negative", "short", "long"))
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -147,9 +149,10 @@ def _table(draw: Draw, width: int, wild: bool) -> TableSpec:
 
 
 def _parameters(draw: Draw, wild: bool) -> dict[str, Any]:
-    """Up to four parameters, and always one view of the inputs."""
+    """Up to four parameters and some of OFTEN, and always one view of the inputs."""
     found = {"views": draw.pick(PARAMETERS["views"][0][:3])}
-    for name in draw.some(sorted(PARAMETERS), 4):
+    often = draw.some(OFTEN, 2)
+    for name in [*often, *draw.some(sorted(PARAMETERS), 4)]:
         valid, others = PARAMETERS[name]
         found[name] = draw.pick(valid + others if wild else valid)
     return found

@@ -61,9 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
     start = time.perf_counter()
     seconds = math.inf if arguments.minutes is None else 60 * arguments.minutes
-    outcomes = try_cases(
-        arguments.cases, arguments.seed, seconds, arguments.first
-    )
+    outcomes = try_cases(arguments.cases, arguments.seed, seconds, arguments.first)
     text = report(outcomes, time.perf_counter() - start)
     sys.stdout.write(text)
     if arguments.out is not None:

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_number
@@ -111,6 +111,7 @@ class CalibratedRegressor(Calibrated):
         CalibratedRegressor
             The calibrated object. If anything fails it is left as it was.
         """
+        check_consistent_length(X, y, sample_weight)
         n = _num_samples(X)
         n_cal = round(self.calibration_fraction * n)
         if n_cal < 1 or n - n_cal < 2:
