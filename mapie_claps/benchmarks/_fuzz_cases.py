@@ -330,13 +330,19 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
             "NaN in the bounds": np.isnan(bounds),
             "infinite bounds that were not allowed": (
                 np.isinf(bounds)
-                & (not (case.allow_infinite or case.support is not None))
+                & (not (case.allow_infinite or _has_impossible_targets(case)))
             ),
             "a lower bound above its upper one": lower > upper,
             "upper bounds that fall as the level rises": np.diff(upper, axis=1) < 0,
             "lower bounds that rise with the level": np.diff(lower, axis=1) > 0,
         }
     return next((what for what, where in found.items() if where.any()), None)
+
+
+def _has_impossible_targets(case: FuzzCase) -> bool:
+    """Whether a calibration target may score +∞: outside a support or a domain."""
+    mapped = case.params.get("target_map") in ("log", "sqrt")
+    return mapped or case.support is not None
 
 
 def _has_other_columns(case: FuzzCase) -> bool:

@@ -37,6 +37,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
     _kept_scores: Array
     _signed: bool
     _fingerprint: str | None
+    _scored_with: str  # support
     _known_ends: dict[tuple[float, ...], ScoreEnds]
 
     def __init__(
@@ -333,8 +334,13 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         return self._known_ends[key]
 
     def _check_estimator(self) -> None:
-        """Raise if the estimator has changed since it was calibrated."""
+        """Raise if what made the scores has changed since."""
         check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
+        if repr(self.support) != getattr(self, "_scored_with", repr(self.support)):
+            raise ValueError(
+                f"Got support={self.support!r}, but the calibration rows were scored "
+                f"with support={self._scored_with}. Call conformalize again."
+            )
 
     def _set_scores(self, scores: Array, signed: bool = True) -> Self:
         """Take over scores."""
@@ -342,6 +348,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             "_kept_scores": scores,
             "_signed": signed,
             "_fingerprint": fingerprint_of(self._fitted()),
+            "_scored_with": repr(self.support),
             "_known_ends": {},
         }
         self.__dict__ = vars(self) | new  # at once: an interrupt may come any time

@@ -82,14 +82,23 @@ class PredictiveDistribution:
         """
         ordered = np.sort(self._checked_signed())
         values = np.asarray(y, dtype=np.float64)
+        if np.isnan(values).any() or values.ndim > 2:
+            raise ValueError(
+                f"Got y of shape {values.shape} with {int(np.isnan(values).sum())} "
+                "NaN, but expected numbers: one for all rows, or shape (n,) or (n, m)."
+            )
         found, start = [np.empty((0, *values.shape[1:]))], 0
         for law in self._laws(X):
             stop = start + len(law)
             own = values[start:stop] if values.ndim else np.full(len(law), values)
+            if len(own) != len(law):
+                raise ValueError(_other_length(values, stop))
             score, start = law.position(own), stop
             below = np.searchsorted(ordered, score, side="left")
             up_to = np.searchsorted(ordered, score, side="right")
             found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
+        if values.ndim and start != len(values):
+            raise ValueError(_other_length(values, start))
         return np.concatenate(found)
 
     def probability(
@@ -217,6 +226,13 @@ class PredictiveDistribution:
     @abstractmethod
     def _laws(self, X: Any) -> Iterator[LocalLaw]:
         """Laws of the rows, part by part."""
+
+
+def _other_length(values: Array, n_rows: int) -> str:
+    return (
+        f"Got y of shape {values.shape} for {n_rows} rows of X, but expected "
+        "one row of values for each row of X, or one number for all."
+    )
 
 
 def _checked_levels(levels: float | ArrayLike) -> Array:
