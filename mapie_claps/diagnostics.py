@@ -3,7 +3,14 @@
 Tables are pandas DataFrames if pandas is installed, else dicts of arrays.
 """
 
+from .conformal.contributions import ColumnContributions
 from .reasons.coverage import coverage_interval
 from .reasons.tables import diagnose, rank_rows, summarise
 
-__all__ = ["coverage_interval", "diagnose", "rank_rows", "summarise"]
+__all__ = [
+    "ColumnContributions",
+    "coverage_interval",
+    "diagnose",
+    "rank_rows",
+    "summarise",
+]

@@ -12,7 +12,7 @@ from mapie_claps.exceptions import NumericalWarning, TrainingDivergedError
 from mapie_claps.network import trainer as _training
 from mapie_claps.network.losses import GaussianLoss
 from mapie_claps.posterior import gaussian as _posterior
-from mapie_claps.posterior.sums import FeatureRows, sum_rows
+from mapie_claps.posterior.moments import FeatureRows, sum_rows
 
 
 def features(kind, n=50, d=6):

@@ -15,9 +15,9 @@ from mapie_claps.network.encoding import PiecewiseLinearEncoding
 from mapie_claps.network.ensemble import HeteroscedasticNetwork
 from mapie_claps.network.hold_out import n_held_out, split_rows
 from mapie_claps.network.views import VIEWS
-from mapie_claps.posterior import gaussian, prior, sums
+from mapie_claps.posterior import gaussian, moments, prior
 from mapie_claps.posterior.members import feature_rows
-from mapie_claps.posterior.sums import Moments, sum_rows
+from mapie_claps.posterior.moments import Moments, sum_rows
 
 
 def units(model):
@@ -360,8 +360,8 @@ def test_duplicate_features_and_dead_units_stay_finite():
 def test_results_do_not_depend_on_the_batches(fitted, data, monkeypatch):
     X = data[2][0]
     before = fitted.predict(X, return_std=True)
-    monkeypatch.setattr(sums, "BATCH_ELEMENTS", 32 * 16)
-    monkeypatch.setattr(sums, "WIDE_ROWS", 1)
+    monkeypatch.setattr(moments, "BATCH_ELEMENTS", 32 * 16)
+    monkeypatch.setattr(moments, "WIDE_ROWS", 1)
     after = fitted.predict(X, return_std=True)
     np.testing.assert_allclose(after, before, rtol=1e-10)
     again = tiny(prior_precision=1.0, last_layer="trained").fit(*data[0])

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 from mapie_api import prefit_intervals
 
 from mapie_claps import ClapsScore
-from mapie_claps.posterior import sums
+from mapie_claps.posterior import moments
 from mapie_claps.posterior.members import fit_last_layers
 from mapie_claps.posterior.scales import LastLayerRecipe
 
@@ -165,7 +165,7 @@ def test_rows_never_add_epistemic_variance(fitted, seed, n, extra):
 def test_batches_and_chunks_do_not_change_predictions(fitted, data, elements, cuts):
     X = data[2][0]
     expected = np.stack(fitted.predict(X, return_std=True))
-    with mock.patch.multiple(sums, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
+    with mock.patch.multiple(moments, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
         parts = [
             np.stack(fitted.predict(part, return_std=True))
             for part in np.split(X, sorted(set(cuts)))
@@ -177,7 +177,7 @@ def test_batches_and_chunks_do_not_change_predictions(fitted, data, elements, cu
 def test_batches_do_not_change_the_posterior(fitted, data, elements):
     X, y = data[0]
     expected = refit(fitted, X, y).posterior.covariance()
-    with mock.patch.multiple(sums, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
+    with mock.patch.multiple(moments, BATCH_ELEMENTS=elements, WIDE_ROWS=1):
         got = refit(fitted, X, y).posterior.covariance()
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 

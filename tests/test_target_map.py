@@ -195,6 +195,24 @@ def test_ends_that_do_not_lead_back_are_infinite():
     assert two_branches.end(np.array([1.0]), 1.0) == np.inf
 
 
+def test_infinite_ends_stay_infinite_under_a_transformer():
+    # T⁻¹(0) lies below the targets: no end may be taken for it.
+    y = np.random.default_rng(0).uniform(150, 8_000, 300)
+    fitted = fit_target_map(FunctionTransformer(np.log1p, np.expm1), y)
+    ends = np.array([-np.inf, np.inf])
+    for side in (-1.0, 1.0):
+        np.testing.assert_array_equal(fitted.end(ends, side), ends)
+
+
+def test_ends_under_a_transformer_lose_no_value_near_zero():
+    y = np.random.default_rng(0).normal(1e6, 1e6, 2_000)
+    fitted = fit_target_map(StandardScaler(), y)
+    small = np.linspace(-1e-6, 1e-6, 101)
+    z = fitted.forward(small)
+    assert (fitted.end(z, -1.0) <= small).all()
+    assert (fitted.end(z, 1.0) >= small).all()
+
+
 def _rise(y):
     return 1 - np.exp(-y)
 

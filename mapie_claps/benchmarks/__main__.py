@@ -11,6 +11,7 @@ from importlib import import_module
 COMMANDS = {
     "peers": "CLAPS against tuned peers: coverage, width, interval score, time",
     "epistemic": "what the spread and the Laplace term bring where data are sparse",
+    "reasons": "do noise and lack of data tell the truth, beside four other models",
     "tradeoff": "interval score and fit time of cheaper and costlier settings",
     "coverage": "coverage over many replications, against its exact law",
     "fuzz": "random input and parameters: a valid interval or a documented error",

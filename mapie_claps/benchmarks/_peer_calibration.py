@@ -2,7 +2,7 @@
 
 Each function takes a band function, calibration rows and α, and returns a function
 from X to bounds. MAPIE sees the columns of the band in place of X, so that methods may
-take any table, and each band is computed once.
+take any table, and each band is computed once; CLAPS sees the rows themselves.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,9 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from .. import ClapsScore
-from ..studies.data import Array, Table
+from .. import ClapsScore, StreamingConformalRegressor
+from ..metrics import crps
+from ..studies.data import Array, Split, Table
 from ._peer_tuning import Band, Bounds
 
 BandOf = Callable[[Table], Band]
@@ -103,6 +104,20 @@ mapie_residual_normalised = partial(_mapie_split, "normalised")
 mapie_std = partial(_mapie_split, "std")
 
 
+def mapie_claps(model: Any, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
+    """ClapsScore on the model itself, with the shape of the noise that it learned."""
+    from mapie.regression import SplitConformalRegressor
+
+    mapie = SplitConformalRegressor(model, 1 - alpha, ClapsScore(model), prefit=True)
+    mapie.conformalize(X_cal, y_cal)
+
+    def bounds(X: Table) -> Bounds:
+        interval = mapie.predict_interval(X)[1]
+        return interval[:, 0, 0], interval[:, 1, 0]
+
+    return bounds
+
+
 def crepes_normalised(
     band: BandOf, X_cal: Table, y_cal: Array, alpha: float
 ) -> Predict:
@@ -121,3 +136,23 @@ def crepes_normalised(
         return interval[:, 0], interval[:, 1]
 
     return predict
+
+
+#: Levels of the values of equal probability for which the CRPS is computed.
+CRPS_LEVELS = (np.arange(100) + 0.5) / 100
+
+
+def std_crps(band: BandOf, split: Split) -> float:
+    """CRPS of centre and scale with the law of the signed calibration scores."""
+    cal, test = band(split.X_cal), band(split.X_test)
+    law = np.quantile((split.y_cal - cal.middle) / cal.unit, CRPS_LEVELS)
+    return crps(split.y_test, test.middle[:, None] + test.unit[:, None] * law)
+
+
+def claps_crps(model: Any, split: Split) -> float:
+    """CRPS of the conformal predictive system on a fitted ``ClapsRegressor``."""
+    conformal = StreamingConformalRegressor(model, 0.9)
+    conformal.conformalize([(split.X_cal, split.y_cal)])
+    return crps(
+        split.y_test, conformal.predict_quantiles(split.X_test, CRPS_LEVELS, "normal")
+    )

@@ -24,6 +24,7 @@ MEASURES = {
     "coverage": "coverage",
     "width": "width",
     "interval_score": "interval score",
+    "crps": "CRPS",
     "cv_score": "CV score",
     "tune_seconds": "tuning (s)",
     "fit_seconds": "fit (s)",
@@ -87,7 +88,7 @@ def aggregate(rows: Sequence[Row]) -> Table:
     for row in rows:
         found.setdefault((row["dataset"], row["method"]), []).append(row)
     return {
-        key: {m: estimate(row[m] for row in found[key]) for m in MEASURES}
+        key: {m: estimate(row.get(m) for row in found[key]) for m in MEASURES}
         for key in product(datasets_of(rows), methods_of(rows))
         if key in found
     }

@@ -175,7 +175,8 @@ def _fit_gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
     return pipeline.fit(X[many], y[many])
 
 
-def _std_band(model: Any, X: Table, params: Params) -> Band:
+def std_band(model: Any, X: Table, params: Params) -> Band:
+    """Mean and standard deviation."""
     return centred(*model.predict(X, return_std=True))
 
 
@@ -196,10 +197,13 @@ def claps_parameters(**params: Any) -> dict[str, Any]:
 
 def claps_method(name: str = "claps", label: str = "CLAPS", **params: Any) -> Method:
     """``ClapsRegressor`` with the given parameters, not tuned."""
-    functions = _fit_claps, _std_band, "mapie_std"
-    all_of_them = partial(claps_parameters, **params)
     return Method(
-        name, label, *functions, [params], parameters=all_of_them, uses_claps=True
+        *(name, label, _fit_claps, std_band, "mapie_claps"),
+        [params],
+        parameters=partial(claps_parameters, **params),
+        uses_claps=True,
+        whole=True,
+        text=True,
     )
 
 
@@ -263,7 +267,7 @@ METHODS = (
     Method(
         "gp",
         "GP (ARD) + std score",
-        *(_fit_gp, _std_band, "mapie_std"),
+        *(_fit_gp, std_band, "mapie_std"),
         grid_of(kernel=("RBF", "Matern 5/2")),
         slow=True,
     ),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..studies.data import Array, Table, content_hash, take_rows
+from ..studies.data import Array, Split, Table, content_hash, take_rows
 from ..studies.scoring import score_intervals
 
 Params = Mapping[str, Any]
@@ -86,6 +86,8 @@ class Method:
     text: bool = False  # takes data frames with categories and gaps
     parameters: Callable[[], dict[str, Any]] | None = None  # more, for the key
     uses_claps: bool = False  # see RESULTS_VERSION
+    # Whether the calibration takes the fitted model, which says more than a band.
+    whole: bool = False
 
     @property
     def key(self) -> dict[str, Any]:
@@ -95,14 +97,23 @@ class Method:
             key["after"] = self.after.key
         return key | ({"parameters": self.parameters()} if self.parameters else {})
 
+    def crps(self, model: Any, split: Split, params: Params) -> float | None:
+        """CRPS of the calibrated distribution; None for methods that have none."""
+        library = import_module("._peer_calibration", __package__)
+        if self.whole:
+            return float(library.claps_crps(model, split))
+        if self.calibration != "mapie_std":
+            return None
+        return float(library.std_crps(lambda X: self.band(model, X, params), split))
+
     def calibrate(
         self, model: Any, X_cal: Table, y_cal: Array, params: Params, alpha: float
     ) -> Callable[[Table], Bounds]:
         """Return a function from X to bounds."""
         library = import_module("._peer_calibration", __package__)
-        predict: Callable[[Table], Bounds] = getattr(library, self.calibration)(
-            lambda X: self.band(model, X, params), X_cal, y_cal, alpha
-        )
+        fitted = model if self.whole else lambda X: self.band(model, X, params)
+        calibrate = getattr(library, self.calibration)
+        predict: Callable[[Table], Bounds] = calibrate(fitted, X_cal, y_cal, alpha)
         return predict
 
 

@@ -17,7 +17,7 @@ from ..network.encoding import PiecewiseLinearEncoding
 from ..network.ensemble import HeteroscedasticNetwork
 from ..posterior.gaussian import make_posterior
 from ..posterior.members import feature_rows, rows_of_ensemble
-from ..posterior.sums import sum_rows
+from ..posterior.moments import sum_rows
 from ._networks import TwoHeads, make_rows, seeded_network
 from ._speed_timing import Result, Settings, best_of, peak_above, run_child
 
@@ -85,7 +85,7 @@ def fit_ours(member: HeteroscedasticNetwork, X: Tensor, y: Tensor) -> Tensor:
     size, ones = rows_of_ensemble(member), torch.ones_like(y)[None]
     parts = zip(X.split(size), y.split(size), ones.split(size, 1), strict=True)
     batches = (feature_rows(member, *part) for part in parts)
-    (moments,) = sum_rows(batches, "full", plain=False) or ()
+    (moments,) = sum_rows(batches, "full", homoscedastic=False) or ()
     return make_posterior(moments, member.trained_weights(), "ridge", 1.0).scale
 
 

@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def digest_of_package() -> str:
-    """Hash of the package's source: what was found with other code is not found again."""
+    """Hash of the source, so that what other code gave is not found again."""
     folder = Path(__file__).parents[1]
     found = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):

@@ -102,6 +102,7 @@ def measure(
         fitted = time.perf_counter()
         lower, upper = predict(split.X_test)
         done = time.perf_counter()
+        crps = method.crps(model, split, choice.params)
     sizes = {"n_train": len(y), "n_cal": len(split.y_cal), "n_test": len(lower)}
     row = {
         "dataset": data.name,
@@ -112,6 +113,7 @@ def measure(
         "params": choice.params,
         "cv_score": choice.cv_score,
         **score_intervals(split.y_test, lower, upper, alpha),
+        "crps": crps,
         "tune_seconds": choice.seconds,
         "fit_seconds": fitted - start,
         "predict_seconds": done - fitted,

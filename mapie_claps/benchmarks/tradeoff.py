@@ -1,22 +1,29 @@
 """Accuracy against time: the settings that trade one for the other.
 
+With --variants, changes of the recipe that are no settings instead: how the default
+was looked after, see docs/recipe.md.
+
 Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..studies.data import Dataset
 from ..studies.runner import run_and_report
-from ..studies.scoring import geometric_mean
+from ..studies.scoring import stratified_estimate
 from ..studies.store import Row
 from ..studies.text import markdown_table
 from . import peers
 from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._generated import GENERATORS, generate
-from ._peer_table import claps_method
+from ._peer_table import claps_method, claps_parameters, std_band
+from ._peer_tuning import Method
+from ._variants import VARIANTS, fit_variant
 
 REFERENCE = "default (n_members=6)"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -32,6 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "scaling_rate=0": {"scaling_rate": 0.0},
 }
 
+REFERENCES = (REFERENCE, next(iter(VARIANTS)))
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -40,13 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the eight generated sets; beside the others if --data or --datasets is given"
     )
     parser.add_argument("--generated", action="store_true", help=f"{text}, else alone")
+    text = "changes of the recipe that are no settings, in place of the settings"
+    parser.add_argument("--variants", action="store_true", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
     check_numbers(arguments)
     extra = {"tol": None} | ({"max_steps": 10} if arguments.smoke else {})
-    methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
+    if arguments.variants:
+        methods = [_variant(name, extra) for name in VARIANTS]
+    else:
+        methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
     runs = [
         peers.plan(data, seed, method, 0.1, arguments.max_rows, "tradeoff")
         for seed in range(1 if arguments.smoke else arguments.seeds)
@@ -54,6 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
         for method in methods
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
+
+
+def _variant(name: str, params: dict[str, Any]) -> Method:
+    """The networks and the kernel in units of y, with one change."""
+    params = params | {"target_map": None}
+    functions = fit_variant, std_band, "mapie_std"
+    key = partial(claps_parameters, **params)
+    entry = params | {"variant": name}
+    return Method(name, name, *functions, [entry], parameters=key, uses_claps=True)
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
@@ -65,24 +88,36 @@ def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
 
 
 def report(rows: Sequence[Row], out: Path) -> str:
-    """Geometric means over all runs of the ratios to the default."""
-    default = {(r["dataset"], r["seed"]): r for r in rows if r["method"] == REFERENCE}
+    """Geometric means over data sets of the ratios to the default."""
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    default = {(r["dataset"], r["seed"]): r for r in rows if r["method"] in REFERENCES}
     lines = []
-    for method in SETTINGS:
+    for method in names:
         pairs = [
             (row, default[row["dataset"], row["seed"]])
             for row in rows
             if row["method"] == method and (row["dataset"], row["seed"]) in default
         ]
-        ratios = [
-            geometric_mean([ours[field] / other[field] for ours, other in pairs])
-            for field in ("interval_score", "fit_seconds")
-        ]
         if pairs:
-            lines.append([f"`{method}`", *(f"{ratio:.3f}" for ratio in ratios)])
+            texts = [_ratio(pairs, f) for f in ("interval_score", "fit_seconds")]
+            lines.append([f"`{method}`" if method in SETTINGS else method, *texts])
     header = ["setting", "interval score / default", "fit time / default"]
     datasets = ", ".join(sorted({row["dataset"] for row in rows}))
     n_seeds = len({row["seed"] for row in rows})
-    text = f"{markdown_table(header, lines)}\nData sets: {datasets}; {n_seeds} seeds.\n"
+    text = (
+        f"{markdown_table(header, lines)}\nData sets: {datasets}; {n_seeds} seeds. "
+        "Standard errors are those over seeds.\n"
+    )
     (out / "tradeoff.md").write_text(text, encoding="utf-8")
     return text
+
+
+def _ratio(pairs: Sequence[tuple[Row, Row]], field: str) -> str:
+    """Geometric mean over data sets, with its standard error over seeds."""
+    logs: dict[str, list[float]] = {}
+    for ours, other in pairs:
+        ratio = ours[field] / other[field]
+        logs.setdefault(ours["dataset"], []).append(math.log(ratio))
+    found = stratified_estimate(logs)
+    mean = math.exp(found.mean)
+    return f"{mean:.3f} ± {mean * found.error:.3f}"

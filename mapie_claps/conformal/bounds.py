@@ -87,12 +87,17 @@ def bounds_of_rows(
         lower, upper = support.of(law).snap(lower, upper)
     record = _record.get()
     if record is not None:
-        record.append(_recorded(model, X, points, law, ends))
+        record.append(_recorded(model, X, points, law, ends, support))
     return points, lower, upper
 
 
 def _recorded(
-    model: Any, X: Any, points: Array, law: LocalLaw, ends: ScoreEnds | None
+    model: Any,
+    X: Any,
+    points: Array,
+    law: LocalLaw,
+    ends: ScoreEnds | None,
+    support: Support | None = None,
 ) -> Recorded:
     """Parts of v from the law if it has them, otherwise from the model."""
     if law.aleatoric is not None:
@@ -104,6 +109,8 @@ def _recorded(
     if law.is_plain or ends is None:
         return Recorded(model, parts, None)
     lower, upper = law.noise_interval(*ends)
+    if support is not None:
+        lower, upper = support.of(law).snap(lower, upper)
     return Recorded(model, parts, upper - lower)
 
 

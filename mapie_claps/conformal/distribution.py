@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
-from .._validation import check_choice, check_integer, check_number
+from .._validation import check_choice, check_integer, check_number, raise_for
 from ..estimators.local_law import LocalLaw
 from .quantile import conformal_quantile
 from .support import Support
@@ -78,28 +78,11 @@ class PredictiveDistribution:
         -------
         ndarray of shape (n,) or (n, m)
             With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1):
-            the middle of what a conformal predictive system leaves open.
+            the middle of what a conformal predictive system leaves open. Where the
+            ``support`` is of whole numbers or a list, the score is taken half way to
+            the next possible value; below and above the support it is ∓∞.
         """
-        ordered = np.sort(self._checked_signed())
-        values = np.asarray(y, dtype=np.float64)
-        if np.isnan(values).any() or values.ndim > 2:
-            raise ValueError(
-                f"Got y of shape {values.shape} with {int(np.isnan(values).sum())} "
-                "NaN, but expected numbers: one for all rows, or shape (n,) or (n, m)."
-            )
-        found, start = [np.empty((0, *values.shape[1:]))], 0
-        for law in self._laws(X):
-            stop = start + len(law)
-            own = values[start:stop] if values.ndim else np.full(len(law), values)
-            if len(own) != len(law):
-                raise ValueError(_other_length(values, stop))
-            score, start = law.position(own), stop
-            below = np.searchsorted(ordered, score, side="left")
-            up_to = np.searchsorted(ordered, score, side="right")
-            found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
-        if values.ndim and start != len(values):
-            raise ValueError(_other_length(values, start))
-        return np.concatenate(found)
+        return self._probability_up_to(X, y, "y")
 
     def probability(
         self, X: Any, *, above: ArrayLike | None = None, below: ArrayLike | None = None
@@ -111,7 +94,7 @@ class PredictiveDistribution:
         X : array-like of shape (n, ...), or iterable of batches
             Inputs.
         above, below : float or array-like of shape (n,), optional
-            Limits: one of them, or both.
+            Limits: one of them, or both. They themselves do not count.
 
         Returns
         -------
@@ -123,21 +106,34 @@ class PredictiveDistribution:
                 "Got neither above nor below, but expected a limit. Use for example "
                 "probability(X, above=10.0)."
             )
-        support = self._support()
-        integer = support is not None and support.integer
         rows = list(X) if isinstance(X, Iterator) else X
-
-        def up_to(limit: Any, half: float) -> Array:
-            """P(y ≤ limit), between integers where there is nothing else."""
-            at = np.asarray(limit, dtype=np.float64)
-            rounded = np.floor(at) if half > 0 else np.ceil(at)
-            return self.cdf(rows, rounded + half if integer else at)
-
         if above is None:
-            return up_to(below, -0.5)
+            return self._probability_up_to(rows, below, "below", strict=True)
         if below is None:
-            return 1 - up_to(above, 0.5)
-        return np.maximum(up_to(below, -0.5) - up_to(above, 0.5), 0.0)
+            return 1 - self._probability_up_to(rows, above, "above")
+        up_to = self._probability_up_to(rows, below, "below", strict=True)
+        return np.maximum(up_to - self._probability_up_to(rows, above, "above"), 0.0)
+
+    def _probability_up_to(
+        self, X: Any, limit: Any, name: str, strict: bool = False
+    ) -> Array:
+        """P(y ≤ limit), or P(y < limit); they differ where a support has gaps."""
+        ordered = np.sort(self._checked_signed())
+        values = _checked_limits(name, limit)
+        support = self._support() or Support()
+        found, start = [np.empty((0, *values.shape[1:]))], 0
+        for law in self._laws(X):
+            stop = start + len(law)
+            own = values[start:stop] if values.ndim else np.full(len(law), values)
+            if len(own) != len(law):
+                _refuse_number_of_limits(name, len(values), f"at least {stop}")
+            score, start = law.position(support.of(law).cut(own, strict)), stop
+            below = np.searchsorted(ordered, score, side="left")
+            up_to = np.searchsorted(ordered, score, side="right")
+            found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
+        if values.ndim and len(values) != start:
+            _refuse_number_of_limits(name, len(values), str(start))
+        return np.concatenate(found)
 
     def sample(
         self,
@@ -228,10 +224,27 @@ class PredictiveDistribution:
         """Laws of the rows, part by part."""
 
 
-def _other_length(values: Array, n_rows: int) -> str:
-    return (
-        f"Got y of shape {values.shape} for {n_rows} rows of X, but expected "
-        "one row of values for each row of X, or one number for all."
+def _checked_limits(name: str, limit: Any) -> Array:
+    """Limits as (), (n,) or (n, m), none of them NaN."""
+    try:
+        values = np.asarray(limit, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise_for(name, limit, "a number, or numbers for each row", "Pass values of y.")
+    if values.ndim > 2 or np.isnan(values).any():
+        found = "NaN" if np.isnan(values).any() else f"the shape {values.shape}"
+        raise_for(
+            name,
+            found,
+            "a number, (n,) or (n, m) numbers, none of them missing",
+            "Leave out rows without a value.",
+        )
+    return values
+
+
+def _refuse_number_of_limits(name: str, found: int, expected: str) -> None:
+    raise ValueError(
+        f"Got {name} for {found} rows, but X has {expected}. Pass one number, or as "
+        "many as X has rows."
     )
 
 

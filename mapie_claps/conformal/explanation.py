@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..estimators.variance import Parts, PredictiveVariance
+from .contributions import ColumnContributions
 
 __all__ = ["Explanation", "Recorded", "explanation_of"]
 
@@ -43,6 +44,8 @@ class Explanation:
     noise_width : ndarray of shape (n, n_levels), optional
         Width with v± = h±², where noise has a shape or the target a map. By default
         the width is divided in proportion to √v.
+    by_column : ColumnContributions, optional
+        What each column adds to both parts of the width, if it was asked for.
 
     Examples
     --------
@@ -66,6 +69,7 @@ class Explanation:
     variance: PredictiveVariance
     scaled: bool = True
     noise_width: Array | None = None
+    by_column: ColumnContributions | None = None
 
     @property
     def aleatoric(self) -> Array:

@@ -107,6 +107,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         parts = [] if self.estimator is None else [repr(self.estimator)]
         if self.support is not None:
             parts.append(f"support={self.support!r}")
+        if not self.sym:
+            parts.append("sym=False")
         return f"ClapsScore({', '.join(parts)})"
 
     def get_signed_conformity_scores(

@@ -69,6 +69,24 @@ class Support:
             inside = np.round(inside)
         return np.where(np.isinf(y), y, inside)
 
+    def cut(self, y: Array, strict: bool = False) -> Array:
+        """Where to divide the line into values up to y (below y if strict) and others.
+
+        Half way between two possible values where there are gaps; infinite beyond the
+        bounds.
+        """
+        if self.values is not None:
+            n_up_to = np.searchsorted(self.values, y, "left" if strict else "right")
+            between = (self.values[1:] + self.values[:-1]) / 2
+            cuts: Array = np.r_[-np.inf, between, np.inf]
+            return cuts[n_up_to]
+        at = y
+        if self.integer:
+            at = np.ceil(y) - 0.5 if strict else np.floor(y) + 0.5
+        empty = y <= self.low if strict else y < self.low
+        full = y > self.high if strict else y >= self.high
+        return np.where(empty, -np.inf, np.where(full, np.inf, at))
+
     def snap(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Ends at the nearest possible values.
 

@@ -226,7 +226,8 @@ class LocalLaw:
             r = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
             step = self._sides(r, below, above) * r
             z = self.centre[:, None] + step
-            moved = np.where(step != 0, np.nextafter(z, side * np.inf), z)
+            inner = (step != 0) & np.isfinite(z)
+            moved = np.where(inner, np.nextafter(z, side * np.inf), z)
             ends.append(self.target_map.end(moved, side))
         return ends[0], ends[1]
 

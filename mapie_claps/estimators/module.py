@@ -31,14 +31,9 @@ from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
 from ..network.own_pass import are_tokens
 from ..network.own_search import wrap
+from ..posterior.moments import FeatureRows
 from ..posterior.scales import LastLayerRecipe, Units, make_model
-from ..posterior.sums import (
-    FeatureRows,
-    LastLayerSums,
-    Spread,
-    SummedRows,
-    last_layer_sums,
-)
+from ..posterior.sums import LastLayerSums, Spread, SummedRows, last_layer_sums
 from .base import LastLayerEstimator, estimator_to_fields, set_fitted
 from .module_parameters import check_module_parameters
 from .parameters import choose_device

@@ -5,6 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+BETAS = (0.9, 0.999)  # torch's defaults; β₂ = 0.95 is no better, see docs/recipe.md
+
 
 class Optimizer(Protocol):
     """One step at a given learning rate."""
@@ -37,12 +39,13 @@ class FusedAdamW:
 
     def step(self, learning_rate: float) -> None:
         """Change the weights in place; other constants are torch's defaults."""
+        beta1, beta2 = BETAS
         self._taken += 1
         torch._fused_adamw_(
             *self._state,
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=beta1,
+            beta2=beta2,
             lr=learning_rate,
             weight_decay=self._weight_decay,
             eps=1e-8,
@@ -56,7 +59,9 @@ class PublicAdamW:
     def __init__(self, weights: Tensor, grad: Tensor, weight_decay: float) -> None:
         self._weights = torch.nn.Parameter(weights)
         self._weights.grad = grad
-        self._optimizer = torch.optim.AdamW([self._weights], weight_decay=weight_decay)
+        self._optimizer = torch.optim.AdamW(
+            [self._weights], betas=BETAS, weight_decay=weight_decay
+        )
 
     def step(self, learning_rate: float) -> None:
         """Change the weights in place."""

@@ -79,16 +79,19 @@ class TransformerMap(TargetMap):
     def end(self, z: ArrayLike, side: float) -> Array:
         """T⁻¹(z) rounded outwards; infinite where the inverse does not lead back."""
         z_ = np.asarray(z, dtype=np.float64)
-        y = self.inverse(np.where(np.isfinite(z_), z_, 0.0))
+        finite = np.isfinite(z_)
+        y = self.inverse(np.where(finite, z_, 0.0))
         again = self.forward(np.where(np.isfinite(y), y, np.nan))
         with np.errstate(all="ignore"):
-            leads_back = np.abs(again - z_) <= 1e-6 * (np.abs(z_) + 1.0)
+            leads_back = finite & (np.abs(again - z_) <= 1e-6 * (np.abs(z_) + 1.0))
             # Another branch of the function may lead back too: −1/y does beyond 0.
             leads_back &= (z_ <= self.z_range[1]) | (y >= self.y_range[1])
             leads_back &= (z_ >= self.z_range[0]) | (y <= self.y_range[0])
             # An outside transformer's roundings are unknown: ask for more room.
-            out = y + side * 2**20 * EPS * np.abs(y)
-        return np.where(leads_back, np.nextafter(out, side * np.inf), side * np.inf)
+            size = np.abs(y) + np.abs(self.y_range).max()
+            out = y + side * 2**20 * EPS * size
+        unknown = np.where(np.isinf(z_), z_, side * np.inf)
+        return np.where(leads_back, np.nextafter(out, side * np.inf), unknown)
 
     def _apply(self, function: Any, values: ArrayLike) -> Array:
         """Apply a column function to an array of any shape; NaN where it raises."""

@@ -5,6 +5,7 @@ as attributes, and draws itself with ``plot(ax=None)``; ``ax_`` and ``figure_`` 
 there for changes. Colours are told apart by colour-blind readers and in grey.
 """
 
+from ._columns import ColumnsDisplay
 from ._comparison import ComparisonDisplay
 from ._contraction import ContractionDisplay
 from ._coverage import CalibrationLevelsDisplay, CoverageDisplay
@@ -13,6 +14,7 @@ from ._widest import WidestRowsDisplay
 
 __all__ = [
     "CalibrationLevelsDisplay",
+    "ColumnsDisplay",
     "ComparisonDisplay",
     "ContractionDisplay",
     "CoverageDisplay",

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
 from ..files.codec import saved_as
-from .sums import Moments, laplace_of, structure_of
+from .moments import Moments, laplace_of, structure_of
 
 
 @saved_as("posterior")

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
 from .gaussian import make_posterior
+from .moments import FeatureRows, rows_per_batch, sum_rows
 from .scales import (
     LastLayerModel,
     LastLayerRecipe,
@@ -18,14 +19,7 @@ from .scales import (
     with_residuals,
 )
 from .skew import HeldOutLaw, held_out_law
-from .sums import (
-    FeatureRows,
-    HeldOutRows,
-    LastLayerSums,
-    Spread,
-    rows_per_batch,
-    sum_rows,
-)
+from .sums import HeldOutRows, LastLayerSums, Spread
 
 
 def rows_of_ensemble(network: HeteroscedasticNetwork) -> int:
@@ -78,10 +72,10 @@ def fit_last_layers(
         raise ValueError("Got X without rows, but expected at least one.")
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
-    weighted, plain = (replace(m, n_rows=n_rows) for m in moments)
+    weighted, homoscedastic = (replace(m, n_rows=n_rows) for m in moments)
     sums = LastLayerSums(
         weighted,
-        plain,
+        homoscedastic,
         targets=Spread.of(y, weight),
         residuals=Spread(),
         network=network.fingerprint(),
@@ -99,7 +93,12 @@ def fit_last_layers(
             recipe.with_bias,
         )
         law = held_out_law(
-            without, plain, batches, held_out.rows, model.member_weight, two_sided
+            without,
+            homoscedastic,
+            batches,
+            held_out.rows,
+            model.member_weight,
+            two_sided,
         )
     if network.n_members == 1:
         return model, sums, law

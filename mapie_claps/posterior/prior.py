@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..network.losses import gaussian_nll
 from .gaussian import LastLayerPosterior, log_marginal_likelihood, make_posterior
-from .sums import FeatureRows, Moments
+from .moments import FeatureRows, Moments
 
 # Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
 # is a third of the weight, worse by 0.5 next to none.

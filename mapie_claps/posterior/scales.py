@@ -11,8 +11,9 @@ from ..files.codec import saved_as
 from ..network.hold_out import MIN_ROWS_TO_HOLD_OUT
 from ..network.interface import Features
 from .gaussian import LastLayerPosterior, make_posterior
+from .moments import FeatureRows
 from .prior import choose_prior_precision, nll_of_views, weights_of_members
-from .sums import FeatureRows, LastLayerSums
+from .sums import LastLayerSums
 
 SCALES = ("claps", "aleatoric", "posterior", "constant")
 
@@ -141,8 +142,8 @@ def make_model(
         member_weight = weights_of_members(nll, views)
     posterior = posterior_of(moments, recipe.last_layer)
     variance = residual_variance(total, posterior, units.unit, recipe.variance_floor)
-    plain = posterior_of(total.plain / variance, "trained")
-    return LastLayerModel(posterior, plain, variance, member_weight, *units)
+    homoscedastic = posterior_of(total.homoscedastic / variance, "trained")
+    return LastLayerModel(posterior, homoscedastic, variance, member_weight, *units)
 
 
 def with_residuals(
@@ -152,14 +153,14 @@ def with_residuals(
     variance = residual_variance(
         sums, model.posterior, model.unit, recipe.variance_floor
     )
-    plain = make_posterior(
-        sums.plain / variance,
+    homoscedastic = make_posterior(
+        sums.homoscedastic / variance,
         model.posterior.trained,
         "trained",
         model.posterior.prior_precision,
         recipe.with_bias,
     )
-    return replace(model, residual_variance=variance, homoscedastic=plain)
+    return replace(model, residual_variance=variance, homoscedastic=homoscedastic)
 
 
 def residuals_of_mean(model: LastLayerModel, rows: FeatureRows) -> Tensor:  # (n,)
@@ -211,8 +212,8 @@ def residual_variance(
     if len(posterior.mean) > 1:
         square = sums.residuals.mean_square if sums.residuals.weight else floor
     elif posterior.last_layer == "trained":
-        square = 2 * float(sums.plain.loss[0]) / weight
+        square = 2 * float(sums.homoscedastic.loss[0]) / weight
     else:
         step = (posterior.mean - posterior.trained) * unit
-        square = 2 * float(sums.plain.loss_after(step)[0]) / weight
+        square = 2 * float(sums.homoscedastic.loss_after(step)[0]) / weight
     return max(square / unit**2, floor)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from .gaussian import LastLayerPosterior
+from .moments import FeatureRows, Moments
 from .scales import residual_of_members
-from .sums import FeatureRows, Moments
 
 LARGEST_SKEW = 0.8
 LARGEST_RESIDUAL = 3.0  # beyond, r|r| would be the doing of single rows
@@ -34,7 +34,7 @@ class HeldOutLaw(NamedTuple):
 
 def held_out_law(
     posterior: LastLayerPosterior,  # without the held-out rows
-    plain: Moments,  # without them too
+    moments: Moments,  # with h² = 1, without them too
     batches: Iterable[FeatureRows],  # all rows, these with weight zero
     held_out: FeatureRows,
     member_weight: Tensor,  # (K,)
@@ -44,13 +44,13 @@ def held_out_law(
     residual = residual_of_members(posterior, held_out)
     h2, epistemic = held_out.h2, posterior.epistemic(held_out.phi)
     weights, skew = None, torch.zeros_like(h2)
-    if two_sided and plain.structure == "full":
-        cross = _cross_moments(posterior, batches, torch.zeros_like(plain.cross))
+    if two_sided and moments.structure == "full":
+        cross = _cross_moments(posterior, batches, torch.zeros_like(moments.cross))
         share = held_out.weight * member_weight[:, None]
         symmetric = _two_piece_nll(residual, h2, epistemic, skew)
         best = 0.0
         for strength in STRENGTHS:
-            candidate = _ridge(plain, cross, strength)
+            candidate = _ridge(moments, cross, strength)
             d = _bounded(held_out.phi, candidate)
             gain = symmetric - _two_piece_nll(residual, h2, epistemic, d)
             worth = _lower_limit(gain, share / share.sum())
@@ -95,18 +95,18 @@ def _bounded(phi: Tensor, weights: Tensor) -> Tensor:  # (K, n, d) → (K, n)
     return LARGEST_SKEW * torch.tanh(raw / LARGEST_SKEW)
 
 
-def _ridge(plain: Moments, cross: Tensor, strength: float) -> Tensor:
+def _ridge(moments: Moments, cross: Tensor, strength: float) -> Tensor:
     """Weights of a penalised regression; the constant goes free."""
-    total = plain.gram[:, -1, -1]  # weight of all rows
+    total = moments.gram[:, -1, -1]  # weight of all rows
     if math.isinf(strength):
         weights = torch.zeros_like(cross)
         weights[:, -1] = cross[:, -1] / total
         return weights
-    mean = plain.gram[:, :-1, -1] / total[:, None]
-    spread = plain.gram.diagonal(dim1=1, dim2=2)[:, :-1] / total[:, None] - mean**2
+    mean = moments.gram[:, :-1, -1] / total[:, None]
+    spread = moments.gram.diagonal(dim1=1, dim2=2)[:, :-1] / total[:, None] - mean**2
     penalty = torch.zeros_like(cross)
     penalty[:, :-1] = strength * spread.mean(1, keepdim=True).clamp_min(1e-12)
-    system = plain.gram + torch.diag_embed(penalty)
+    system = moments.gram + torch.diag_embed(penalty)
     solved: Tensor = torch.linalg.solve(system, cross)
     return solved
 

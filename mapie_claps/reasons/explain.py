@@ -1,6 +1,7 @@
 """interval → why: ``explain`` splits the width of what any way through MAPIE gave."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..conformal.parts import check_splits_variance, parts_of
 from ..conformal.scale_estimator import ClapsScaleEstimator
 from ..conformal.score import ClapsScore
 from ..estimators.variance import PredictiveVariance
+from .by_column import column_contributions
 
 __all__ = ["explain"]
 
@@ -22,9 +24,18 @@ def explain(
     X: ArrayLike,
     *,
     alpha: float | Iterable[float] | None = None,
+    by_column: bool = False,
+    background: Any = None,
+    n_background: int = 16,
+    random_state: int = 0,
     **predict_params: Any,
 ) -> Explanation:
     """Explain predictions: μ, the interval, and the two parts of v.
+
+    With ``by_column=True`` it also says what each column of the table adds to both
+    parts of the width, compared with background rows: Shapley values, estimated on
+    paths from background rows to the row that is explained. They add up to the
+    difference between the row and the mean of the background rows to rounding.
 
     Parameters
     ----------
@@ -40,6 +51,17 @@ def explain(
     alpha : float or iterable of float, optional
         Miscoverages, for ``MapieRegressor`` of MAPIE 0.9, which takes them when it
         predicts.
+    by_column : bool, default=False
+        Whether to compute contributions of the columns of X, which must be a table.
+        Each row takes 2 · ``n_background`` · (p − 1) predictions.
+    background : array-like of shape (m, p), optional
+        Rows that those of X are compared with, for example the calibration rows, which
+        MAPIE does not keep. By default the rows of X themselves.
+    n_background : int, default=16
+        Background rows that are used: evenly spread over the widths of (at most 2,000
+        of) the background. Their mean is the reference.
+    random_state : int, default=0
+        Seed of the orders in which columns are changed.
     **predict_params : dict
         Passed to MAPIE's ``predict_interval``, or ``predict`` of 0.9, for example
         ``allow_infinite_bounds=True``.
@@ -47,7 +69,8 @@ def explain(
     Returns
     -------
     Explanation
-        Arrays by row.
+        Arrays by row; with ``by_column=True`` its attribute ``by_column`` is a
+        :class:`~mapie_claps.diagnostics.ColumnContributions`.
 
     Examples
     --------
@@ -58,7 +81,34 @@ def explain(
     >>> why = explain(model, X)
     >>> bool((why.epistemic_fraction < 1).all()), why.confidence_level
     (True, ())
+
+    What makes the last three rows wider than all rows together?
+
+    >>> adds = explain(model, X[-3:], by_column=True, background=X).by_column
+    >>> adds.names, adds.aleatoric.shape
+    (('x0',), (3, 1, 1))
     """
+
+    def of(rows: Any) -> Explanation:
+        return _explain(mapie_or_estimator, rows, alpha, predict_params)
+
+    why = of(X)
+    if not by_column:
+        return why
+    if background is None and len(why.prediction) < 2:
+        raise ValueError(
+            f"Got by_column=True for {len(why.prediction)} rows and no background to "
+            "compare them with. Pass background, for example the calibration rows."
+        )
+    rows = X if background is None else background
+    adds = column_contributions(of, X, rows, n_background, random_state)
+    return replace(why, by_column=adds)
+
+
+def _explain(
+    mapie_or_estimator: Any, X: Any, alpha: Any, predict_params: dict[str, Any]
+) -> Explanation:
+    """The interval and both parts of v of some rows."""
     if hasattr(mapie_or_estimator, "explain"):
         explained: Explanation = mapie_or_estimator.explain(X, **predict_params)
         return explained

@@ -124,6 +124,33 @@ def test_library_makes_the_interval_that_the_band_says(name):
     np.testing.assert_allclose(upper, expected[1], rtol=1e-9)
 
 
+def test_claps_is_measured_with_the_shape_of_its_noise():
+    X, y = noisy(200)
+    data = _data.Dataset("positive", X, np.exp(y))
+    method = _peer_table.claps_method(target_map="log", max_steps=60, tol=None)
+    split = _data.split_rows(data, 0)
+    model = method.fit(split.X_train, split.y_train, method.grid[0], 0, 0.1)
+    predict = method.calibrate(model, split.X_cal, split.y_cal, {}, 0.1)
+    lower, upper = predict(split.X_test)
+    assert (lower > 0).all()
+    found = peers.measure(data, 0, method, 0.1, 5000)[0]
+    assert found["width"] == pytest.approx(float((upper - lower).mean()))
+    # Half the mean absolute difference of two draws is the least that a CRPS can be
+    # of a right prediction; the spread of y is what a constant one gets.
+    assert 0 < found["crps"] < np.std(split.y_test)
+
+
+def test_crps_of_a_centre_and_a_scale():
+    from mapie_claps.benchmarks._peer_calibration import std_crps
+
+    rng = np.random.default_rng(0)
+    X, y = np.zeros((20_000, 1)), rng.normal(size=20_000)
+    split = _data.split_rows(_data.Dataset("normal", X, 3 + 2 * y), 0, 20_000)
+    found = std_crps(lambda X: Band(*np.full((2, len(X)), 3.0), np.ones(len(X))), split)
+    # Of a normal law with standard deviation 2 under itself: 2/√π.
+    assert found == pytest.approx(2 / np.sqrt(np.pi), rel=0.02)
+
+
 @pytest.mark.parametrize(
     "name", ["cqr-histgb", "split-histgb", "cqr-catboost", "std-catboost"]
 )

@@ -29,6 +29,7 @@ def row(dataset, seed, method, score, cv_score, coverage=0.9):
         "coverage": coverage,
         "width": score / 2,
         "interval_score": score,
+        "crps": None,
         "tune_seconds": 3.0,
         "fit_seconds": 1.0,
         "predict_seconds": 0.1,

@@ -119,7 +119,7 @@ def test_rivals_of_the_posterior_take_the_same_network_and_rows():
     network, (X, y) = make_network(6), as_tensors(300)
     gram = limit(network, X).numpy()
     module = fit_module(network, X, y)
-    plain = module.sums_.plain.gram[0, :-1, :-1].numpy()
+    plain = module.sums_.homoscedastic.gram[0, :-1, :-1].numpy()
     np.testing.assert_allclose(plain, gram, rtol=1e-10)
     with torch.random.fork_rng(devices=[]):  # the DataLoader draws a seed
         rows = DataLoader(TensorDataset(X, y[:, None]), batch_size=256)

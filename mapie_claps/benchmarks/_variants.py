@@ -1,0 +1,239 @@
+"""Changes of the default recipe that are no parameters, for ``benchmarks tradeoff``.
+
+Each is a context: while it lasts, one named place of the package does something else,
+and models are fitted as usual.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from .. import ClapsRegressor
+from ..estimators import ensemble_training
+from ..network import defaults, gradient, optimizer, trainer
+from ..network.ensemble import HeteroscedasticNetwork
+from ..network.hold_out import Rows
+from ..posterior import prior, scales
+from ..posterior.gaussian import make_posterior
+from ..posterior.members import fit_last_layers
+
+ACTIVATION_RATE = 0.1  # of the weights' learning rate, as in RealMLP
+
+
+def second_moment(beta2: float) -> Any:
+    """AdamW with another β₂."""
+    return patch.object(optimizer, "BETAS", (optimizer.BETAS[0], beta2))
+
+
+def times_steps(factor: float) -> Any:
+    """Another number of steps than the rule's."""
+    rule = defaults.max_steps
+    return patch.object(defaults, "max_steps", lambda n: round(factor * rule(n)))
+
+
+def prior_of_each_view() -> Any:
+    """λ for the members of each view, by the held-out likelihood of that view."""
+
+    def choose(
+        rule: Any,
+        moments: Any,
+        trained: Tensor,
+        last_layer: str,
+        held_out: Any,
+        views: Any,
+    ) -> Any:
+        if rule != "grid" or held_out is None:
+            chosen = prior.choose_prior_precision
+            return chosen(rule, moments, trained, last_layer, held_out, views)
+        grid = torch.tensor(prior.PRIOR_PRECISION_GRID, dtype=trained.dtype)
+        nll = [
+            prior.nll_of_views(
+                make_posterior(moments, trained, last_layer, float(value)),
+                held_out,
+                views,
+            )
+            for value in grid
+        ]
+        best = grid[torch.stack(nll).argmin(0)]
+        sizes = torch.tensor([view.stop - view.start for view in views])
+        return best.repeat_interleave(sizes)[:, None, None]
+
+    return patch.object(scales, "choose_prior_precision", choose)
+
+
+class ParametricNetwork(HeteroscedasticNetwork):
+    """Activation x + a(silu(x) − x) with an a for each unit, which starts at one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        shapes = [(self.n_members, size, 1) for size in self.layer_sizes]
+        self.bend = nn.ParameterList(nn.Parameter(torch.zeros(s)) for s in shapes)
+
+    def parameters_of_members(self) -> list[tuple[nn.Parameter, slice]]:
+        """With the activations'."""
+        everyone = slice(0, self.n_members)
+        bend = [(p, everyone) for p in self.bend]
+        return bend + super().parameters_of_members()
+
+    def features(self, x: Tensor) -> Tensor:
+        """φ(x)."""
+        parts = zip(self.first, self.members_by_view(), strict=True)
+        seen = [f(x if x.ndim == 2 else x[part]) for f, part in parts]
+        phi = torch.cat(seen)
+        for i, bend in enumerate(self.bend):
+            phi = self.trunk[i - 1](phi) if i else phi
+            phi = torch.lerp(phi, silu(phi), 1 + ACTIVATION_RATE * bend.mT)
+        return phi
+
+
+class ParametricGradient(gradient.LossAndGradient):
+    """The gradient of a :class:`ParametricNetwork`; without dropout."""
+
+    def __init__(self, network: Any, *arguments: Any) -> None:
+        super().__init__(network, *arguments)
+        self.bend = [(p.data, p.grad) for p in network.bend]
+
+    def __call__(self, weight: Tensor | None, masks: Any = ()) -> Tensor:
+        """Mean loss of each member over its rows."""
+        for first in self.first:
+            first.forward()
+        for i, linear in enumerate(self.linear):
+            before, a = self.before[i], 1 + ACTIVATION_RATE * self.bend[i][0]
+            torch.lerp(before, silu(before), a, out=self.after[i])
+            linear.forward()
+        share = self.share if weight is None else self.share * weight
+        loss = self.loss.with_gradient(self.out, self.target, share, self.out_grad)
+        for i, linear in reversed(list(enumerate(self.linear))):
+            linear.backward()
+            grad, before = self.grads[i], self.before[i]
+            value, bend_grad = self.bend[i]
+            along_a = (grad * (silu(before) - before)).sum(-1, keepdim=True)
+            bend_grad.copy_(ACTIVATION_RATE * along_a)
+            a = 1 + ACTIVATION_RATE * value
+            straight = grad * (1 - a)
+            curved = torch.ops.aten.silu_backward(grad * a, before)
+            torch.add(straight, curved, out=grad)
+        for first in self.first:
+            first.backward()
+        return loss
+
+
+@contextmanager
+def parametric_activations() -> Iterator[None]:
+    """Networks that learn how far each unit is bent."""
+    with (
+        patch.object(ensemble_training, "HeteroscedasticNetwork", ParametricNetwork),
+        patch.object(trainer, "LossAndGradient", ParametricGradient),
+    ):
+        yield
+
+
+class _Recording(trainer._Trainer):
+    """Remembers in which step each member was best."""
+
+    last: "_Recording"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.best_step = torch.zeros(self.network.n_members)
+        _Recording.last = self
+
+    def _evaluate(self, step: int, training_loss: float) -> bool:
+        before = self.best.clone()
+        found = super()._evaluate(step, training_loss)
+        self.best_step[self.best < before] = step
+        return found
+
+
+class _Again(trainer._Trainer):
+    """Ends each member in the step that was best before."""
+
+    def __init__(self, best_step: Tensor, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.best_step = best_step
+
+    def _evaluate(self, step: int, training_loss: float) -> bool:
+        self.best = torch.where(self.best_step > step, torch.inf, -torch.inf)
+        now = self.best_step == step
+        for kept, (p, members) in zip(
+            self.best_parameters, self.parameters, strict=True
+        ):
+            kept[now[members]] = p.detach()[now[members]]
+        return True
+
+    def run(self) -> trainer.TrainingResult:
+        result = super().run()
+        self._restore_best()
+        return result
+
+
+class RefittedRegressor(ClapsRegressor):
+    """Networks trained again on all rows, each for as long as was best at first.
+
+    λ, the weights of the members and the kernel are those of the first networks, which
+    had rows held out.
+    """
+
+    def _fit_network(self, *arguments: Any) -> Any:
+        self._found = super()._fit_network(*arguments)
+        return self._found
+
+    def _fit(self, *arguments: Any) -> None:
+        with patch.object(trainer, "_Trainer", _Recording):
+            super()._fit(*arguments)
+        X, y, weight, held_out, generator = self._found
+        del self._found
+        first, network = _Recording.last, self._new_network(X, generator)
+        everyone = torch.arange(len(X)).expand(self.n_members, -1)
+        rows = Rows(everyone, everyone[:, :0])
+        with torch.no_grad():
+            _Again(
+                first.best_step,
+                *(network, first.X, first.y, first.weight, rows),
+                *(first.config, generator),
+            ).run()
+        recipe = replace(
+            self._recipe(),
+            prior_precision=self.prior_precision_,
+            member_weight=self.model_.member_weight,
+        )
+        self.network_ = network.double().eval().requires_grad_(False)
+        self.model_, self.sums_, _ = fit_last_layers(
+            self.network_, X, y, weight, held_out[:, :0], self.hessian_structure, recipe
+        )
+
+
+#: Name, context, parameters, and the class that is fitted.
+Variant = tuple[Callable[[], Any], dict[str, Any], type[ClapsRegressor]]
+VARIANTS: dict[str, Variant] = {
+    "as it is": (nullcontext, {}, ClapsRegressor),
+    "Adam with β₂ = 0.95": (lambda: second_moment(0.95), {}, ClapsRegressor),
+    "parametric activations": (parametric_activations, {}, ClapsRegressor),
+    "refit at the best step": (nullcontext, {}, RefittedRegressor),
+    "a λ for each view": (prior_of_each_view, {}, ClapsRegressor),
+    "last layer of 128": (nullcontext, {"representation_size": 128}, ClapsRegressor),
+    "12 members, half the steps": (
+        lambda: times_steps(0.5),
+        {"n_members": 12},
+        ClapsRegressor,
+    ),
+    "3 members, twice the steps": (
+        lambda: times_steps(2.0),
+        {"n_members": 3},
+        ClapsRegressor,
+    ),
+}
+
+
+def fit_variant(X: Any, y: Any, params: Any, seed: int, alpha: float) -> Any:
+    """Fit the variant that ``params`` names."""
+    context, changed, kind = VARIANTS[params["variant"]]
+    others = {k: v for k, v in params.items() if k != "variant"} | changed
+    with context():
+        return kind(random_state=seed, **others).fit(X, y)

@@ -1,0 +1,303 @@
+"""Do the two parts of the variance tell the truth?
+
+On generated problems, and on real tables with noise added, mean and noise are known: h²
+is compared with the true noise, the epistemic part with the true squared error of μ.
+On real data squared residuals take its place. Training rows lack a region throughout
+(on real data the top fifth of the first principal component): its test rows are
+"foreign". Beside CLAPS: a Gaussian process, CatBoost's virtual ensembles, a deep
+ensemble of five, and laplace-torch on a network trained by squared error.
+
+    rho        Spearman's correlation of the epistemic part with the squared error of μ
+    sparse     area under the sparsification curve: mean squared error of the rows kept
+               when those of the largest epistemic part go first, over that of all rows,
+               averaged over how many are kept (random order: 1, smaller is better)
+    foreign    area under the ROC curve of the epistemic part for foreign rows
+    top fifth  mean squared error of the fifth with the largest epistemic part, over
+               that of all rows
+    collect    error after adding the rows of the largest epistemic part to a small
+               training set, over the error after adding random ones
+
+Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..studies.data import PAPER_DATASETS, Array, Dataset, load_named, seeded_order
+from ..studies.runner import Run, run_and_report
+from ..studies.store import Row, run_key
+from ._arguments import add_data_arguments, check_numbers
+from ._reasons_models import MODELS, first_component, fit_model, parameters_of
+from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
+from ._reasons_report import report
+
+N_KNOWN = {"train": 800, "test": 800}
+COLLECT = {"start": 150, "add": 75}
+FOREIGN = 0.8  # quantile of the first principal component
+CAUSES_ROWS = {"train": 1500, "background": 200, "test": 100}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_data_arguments(parser, seeds=5, out="benchmark_reasons")
+    parser.set_defaults(max_rows=1500)
+    names = f"of {', '.join(MODELS)} (all)"
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help=names)
+    parser.add_argument(
+        "--only",
+        choices=("known", "real"),
+        help="generated problems alone, or real data alone (both)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run what is missing and print the tables; 1 if a run failed."""
+    check_numbers(arguments)
+    for name in arguments.models:
+        if name not in MODELS:
+            raise ValueError(
+                f"Got --models {name!r}, but expected one of {', '.join(MODELS)}."
+            )
+    seeds = range(1 if arguments.smoke else arguments.seeds)
+    plans = [
+        plan
+        for seed in seeds
+        for data in _problems(arguments)
+        for name in arguments.models
+        for plan in data(seed, name)
+    ]
+    if arguments.only != "real":
+        plans += [_plan_causes(seed, arguments.smoke) for seed in seeds]
+    return run_and_report(plans, arguments.out, arguments.jobs, report)
+
+
+Plan = Callable[[int, str], list[Run]]
+
+
+def _problems(arguments: argparse.Namespace) -> list[Plan]:
+    """For each problem, a function from seed and model to its runs."""
+    smoke, n = arguments.smoke, 150 if arguments.smoke else arguments.max_rows
+    found: list[Plan] = []
+    if arguments.only != "real":
+        found += [partial(_plan_generated, name, smoke) for name in KNOWN]
+    if arguments.only == "known":
+        return found
+    if smoke:
+        from ..studies.data import load_diabetes_rows
+
+        sets = [load_diabetes_rows()]
+    else:
+        names = arguments.datasets or PAPER_DATASETS
+        sets = [load_named(name, arguments.data) for name in names]
+    for data in sets:
+        found.append(partial(_plan_real, data, n, smoke))
+        if data.name in ADDED_NOISE:
+            found.append(partial(_plan_noised, data, n, smoke))
+    return found
+
+
+def _plan_generated(name: str, smoke: bool, seed: int, model: str) -> list[Run]:
+    sizes = {"train": 100, "test": 100} if smoke else N_KNOWN
+    compute = partial(measure_generated, name, sizes, seed, model, smoke)
+    return [_run("known", {"generated": name}, sizes, seed, model, smoke, compute)]
+
+
+def _plan_noised(
+    data: Dataset, n: int, smoke: bool, seed: int, model: str
+) -> list[Run]:
+    compute = partial(measure_noised, data, n, seed, model, smoke)
+    about = data.key | {"noise": "added"}
+    return [_run("known", about, {"max_rows": n}, seed, model, smoke, compute)]
+
+
+def _plan_real(data: Dataset, n: int, smoke: bool, seed: int, model: str) -> list[Run]:
+    sizes: dict[str, Any] = {"max_rows": n, "foreign": FOREIGN}
+    compute = partial(measure_real, data, n, seed, model, smoke)
+    runs = [_run("real", data.key, sizes, seed, model, smoke, compute)]
+    if len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"]):
+        sizes = {"max_rows": n} | COLLECT
+        compute = partial(measure_collecting, data, n, seed, model, smoke)
+        runs.append(_run("collect", data.key, sizes, seed, model, smoke, compute))
+    return runs
+
+
+def _run(
+    kind: str,
+    about: dict[str, Any],
+    sizes: dict[str, Any],
+    seed: int,
+    model: str,
+    smoke: bool,
+    compute: Callable[[], list[Row]],
+) -> Run:
+    key = run_key(
+        f"reasons {kind}",
+        data=about,
+        split={"seed": seed} | sizes,
+        method=parameters_of(model, smoke),
+        uses_claps=model in ("CLAPS", "deep ensemble"),
+    )
+    name = about.get("generated", about.get("name"))
+    return Run(f"{kind} {name}, seed {seed}, {model}", key, compute)
+
+
+def measure_generated(
+    name: str, sizes: dict[str, int], seed: int, model: str, smoke: bool
+) -> list[Row]:
+    """A generated problem."""
+    rng = np.random.default_rng([seed, len(name)])
+    # Foreign rows leave the training rows: draw enough for what is to stay.
+    train, test = KNOWN[name](rng, 2 * sizes["train"]), KNOWN[name](rng, sizes["test"])
+    here = np.flatnonzero(~train.foreign)[: sizes["train"]]
+    predict = fit_model(model, train.X[here], train.y[here], seed, smoke)
+    row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
+    return [row | known_measures(test, predict(test.X))]
+
+
+def measure_noised(
+    data: Dataset, n: int, seed: int, model: str, smoke: bool
+) -> list[Row]:
+    """A real table as the truth, with noise added."""
+    known = known_problem(data, seed, n)
+    n_train = 2 * len(known.y) // 3
+    here = np.flatnonzero(~known.foreign[:n_train])
+    predict = fit_model(model, known.X[here], known.y[here], seed, smoke)
+    test = Known(*(values[n_train:] for values in known))
+    name = f"{data.name} + noise"
+    row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
+    return [row | known_measures(test, predict(test.X))]
+
+
+def measure_real(
+    data: Dataset, n: int, seed: int, model: str, smoke: bool
+) -> list[Row]:
+    """Rows from here and rows from a region that training rows lack."""
+    order = seeded_order(data, seed, n)
+    train, test = np.split(order, [2 * len(order) // 3])
+    position = first_component(data.X[train])
+    along = position(data.X[train])
+    cut = np.quantile(along, FOREIGN)
+    here = train[along <= cut]
+    predict = fit_model(model, data.X[here], data.y[here], seed, smoke)
+    foreign = position(data.X[test]) > cut
+    found = predict(data.X[test])
+    squares = (data.y[test] - found.mu) ** 2
+    row = {"kind": "real", "dataset": data.name, "seed": seed, "method": model}
+    return [row | ranking_measures(found.epistemic, squares, foreign)]
+
+
+def measure_collecting(
+    data: Dataset, n: int, seed: int, model: str, smoke: bool
+) -> list[Row]:
+    """Error after adding the most unknown rows, and after adding random ones."""
+    order = seeded_order(data, seed, n)
+    train, test = np.split(order, [2 * len(order) // 3])
+    start, pool = np.split(train, [COLLECT["start"]])
+    predict = fit_model(model, data.X[start], data.y[start], seed, smoke)
+    unknown = np.argsort(-predict(data.X[pool]).epistemic, kind="stable")
+    chosen = {
+        "random": np.random.default_rng(seed).permutation(len(pool)),
+        "epistemic": unknown,
+    }
+    errors = {}
+    for name, rows in chosen.items():
+        more = np.concatenate([start, pool[rows[: COLLECT["add"]]]])
+        again = fit_model(model, data.X[more], data.y[more], seed, smoke)
+        found = again(data.X[test]).mu - data.y[test]
+        errors[f"rmse_{name}"] = float(np.sqrt(np.mean(found**2)))
+    row = {"kind": "collect", "dataset": data.name, "seed": seed, "method": model}
+    ratio = errors["rmse_epistemic"] / errors["rmse_random"]
+    return [row | errors | {"collect": ratio}]
+
+
+def known_measures(test: Known, found: Any) -> dict[str, float]:
+    """The parts against what is true."""
+    from scipy.stats import spearmanr
+
+    squares, foreign = (found.mu - test.mu) ** 2, np.asarray(test.foreign)
+    measures = ranking_measures(found.epistemic, squares, foreign)
+    here = ~foreign
+    log_ratio = np.log(np.maximum(found.aleatoric[here], 1e-300) / test.noise[here])
+    measures["noise_error"] = float(np.mean(np.abs(log_ratio)))
+    measures["noise_rho"] = 0.0  # of a constant
+    if np.ptp(found.aleatoric[here]) > 0:
+        correlation = spearmanr(found.aleatoric[here], test.noise[here]).statistic
+        measures["noise_rho"] = float(correlation)
+    for name, rows in (("here", here), ("foreign", foreign)):
+        ratio = found.epistemic[rows].mean() / squares[rows].mean()
+        measures[f"size_{name}"] = float(ratio)
+    return measures
+
+
+def ranking_measures(
+    epistemic: Array, squares: Array, foreign: Any
+) -> dict[str, float]:
+    """How well the epistemic part ranks squared errors and foreign rows."""
+    from scipy.stats import spearmanr
+    from sklearn.metrics import roc_auc_score
+
+    def rho(rows: Any) -> float:
+        if np.ptp(epistemic[rows]) == 0:
+            return 0.0
+        return float(spearmanr(epistemic[rows], squares[rows]).statistic)
+
+    order = np.argsort(epistemic, kind="stable")
+    kept = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
+    top = order[-(len(order) // 5) :]
+    return {
+        "rho": rho(slice(None)),
+        "rho_here": rho(~foreign),
+        "sparsification": float(kept.mean() / squares.mean()),
+        "top_fifth": float(squares[top].mean() / squares.mean()),
+        "auroc": float(roc_auc_score(foreign, epistemic)),
+    }
+
+
+def _plan_causes(seed: int, smoke: bool) -> Run:
+    sizes = dict.fromkeys(CAUSES_ROWS, 60) if smoke else CAUSES_ROWS
+    key = run_key(
+        "reasons causes",
+        data={"generated": "causes"},
+        split={"seed": seed} | sizes,
+        method=parameters_of("CLAPS", smoke),
+    )
+    compute = partial(measure_causes, sizes, seed, smoke)
+    return Run(f"causes, seed {seed}", key, compute)
+
+
+def measure_causes(sizes: dict[str, int], seed: int, smoke: bool) -> list[Row]:
+    """Share of the rows of a region in which its cause is named first."""
+    import time
+
+    from .. import CalibratedRegressor, ClapsRegressor, explain
+    from ._reasons_problems import CAUSES, named_causes
+
+    params: dict[str, Any] = {"max_steps": 20, "n_members": 2} if smoke else {}
+    X, y, _ = named_causes(sizes["train"], 3 * seed, foreign=False)
+    model = ClapsRegressor(random_state=seed, tol=None, **params).fit(X, y)
+    X_cal, y_cal, _ = named_causes(sizes["background"], 3 * seed + 1, foreign=False)
+    calibrated = CalibratedRegressor(model).conformalize(X_cal, y_cal)
+    pool, _, _ = named_causes(40 * sizes["test"], 3 * seed + 2, foreign=True)
+    regions = {
+        "aleatoric": pool[(pool["hour"] > 18) & (pool["depth"] < 6)],
+        "epistemic": pool[pool["depth"] > 7],
+    }
+    row: Row = {"kind": "causes", "dataset": "causes", "seed": seed, "method": "CLAPS"}
+    started, worst, n_rows = time.process_time(), 0.0, 0
+    for part, rows in regions.items():
+        some = rows[: sizes["test"]]
+        why = explain(calibrated, some, by_column=True, background=X_cal)
+        adds = why.by_column
+        assert adds is not None  # noqa: S101 - asked for above
+        first = adds.leading(part) == CAUSES[part]
+        row[f"{part}_first"] = float(np.mean(first))
+        n_rows += len(some)
+        for i, name in enumerate(CAUSES):
+            error = getattr(adds, name).sum(1) + adds.reference[i] - adds.total[:, i]
+            worst = max(worst, float(np.abs(error).max()))
+    seconds = (time.process_time() - started) / n_rows
+    return [row | {"additivity": worst, "seconds_per_row": seconds}]
