@@ -21,10 +21,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .conformal.calibrated import CalibratedRegressor
     from .conformal.explanation import Explanation
+    from .conformal.groups import ColumnGroups, EpistemicGroups
+    from .conformal.likelihood_ratio import LikelihoodRatio, likelihood_ratio
+    from .conformal.monitor import ExchangeabilityMonitor
     from .conformal.quantile import conformal_quantile, conformal_rank
     from .conformal.scale_estimator import ClapsScaleEstimator
     from .conformal.score import ClapsScore
     from .conformal.streaming import StreamingConformalRegressor
+    from .conformal.weighted import effective_sample_size
     from .estimators.module import ClapsModule
     from .estimators.regressor import ClapsRegressor
     from .estimators.updating import partial_sums, sums_of, update_posterior, with_sums
@@ -44,15 +48,21 @@ __all__ = [
     "ClapsRegressor",
     "ClapsScaleEstimator",
     "ClapsScore",
+    "ColumnGroups",
+    "EpistemicGroups",
+    "ExchangeabilityMonitor",
     "Explanation",
     "HeteroscedasticGGN",
     "LastLayerSums",
+    "LikelihoodRatio",
     "PredictiveVariance",
     "StreamingConformalRegressor",
     "TensorLoader",
     "conformal_quantile",
     "conformal_rank",
+    "effective_sample_size",
     "explain",
+    "likelihood_ratio",
     "load",
     "partial_sums",
     "save",
@@ -78,6 +88,10 @@ _MODULES = {
     "conformal.scale_estimator": ("ClapsScaleEstimator",),
     "conformal.calibrated": ("CalibratedRegressor",),
     "conformal.streaming": ("StreamingConformalRegressor",),
+    "conformal.groups": ("ColumnGroups", "EpistemicGroups"),
+    "conformal.likelihood_ratio": ("LikelihoodRatio", "likelihood_ratio"),
+    "conformal.monitor": ("ExchangeabilityMonitor",),
+    "conformal.weighted": ("effective_sample_size",),
     "network.batch_training": ("train_on_batches",),
     "estimators.updating": ("partial_sums", "sums_of", "update_posterior", "with_sums"),
 }

@@ -5,12 +5,14 @@ Tables are pandas DataFrames if pandas is installed, else dicts of arrays.
 
 from .conformal.contributions import ColumnContributions
 from .reasons.coverage import coverage_interval
+from .reasons.measuring import nearest_rows
 from .reasons.tables import diagnose, rank_rows, summarise
 
 __all__ = [
     "ColumnContributions",
     "coverage_interval",
     "diagnose",
+    "nearest_rows",
     "rank_rows",
     "summarise",
 ]

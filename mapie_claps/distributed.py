@@ -7,7 +7,14 @@ from .conformal.dask import (
     conformalize,
     conformity_scores,
     fit_posterior,
+    observe,
     predict_interval,
 )
 
-__all__ = ["conformalize", "conformity_scores", "fit_posterior", "predict_interval"]
+__all__ = [
+    "conformalize",
+    "conformity_scores",
+    "fit_posterior",
+    "observe",
+    "predict_interval",
+]

@@ -23,3 +23,11 @@ class OutsideCalibrationWarning(UserWarning):
 
 class CrossedBoundsWarning(UserWarning):
     """Intervals have a lower end above their upper end: they hold no value at all."""
+
+
+class EffectiveSampleSizeWarning(UserWarning):
+    """Weights leave so few effective calibration rows that intervals are unsteady."""
+
+
+class ExchangeabilityWarning(UserWarning):
+    """New rows are not like those that a model was calibrated on."""

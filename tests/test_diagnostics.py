@@ -24,13 +24,13 @@ from mapie_claps.diagnostics import (
     summarise,
 )
 from mapie_claps.exceptions import OutsideCalibrationWarning
+from mapie_claps.reasons.as_table import as_table
 from mapie_claps.reasons.calibration_range import (
     chance_of_extremes,
     distance_beyond,
     distance_from_others,
     rows_outside,
 )
-from mapie_claps.reasons.tables import _table
 
 LEVELS = [0.8, 0.9]
 
@@ -232,18 +232,21 @@ def test_ranking_puts_the_largest_part_first(fitted, data):
 def test_reasons_say_how_much_narrower_an_interval_could_be(fitted, data):
     X = data[2][0]
     variance = fitted.predict_variance(X)
-    narrowing = 1 - np.sqrt(variance.aleatoric / variance.total)
+    share = variance.epistemic_fraction
+    narrowing = 1 - np.sqrt(1 - share**2)
     for threshold in (0.1, float(np.median(narrowing))):
         table = rank_rows(fitted, X, n_rows=len(X), min_narrowing=threshold)
         table = pd.DataFrame(table).sort_values("row")
         np.testing.assert_allclose(table["narrowing"], narrowing)
+        limit = 1 - np.sqrt(variance.aleatoric / variance.total)
+        np.testing.assert_allclose(table["narrowing_limit"], limit)
         collect = table["reason"].to_numpy() == "collect data here"
         np.testing.assert_array_equal(collect, narrowing >= threshold)
     assert 0 < collect.sum() < len(X)
 
 
 def test_rows_of_noise_are_no_place_to_collect_data():
-    """87 % noise in every row: 1 − √0.87 = 0.067 of the width at most."""
+    """87 % noise: one measurement brings 1 − √(1 − 0.13²) = 0.008 of the width."""
     table = rank_rows(MostlyNoise(), np.arange(20.0)[:, None], n_rows=20)
     assert set(table["reason"]) == {"irreducible"}
     far = rank_rows(MostlyNoise(), [[0.0], [1000.0]], n_rows=2)
@@ -300,10 +303,10 @@ def test_a_scale_of_ours_in_mapies_residual_score_is_explained(fitted, data):
 
 def test_without_pandas_tables_are_dicts_of_arrays(monkeypatch):
     columns = {"a": np.arange(3)}
-    assert isinstance(_table(columns), pd.DataFrame)
+    assert isinstance(as_table(columns), pd.DataFrame)
     # Only around the table: scikit-learn 1.5 itself trips over a missing pandas here.
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert _table(columns) is columns
+    assert as_table(columns) is columns
 
 
 def test_bad_input_names_the_argument(fitted, calibrated, data):

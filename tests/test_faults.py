@@ -10,15 +10,15 @@ import torch
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
 
-from mapie_claps.estimators import regressor as regressor
+from mapie_claps.estimators import ensemble_training
 from mapie_claps.network import inputs as _inputs
 from mapie_claps.network import trainer as _training
 from mapie_claps.posterior import members, scales
 
 STAGES = {
     "scaling": (_inputs, "StandardScaler"),
-    "splitting": (regressor, "split_rows"),
-    "training": (regressor, "train"),
+    "splitting": (ensemble_training, "split_rows"),
+    "training": (ensemble_training, "train"),
     "a step": (_training._Trainer, "_step"),
     "an evaluation": (_training._Trainer, "_evaluate"),
     "the sums": (members, "sum_rows"),

@@ -116,7 +116,7 @@ def test_an_interrupt_at_any_line_of_calibration():
     for streaming, _ in outcomes(
         start,
         lambda s: s.conformalize(X[30:], y[30:]),
-        StreamingConformalRegressor._set_scores,
+        StreamingConformalRegressor._set_rows,
     ):
         n = len(streaming.conformity_scores_)
         assert streaming.quantiles() == (old if n == 20 else new)

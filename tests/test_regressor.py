@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from mapie_claps import ClapsRegressor
-from mapie_claps.estimators import regressor
+from mapie_claps.estimators import ensemble_training
 from mapie_claps.exceptions import TrainingDivergedError
 from mapie_claps.network import threads
 from mapie_claps.network import trainer as _training
@@ -307,7 +307,7 @@ def test_accelerator_is_used_where_there_is_one(data, there, monkeypatch):
         raise RuntimeError(f"on {args[-1]}")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(regressor, "train", record)
+    monkeypatch.setattr(ensemble_training, "train", record)
     with pytest.raises(RuntimeError, match="on cuda" if there else "on cpu"):
         tiny(device="auto").fit(*data[0])
 

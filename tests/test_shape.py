@@ -333,3 +333,38 @@ def test_a_change_of_the_shape_after_calibration_is_refused(shaped, rows):
         conformal.cdf(rows[2][0], 0.0)
     law = replace(shaped.residual_law_, shape=ResidualShape())
     assert law.text() != shaped.residual_law_.text()
+
+
+def test_densities_hold_the_distribution(calibrated, rows):
+    from matplotlib.figure import Figure
+
+    from mapie_claps.plots import PredictiveDensityDisplay
+
+    X = rows[2][0][:4]
+    display = PredictiveDensityDisplay.from_estimator(
+        calibrated, X, labels=list("abcd"), ax=Figure().subplots()
+    )
+    assert np.nanmin(display.y) >= 0  # the learned bound
+    free = CalibratedRegressor.from_scores(
+        calibrated.estimator, calibrated.signed_scores_, signed=True, support=None
+    )
+    display = PredictiveDensityDisplay.from_estimator(free, X, ax=Figure().subplots())
+    for y, density in (
+        (display.y, display.density),
+        (display.y_noise, display.density_noise),
+    ):
+        mass = np.trapezoid(density, y, axis=1)
+        np.testing.assert_allclose(mass, 1, atol=0.03)
+    width, noise = (np.ptp(y, axis=1) for y in (display.y, display.y_noise))
+    assert (noise < width).all()
+    middle = [
+        np.interp(2.0, y, np.cumsum(d * np.gradient(y)))
+        for y, d in zip(display.y, display.density, strict=True)
+    ]
+    np.testing.assert_allclose(middle, free.cdf(X, 2.0), atol=0.1)
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["with lack of data", "noise alone"]
+    with pytest.raises(ValueError, match="80 rows, but expected at most 12"):
+        PredictiveDensityDisplay.from_estimator(calibrated, rows[2][0])
+    with pytest.raises(TypeError, match="expected a calibrated object"):
+        PredictiveDensityDisplay.from_estimator(calibrated.estimator, X)

@@ -13,6 +13,8 @@ COMMANDS = {
     "epistemic": "what the spread and the Laplace term bring where data are sparse",
     "reasons": "do noise and lack of data tell the truth, beside four other models",
     "tradeoff": "interval score and fit time of cheaper and costlier settings",
+    "rows": "10⁴ to 5·10⁵ rows against CatBoost, LightGBM, HistGradientBoosting",
+    "shape": "map, two sides, shape and support of the noise, switched off; CRPS",
     "coverage": "coverage over many replications, against its exact law",
     "fuzz": "random input and parameters: a valid interval or a documented error",
     "speed": "time and memory against laplace-torch, MAPIE, skorch, scikit-learn",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..studies.data import Array, Table
+from ..studies.data import Array, Table, take_rows
 from ._peer_tuning import Band, Method, Params, centred, grid_of, ordered
 
 #: (depth, learning rate, numbers of trees). CatBoost's own defaults are depth 6 and
@@ -31,15 +31,37 @@ class Fitted(NamedTuple):
     unit: float
 
 
-def _fit(loss: str, X: Table, y: Array, params: Params, seed: int) -> Fitted:
+def _catboost(loss: str, seed: int, **params: Any) -> Any:
     from catboost import CatBoostRegressor
 
-    centre, unit = float(np.mean(y)), float(np.std(y))
-    options: dict[str, Any] = dict(params) | {"loss_function": loss}
-    options |= {"random_seed": seed, "thread_count": 1, "verbose": False}
+    options: dict[str, Any] = {"loss_function": loss, "random_seed": seed}
     # By default it writes a folder catboost_info where the command was started.
-    model = CatBoostRegressor(allow_writing_files=False, **options)
+    options |= {"allow_writing_files": False, "thread_count": 1, "verbose": False}
+    return CatBoostRegressor(**options, **params)
+
+
+def _fit(loss: str, X: Table, y: Array, params: Params, seed: int) -> Fitted:
+    centre, unit = float(np.mean(y)), float(np.std(y))
+    model = _catboost(loss, seed, **params)
     model.fit(_plain(X), (y - centre) / unit, cat_features=_categories(X))
+    return Fitted(model, centre, unit)
+
+
+def fit_with_early_stopping(
+    X: Table, y: Array, params: Params, few: Any, many: Any, seed: int, alpha: float
+) -> Fitted:
+    """Two quantiles from the rows ``many``, as many trees as suit the rows ``few``."""
+    centre, unit = float(np.mean(y)), float(np.std(y))
+    plain, z = _plain(X), (y - centre) / unit
+    trees = {"iterations": params["trees"], "learning_rate": params["rate"]}
+    model = _catboost(_quantiles(alpha), seed, **trees)
+    model.fit(
+        take_rows(plain, many),
+        z[many],
+        cat_features=_categories(X),
+        eval_set=(take_rows(plain, few), z[few]),
+        early_stopping_rounds=params["patience"],
+    )
     return Fitted(model, centre, unit)
 
 
@@ -65,21 +87,26 @@ def _plain(X: Table) -> Table:
     return X.assign(**text)
 
 
-def _fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
-    loss = f"MultiQuantile:alpha={alpha / 2:.12g},{1 - alpha / 2:.12g}"
-    return _fit(loss, X, y, params, seed)
+def fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+    """Both quantiles of one model."""
+    return _fit(_quantiles(alpha), X, y, params, seed)
 
 
-def _quantile_band(model: Fitted, X: Table, params: Params) -> Band:
+def _quantiles(alpha: float) -> str:
+    return f"MultiQuantile:alpha={alpha / 2:.12g},{1 - alpha / 2:.12g}"
+
+
+def quantile_band(model: Fitted, X: Table, params: Params) -> Band:
+    """Both quantiles of the first trees, of all trees where the number is zero."""
     bounds = model.centre + model.unit * _predict(model, X, params, "RawFormulaVal")
     return ordered(*bounds)
 
 
-def _fit_variance(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def fit_variance(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     return _fit("RMSEWithUncertainty", X, y, params, seed)
 
 
-def _variance_band(model: Fitted, X: Table, params: Params) -> Band:
+def predict_variance(model: Fitted, X: Table, params: Params) -> Band:
     mean, variance = _predict(model, X, params, "RMSEWithUncertainty")
     return centred(model.centre + model.unit * mean, model.unit * np.sqrt(variance))
 
@@ -88,7 +115,7 @@ CATBOOST = (
     Method(
         "cqr-catboost",
         "CatBoost MultiQuantile + CQR",
-        *(_fit_quantiles, _quantile_band, "mapie_cqr"),
+        *(fit_quantiles, quantile_band, "mapie_cqr"),
         GRID,
         free=("iterations",),
         slow=True,
@@ -98,7 +125,7 @@ CATBOOST = (
     Method(
         "std-catboost",
         "CatBoost mean and variance + std score",
-        *(_fit_variance, _variance_band, "mapie_std"),
+        *(fit_variance, predict_variance, "mapie_std"),
         GRID,
         free=("iterations",),
         slow=True,

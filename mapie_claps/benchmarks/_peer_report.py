@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ..studies.data import PAPER_DATASETS, Array
 from ..studies.scoring import Estimate, estimate, geometric_mean
 from ..studies.store import Row
 from ..studies.text import MISSING, csv_table, markdown_table, number, plus_minus
-from ._peer_table import BY_NAME, CLAPS, FIRST_PEERS, PEERS
+from ._peer_table import BY_NAME, CLAPS, FIRST_PEERS
 
 LEFT_OUT = "naval"  # nearly free of noise: its ratio would rule the mean
 #: Fields of a row that are averaged, with their names in tables.
@@ -100,7 +101,7 @@ Runs = Sequence[dict[str, Row]]  # of each seed by method
 def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
     """Compare on one data set; None if no seed has a finished run of every method."""
     methods = methods_of(rows)
-    peers = [name for name in methods if name in PEERS]
+    peers = [name for name in methods if name != CLAPS]
     by_seed: dict[int, dict[str, Row]] = {}
     for row in rows:
         if row["dataset"] == dataset:
@@ -133,7 +134,12 @@ def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
 
 def _picked(runs: Runs, peers: Sequence[str]) -> tuple[dict[str, int], Array]:
     """How often each peer is picked on training rows, and the scores of the picked."""
-    picks = [min(peers, key=lambda name: run[name]["cv_score"]) for run in runs]
+
+    def by_training_rows(run: dict[str, Row], name: str) -> float:
+        score = run[name]["cv_score"]
+        return math.inf if score is None else score  # not tuned: the last to be picked
+
+    picks = [min(peers, key=partial(by_training_rows, run)) for run in runs]
     scores = [run[p]["interval_score"] for run, p in zip(runs, picks, strict=True)]
     return {p: picks.count(p) for p in peers if p in picks}, np.array(scores)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..studies.data import Array, Table
 from ._peer_catboost import CATBOOST
+from ._peer_realmlp import REALMLP
 from ._peer_tuning import Band, Method, Params, centred, grid_of, ordered
 
 GP_OPTIMISED_ROWS = 300  # rows for the kernel's parameters: each step costs n²·p + n³
@@ -274,8 +275,10 @@ METHODS = (
     *CATBOOST,
     claps_method(),
 )
-BY_NAME = {method.name: method for method in METHODS}
+#: Run only if named: not tuned, slow, and of another extra.
+ON_REQUEST = (REALMLP,)
+BY_NAME = {method.name: method for method in (*METHODS[:-1], *ON_REQUEST, METHODS[-1])}
 CLAPS = "claps"
-PEERS = tuple(name for name in BY_NAME if name != CLAPS)
+PEERS = tuple(method.name for method in METHODS if method.name != CLAPS)
 #: The peers of the first report: the ratio to one of them compares with its figures.
 FIRST_PEERS = tuple(n for n in PEERS if n not in {method.name for method in CATBOOST})

@@ -8,7 +8,14 @@ import numpy as np
 
 from ..studies.data import Array
 
-__all__ = ["MODELS", "Predicted", "first_component", "fit_model", "parameters_of"]
+__all__ = [
+    "MODELS",
+    "Claps",
+    "Predicted",
+    "first_component",
+    "fit_model",
+    "parameters_of",
+]
 
 
 class Predicted(NamedTuple):
@@ -62,11 +69,20 @@ def first_component(X: Array) -> Callable[[Array], Array]:
     return lambda rows: np.asarray(axis.transform(rows)[:, 0])
 
 
+class Claps:
+    """A fitted ``ClapsRegressor``, which also tells what measurements would bring."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, rows: Array) -> Predicted:
+        return Predicted(*self.model.predict_parts(rows))
+
+
 def _claps(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
     from .. import ClapsRegressor
 
-    model = ClapsRegressor(random_state=seed, tol=None, **params).fit(X, y)
-    return lambda rows: Predicted(*model.predict_parts(rows))
+    return Claps(ClapsRegressor(random_state=seed, tol=None, **params).fit(X, y))
 
 
 def _ensemble(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:

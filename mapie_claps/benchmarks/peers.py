@@ -33,10 +33,11 @@ from ..studies.scoring import score_intervals
 from ..studies.store import Row, run_key
 from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._peer_report import write_report
-from ._peer_table import BY_NAME, PEERS
+from ._peer_table import BY_NAME, CLAPS, PEERS
 from ._peer_tuning import Method, shortened, tune
 
 ADVICE = 'Install what is missing with: pip install "mapie-claps[bench]"'
+ADVICE_FOR_NETWORKS = 'Install it with: pip install "mapie-claps[networks]"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--csv", type=Path, metavar="FILE", help="your own data, with a header")
     add("--target", metavar="COLUMN", help="column of FILE to predict")
-    names = f"of {', '.join(BY_NAME)}; 'peers' for all but claps (default: all)"
+    names = f"of {', '.join(BY_NAME)}; 'peers' for all but claps and realmlp"
+    names += " (default: peers claps)"
     add("--methods", nargs="+", metavar="NAME", help=names)
     add("--confidence-level", type=float, default=0.9, metavar="LEVEL")
 
@@ -124,7 +126,7 @@ def measure(
 
 def _methods(names: list[str] | None) -> list[Method]:
     """Methods with 'peers' spelt out, in the order of the tables; all are installed."""
-    wanted = set(names or BY_NAME)
+    wanted = set(names or ("peers", CLAPS))
     if "peers" in wanted:
         wanted = (wanted - {"peers"}) | set(PEERS)
     unknown = sorted(wanted - set(BY_NAME))
@@ -136,7 +138,8 @@ def _methods(names: list[str] | None) -> list[Method]:
     modules = {BY_NAME[name].requires for name in wanted} - {None} | {"tqdm"}
     absent = sorted(str(m) for m in modules if find_spec(str(m)) is None)
     if absent:
-        raise ValueError(f"Got no module named {', '.join(absent)}. {ADVICE}")
+        advice = ADVICE_FOR_NETWORKS if absent == ["pytabkit"] else ADVICE
+        raise ValueError(f"Got no module named {', '.join(absent)}. {advice}")
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
     return [method for name, method in BY_NAME.items() if name in wanted]
 

@@ -120,4 +120,5 @@ def _ratio(pairs: Sequence[tuple[Row, Row]], field: str) -> str:
         logs.setdefault(ours["dataset"], []).append(math.log(ratio))
     found = stratified_estimate(logs)
     mean = math.exp(found.mean)
-    return f"{mean:.3f} ± {mean * found.error:.3f}"
+    error = mean * found.error  # NaN with one seed
+    return f"{mean:.3f}" + (f" ± {error:.3f}" if math.isfinite(error) else "")

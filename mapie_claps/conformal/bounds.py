@@ -17,9 +17,11 @@ from .explanation import Recorded
 from .laws import checked_law, checked_std, law_of
 from .parts import check_gives_std, last_step, parts_of, split_pipeline
 from .quantile import ScoreEnds, check_rank, conformal_rank
+from .row_rule import RowRule
 from .support import Support
 
 __all__ = [
+    "PREDICTED_ROWS",
     "bounds_of_rows",
     "cross_bounds",
     "predict_law",
@@ -72,7 +74,7 @@ def predict_law(
 def bounds_of_rows(
     model: Any,
     X: Any,
-    ends: ScoreEnds,
+    ends: ScoreEnds | RowRule,
     params: dict[str, Any],
     first_row: int = 0,
     support: Support | None = None,
@@ -82,9 +84,16 @@ def bounds_of_rows(
     points, law = predict_law(model, X, params, first_row)
     if not shaped and not law.is_plain:
         law = LocalLaw.symmetric(points, checked_std(law.std, len(points), first_row))
+    if isinstance(ends, RowRule):
+        ends = ends(X, law, first_row)
     lower, upper = law.interval(*ends)
     if support is not None:
         lower, upper = support.of(law).snap(lower, upper)
+    empty = ends.lower > ends.upper
+    if empty.any():  # ends that hold no value, at a place that has a meaning
+        middle = law.median[:, None]
+        lower = np.where(empty, np.nextafter(middle, np.inf), lower)
+        upper = np.where(empty, middle, upper)
     record = _record.get()
     if record is not None:
         record.append(_recorded(model, X, points, law, ends, support))

@@ -1,5 +1,6 @@
 """The calibrated object of the library: ``CalibratedRegressor``."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -10,7 +11,10 @@ from sklearn.utils.validation import _num_samples
 
 from .._validation import check_number
 from ..estimators.regressor import ClapsRegressor
-from .calibration import Calibrated, register_calibrated
+from .calibrated_file import register_calibrated
+from .calibration import Calibrated
+from .calibration_state import STATE
+from .row_rule import RowValues
 
 __all__ = ["CalibratedRegressor"]
 
@@ -94,7 +98,15 @@ class CalibratedRegressor(Calibrated):
         )
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        weights: Any = None,
+        groups: Any = None,
+    ) -> Self:
         """Fit the estimator on a part of the rows, and calibrate on the rest.
 
         Parameters
@@ -105,6 +117,8 @@ class CalibratedRegressor(Calibrated):
             Targets.
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
+        weights, groups : callable or array-like of shape (n,), optional
+            Likelihood ratios and groups for calibration; see ``conformalize``.
 
         Returns
         -------
@@ -132,9 +146,17 @@ class CalibratedRegressor(Calibrated):
         fitted = clone(template).fit(
             _safe_indexing(X, rest), _safe_indexing(y, rest), **weight
         )
-        scores = self._score_with(fitted, _safe_indexing(X, kept), np.asarray(y)[kept])
-        self.estimator_ = fitted
-        return self._set_scores(scores)
+        values = RowValues(weights, groups)
+        values.check_all_used(n)
+        values.keep(kept)
+        fresh = copy.copy(self)
+        fresh.__dict__ = {k: v for k, v in vars(self).items() if k not in STATE}
+        rows = fresh._rows_of(
+            fitted, _safe_indexing(X, kept), np.asarray(y)[kept], values
+        )
+        fresh.__dict__["estimator_"] = fitted
+        self.__dict__ = vars(fresh._set_rows(rows))
+        return self
 
 
 register_calibrated(CalibratedRegressor, "calibrated")

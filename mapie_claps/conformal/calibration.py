@@ -9,36 +9,32 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import NotFittedError
+from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
-from torch import Tensor
 
-from .._validation import check_choice, check_number
+from .._validation import check_choice
 from ..estimators.local_law import LocalLaw
-from ..files.codec import Context, check_saveable, register, saved_as
 from ..files.methods import SaveMixin
-from ..network.batches import check_has_target, column, is_batches, items_of
-from .bounds import bounds_of_rows, predict_law, recorded_parts
+from .bounds import PREDICTED_ROWS, bounds_of_rows, predict_law, recorded_parts
+from .calibration_state import checked_levels
 from .distribution import PredictiveDistribution
 from .explanation import Explanation, explanation_of
-from .parts import check_splits_variance, check_unchanged, fingerprint_of
-from .quantile import ScoreEnds, score_ends
-from .support import Support, check_support, score_rows
+from .observing import ObservesRows
+from .parts import check_splits_variance
+from .quantile import ScoreEnds
+from .row_parts import row_parts
+from .row_rule import EVERYBODY, CalibrationRows, RowRule, RowValues
+from .support import check_support
+from .weighted import effective_sample_size
 
 Array = NDArray[np.float64]
 
 
-class Calibrated(PredictiveDistribution, SaveMixin):
+class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
     """A fitted estimator and the signed scores of calibration rows.
 
     All that ``CalibratedRegressor`` and ``StreamingConformalRegressor`` do but ``fit``.
     """
-
-    _kept_scores: Array
-    _signed: bool
-    _fingerprint: str | None
-    _scored_with: str  # support
-    _known_ends: dict[tuple[float, ...], ScoreEnds]
 
     def __init__(
         self,
@@ -53,7 +49,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         self.sym = check_choice("sym", sym, (True, False), "Use True for one rank.")
         self.support = support
         check_support(support)
-        _checked_levels(confidence_level)
+        checked_levels(confidence_level)
 
     @classmethod
     def from_scores(
@@ -65,6 +61,8 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         signed: bool = False,
         sym: bool = True,
         support: Any = "auto",
+        weights: Any = None,
+        groups: Any = None,
     ) -> Self:
         """Calibrate from scores that were computed earlier or elsewhere.
 
@@ -83,6 +81,8 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             Whether one rank serves both ends.
         support : str, tuple, array-like or None, default="auto"
             Values that y can take.
+        weights, groups : array-like of shape (n_cal,), optional
+            Likelihood ratios and labels of the rows; see ``conformalize``.
 
         Returns
         -------
@@ -98,9 +98,21 @@ class Calibrated(PredictiveDistribution, SaveMixin):
                 f"number per calibration row, {kind}."
             )
         made = cls(estimator, confidence_level, sym=sym, support=support)
-        return made._set_scores(values, signed)
+        given, all_rows = RowValues(weights, groups), slice(0, len(values))
+        if callable(given.weights) or callable(given.groups):
+            raise TypeError(
+                "Got a function as weights or groups, but from_scores has no rows to "
+                "apply it to. Pass one weight and one label for each score."
+            )
+        given.check_all_used(len(values))
+        rows = CalibrationRows(
+            values, signed, given.weights_at(None, all_rows), given.groups
+        )
+        return made._set_rows(rows)
 
-    def conformalize(self, X: Any, y: Any = None) -> Self:
+    def conformalize(
+        self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
+    ) -> Self:
         """Compute the scores of the calibration rows; earlier ones are dropped.
 
         Parameters
@@ -109,15 +121,28 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             Calibration rows, which the estimator has not seen.
         y : array-like of shape (n,), optional
             Their targets, unless X is an iterable of batches.
+        weights : array-like of shape (n,) or callable, optional
+            Likelihood ratios p_target(x) / p_source(x) of the rows, up to a constant,
+            for rows to predict whose x has another distribution. A function of X, such
+            as :func:`~mapie_claps.likelihood_ratio` gives, also serves the rows to
+            predict; numbers have to be passed there again.
+        groups : array-like of shape (n,), callable, str or int, optional
+            Groups that are calibrated apart: labels, a function of X, the name or
+            position of a column, :class:`~mapie_claps.ColumnGroups` or
+            :class:`~mapie_claps.EpistemicGroups`. They must be fixed before
+            calibration.
 
         Returns
         -------
         object
             This object, calibrated.
         """
-        return self._set_scores(self._score_with(self._fitted(), X, y))
+        rows = self._rows_of(self._fitted(), X, y, RowValues(weights, groups))
+        return self._set_rows(rows)
 
-    def partial_conformalize(self, X: Any, y: Any = None) -> Self:
+    def partial_conformalize(
+        self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
+    ) -> Self:
         """Add calibration rows to those there are.
 
         Parameters
@@ -126,6 +151,8 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             Calibration rows.
         y : array-like of shape (n,), optional
             Their targets, unless X is an iterable of batches.
+        weights, groups : optional
+            As in ``conformalize``; functions that were given there are used again.
 
         Returns
         -------
@@ -133,12 +160,10 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             This object, calibrated.
         """
         self._check_estimator()
-        earlier = getattr(self, "signed_scores_", np.empty(0))
-        more = self._score_with(self._fitted(), X, y)
-        signed = getattr(self, "_signed", True)
-        if not signed:
-            more = np.abs(more)
-        return self._set_scores(np.concatenate([earlier, more]), signed)
+        earlier = self._rows_or_none()
+        values = self._values_for(weights, groups, "partial_conformalize")
+        more = self._rows_of(self._fitted(), X, y, values)
+        return self._set_rows(more if earlier is None else earlier.joined(more))
 
     def score_rows(self, X: Any, y: Any = None, signed: bool = False) -> Array:
         """Compute scores without keeping them.
@@ -157,7 +182,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         ndarray of shape (n,)
             Scores.
         """
-        scores = self._score_with(self._fitted(), X, y)
+        scores = self._rows_of(self._fitted(), X, y, None).scores
         return scores if signed else np.abs(scores)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
@@ -173,6 +198,7 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         ndarray of shape (n_levels,), or (2, n_levels) with ``sym=False``
             Quantiles of the absolute scores; or signed scores of both ends.
         """
+        self._check_one_rank("quantiles")
         ends = self._ends(allow_infinite_bounds)
         return ends.upper.copy() if self.sym else np.stack(ends)
 
@@ -189,14 +215,17 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         ndarray of shape (n,)
             Point predictions.
         """
-        parts = (
-            part for part, _ in self._parts(self._fitted(), X) if _num_samples(part)
-        )
+        parts = (part for part, _ in row_parts(self._fitted(), X) if _num_samples(part))
         found = [self._fitted().predict(part) for part in parts]
         return np.concatenate([np.empty(0), *found])
 
     def predict_interval(
-        self, X: Any, allow_infinite_bounds: bool = False
+        self,
+        X: Any,
+        allow_infinite_bounds: bool = False,
+        *,
+        weights: Any = None,
+        groups: Any = None,
     ) -> tuple[Array, Array]:
         """Predict points and intervals, in the shapes of MAPIE.
 
@@ -207,19 +236,30 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             two or more dimensions is a list of batches.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
+        weights, groups : optional
+            Likelihood ratios and labels of these rows, if calibration had them and not
+            as functions of X. A row whose own weight is too large for a finite
+            interval has infinite bounds.
 
         Returns
         -------
         tuple of ndarray
             Points (n,), intervals (n, 2, n_levels).
         """
-        parts = list(self.iter_intervals(X, allow_infinite_bounds))
+        pieces = (piece for X_, _ in row_parts(self._fitted(), X) for piece in _cut(X_))
+        rule = self._rule(allow_infinite_bounds, weights, groups)
+        parts = list(self._intervals(pieces, rule))
         points = [np.empty(0), *(p for p, _ in parts)]
         intervals = [np.empty((0, 2, len(self.levels))), *(i for _, i in parts)]
         return np.concatenate(points), np.concatenate(intervals)
 
     def iter_intervals(
-        self, X: Any, allow_infinite_bounds: bool = False
+        self,
+        X: Any,
+        allow_infinite_bounds: bool = False,
+        *,
+        weights: Any = None,
+        groups: Any = None,
     ) -> Iterator[tuple[Array, Array]]:
         """Predict points and intervals one batch at a time, in flat memory.
 
@@ -230,27 +270,48 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             two or more dimensions is a list of batches.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
+        weights, groups : optional
+            Likelihood ratios and labels of these rows, if calibration had them and not
+            as functions of X. A row whose own weight is too large for a finite
+            interval has infinite bounds.
 
         Yields
         ------
         tuple of ndarray
             Points (n,), intervals (n, 2, n_levels) of one batch.
         """
-        ends = self._ends(allow_infinite_bounds)
+        parts = (X_ for X_, _ in row_parts(self._fitted(), X))
+        yield from self._intervals(
+            parts, self._rule(allow_infinite_bounds, weights, groups)
+        )
+
+    def _intervals(
+        self, parts: Iterator[Any], rule: ScoreEnds | RowRule
+    ) -> Iterator[tuple[Array, Array]]:
+        """Points (n,) and intervals (n, 2, n_levels), part by part."""
         n_rows = 0
-        for X_, _ in self._parts(self._fitted(), X):
+        for X_ in parts:
             if n_rows:  # it may have been fitted again since the last batch
                 self._check_estimator()
             if not _num_samples(X_):
-                yield np.empty(0), np.empty((0, 2, len(ends.lower)))
+                yield np.empty(0), np.empty((0, 2, len(self.levels)))
                 continue
             points, lower, upper = bounds_of_rows(
-                self._fitted(), X_, ends, {}, n_rows, self._support()
+                self._fitted(), X_, rule, {}, n_rows, self._support()
             )
             yield points, np.stack([lower, upper], axis=1)
             n_rows += len(points)
+        if isinstance(rule, RowRule):
+            rule.values.check_all_used(n_rows)
 
-    def explain(self, X: Any, allow_infinite_bounds: bool = False) -> Explanation:
+    def explain(
+        self,
+        X: Any,
+        allow_infinite_bounds: bool = False,
+        *,
+        weights: Any = None,
+        groups: Any = None,
+    ) -> Explanation:
         """Explain predictions: the mean, the intervals, and the two parts of v.
 
         Parameters
@@ -259,6 +320,10 @@ class Calibrated(PredictiveDistribution, SaveMixin):
             Inputs.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
+        weights, groups : optional
+            Likelihood ratios and labels of these rows, if calibration had them and not
+            as functions of X. A row whose own weight is too large for a finite
+            interval has infinite bounds.
 
         Returns
         -------
@@ -268,7 +333,9 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         self._check_estimator()
         check_splits_variance(self._fitted())
         with recorded_parts() as record:
-            points, bounds = self.predict_interval(X, allow_infinite_bounds)
+            points, bounds = self.predict_interval(
+                X, allow_infinite_bounds, weights=weights, groups=groups
+            )
         return explanation_of(points, bounds, self.levels, [record])
 
     def __repr__(self) -> str:
@@ -276,164 +343,40 @@ class Calibrated(PredictiveDistribution, SaveMixin):
         return f"{type(self).__name__}({self.estimator!r}, {levels!r})"
 
     @property
-    def levels(self) -> list[float]:
-        """Confidence levels as a list."""
-        return _checked_levels(self.confidence_level)
-
-    @property
     def conformity_scores_(self) -> Array:
         """Absolute scores of the calibration rows, in the order in which they came."""
-        return np.abs(self._kept())
+        return np.abs(self._kept().scores)
 
     @conformity_scores_.setter
     def conformity_scores_(self, scores: Array) -> None:
-        self._set_scores(np.array(scores, dtype=np.float64), signed=False)
+        values = np.array(scores, dtype=np.float64)
+        self._set_rows(CalibrationRows(values, signed=False))
 
     @property
     def signed_scores_(self) -> Array:
         """Signed scores of the calibration rows."""
         return self._checked_signed().copy()
 
-    def _support(self) -> Support | None:
-        return check_support(self.support)
-
-    def _fitted(self) -> Any:
-        """The fitted estimator."""
-        return getattr(self, "estimator_", self.estimator)
-
-    def _scores(self) -> Array:
-        """Scores, if the estimator is still the one that they were made with."""
-        scores = self._kept()
-        self._check_estimator()
-        return scores
-
-    def _kept(self) -> Array:
-        if not hasattr(self, "_kept_scores"):
-            raise NotFittedError(
-                f"Got a {type(self).__name__} that is not calibrated. Call "
-                "conformalize, or make it with from_scores."
-            )
-        return self._kept_scores
-
-    def _checked_signed(self) -> Array:
-        scores = self._scores()
-        if not self._signed:
-            raise ValueError(
-                "Got absolute scores, of which no distribution and no two ranks can be "
-                "made. Calibrate with conformalize, or from_scores(..., signed=True)."
-            )
-        return scores
-
-    def _ends(self, allow_infinite: bool) -> ScoreEnds:
-        """Signed scores of both ends of each level; of many scores found once."""
-        scores = self._scores() if self.sym else self._checked_signed()
-        key = (*self.levels, allow_infinite)
-        if key not in self._known_ends:
-            alphas = [1 - level for level in self.levels]
-            self._known_ends[key] = score_ends(scores, alphas, self.sym, allow_infinite)
-        return self._known_ends[key]
-
-    def _check_estimator(self) -> None:
-        """Raise if what made the scores has changed since."""
-        check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
-        if repr(self.support) != getattr(self, "_scored_with", repr(self.support)):
-            raise ValueError(
-                f"Got support={self.support!r}, but the calibration rows were scored "
-                f"with support={self._scored_with}. Call conformalize again."
-            )
-
-    def _set_scores(self, scores: Array, signed: bool = True) -> Self:
-        """Take over scores."""
-        new: dict[str, Any] = {
-            "_kept_scores": scores,
-            "_signed": signed,
-            "_fingerprint": fingerprint_of(self._fitted()),
-            "_scored_with": repr(self.support),
-            "_known_ends": {},
-        }
-        self.__dict__ = vars(self) | new  # at once: an interrupt may come any time
-        return self
-
-    def _score_with(self, estimator: Any, X: Any, y: Any) -> Array:
-        """Signed scores of some rows."""
-        found, n_rows = [np.empty(0)], 0
-        for X_, target in self._parts(estimator, X, y, need_y=True):
-            if not _num_samples(X_):
-                continue
-            _, law = predict_law(estimator, X_, first_row=n_rows)
-            y_ = column("y", target, len(law)).numpy()
-            found.append(score_rows(law, y_, self._support()))
-            n_rows += len(law)
-        return np.concatenate(found)
+    @property
+    def effective_sample_size_(self) -> float | dict[Any, float]:
+        """Rows of equal weight that the calibration rows are worth; of each group."""
+        by_group = self._kept().weights_by_group()
+        sizes = {label: effective_sample_size(w) for label, w in by_group.items()}
+        return sizes.get(EVERYBODY, sizes)
 
     def _laws(self, X: Any) -> Iterator[LocalLaw]:
+        self._check_one_rank("a predictive distribution")
         self._check_estimator()
-        for X_, _ in self._parts(self._fitted(), X):
+        for X_, _ in row_parts(self._fitted(), X):
             if _num_samples(X_):
                 yield predict_law(self._fitted(), X_)[1]
 
-    @staticmethod
-    def _parts(
-        estimator: Any, X: Any, y: Any = None, need_y: bool = False
-    ) -> Iterator[tuple[Any, Any]]:
-        """Parts of X as the user gave them, each with its y."""
-        batched = is_batches(X) or (y is None and _is_list_of_tables(X))
-        items = items_of(X, y, need_y) if batched else [(X, y)]
-        for x, target, *weight in items:
-            if need_y and any(w is not None for w in weight):
-                raise ValueError(
-                    "Got a batch (X, y, sample_weight), but expected (X, y): "
-                    "calibration counts every row once. Leave the weights out."
-                )
-            if need_y:
-                check_has_target(target)
-            takes_tensors = getattr(estimator, "accepts_tensors", False)
-            if isinstance(x, Tensor) and not takes_tensors:
-                x = x.detach().cpu().numpy()
-            yield x, target
 
-
-def _is_list_of_tables(X: Any) -> bool:
-    """Whether X is a list of batches without targets, not one array as a list."""
-    return (
-        isinstance(X, list | tuple)
-        and bool(X)
-        and all(len(getattr(part, "shape", ())) > 1 for part in X)
-    )
-
-
-def _checked_levels(confidence_level: Any) -> list[float]:
-    """One level or several, each between 0 and 1."""
-    interval = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
-    hint = "Use for example 0.9, or [0.8, 0.9]."
-    return [
-        check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
-        for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))
-    ]
-
-
-saved_as("support")(Support)
-FIELDS = ("estimator", "confidence_level", "scores", "signed", "sym", "support")
-
-
-def register_calibrated(cls: type[Calibrated], tag: str) -> None:
-    """Let objects of a class be saved."""
-
-    def to_fields(calibrated: Calibrated) -> dict[str, Any]:
-        scores = calibrated._scores()  # raises if not calibrated
-        check_saveable(calibrated._fitted())
-        return {
-            "estimator": calibrated._fitted(),
-            "confidence_level": calibrated.confidence_level,
-            "scores": scores,
-            "signed": calibrated._signed,
-            "sym": calibrated.sym,
-            "support": calibrated._support(),
-        }
-
-    def from_fields(values: dict[str, Any], context: Context) -> Any:
-        names = ("estimator", "scores", "confidence_level")
-        options = {k: values[k] for k in FIELDS if k not in names}
-        return cls.from_scores(*(values[k] for k in names), **options)
-
-    register(cls, tag, to_fields, from_fields, FIELDS)
+def _cut(X: Any) -> Iterator[Any]:
+    """Rows some thousands at a time, so that memory does not grow with X."""
+    n = _num_samples(X)
+    if n <= PREDICTED_ROWS:
+        yield X
+        return
+    for rows in gen_batches(n, PREDICTED_ROWS):
+        yield _safe_indexing(X, rows)

@@ -6,6 +6,7 @@ they run, retries and the movement of data are Dask's. Public as
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, TypeVar
@@ -18,12 +19,31 @@ from ..estimators.regressor import ClapsRegressor
 from ..estimators.updating import partial_sums, with_sums
 from ..posterior.sums import LastLayerSums
 from .bounds import bounds_of_rows
+from .dask_partitions import (
+    as_column,
+    calibration_rows,
+    check_partition,
+    import_dask,
+    in_place_of,
+    is_frame,
+    partitions,
+    rows_of_partitions,
+    scores_of_partition,
+    whole_rows,
+)
 from .parts import check_unchanged, fingerprint_of
 from .quantile import ScoreEnds
+from .row_rule import RowRule, RowValues
 from .streaming import StreamingConformalRegressor
 from .support import Support
 
-__all__ = ["conformalize", "conformity_scores", "fit_posterior", "predict_interval"]
+__all__ = [
+    "conformalize",
+    "conformity_scores",
+    "fit_posterior",
+    "observe",
+    "predict_interval",
+]
 
 Array = NDArray[np.float64]
 Fitted = TypeVar("Fitted", ClapsRegressor, ClapsModule)
@@ -63,10 +83,10 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     >>> fit_posterior(model, big, big[:, 0]).sums_.n_rows
     60
     """
-    dask = _import_dask()
+    dask = import_dask()
     shared = dask.delayed(estimator, traverse=False)
     one = dask.delayed(_sums_of_partition)
-    parts = [one(shared, x, t) for x, t in _partitions(X, y)]
+    parts = [one(shared, x, t) for x, t in partitions(X, y)]
     (total,) = dask.compute(_pairwise(parts, dask.delayed(_merge)))
     if total is None:
         raise ValueError("Got X without rows, but expected at least one.")
@@ -108,10 +128,10 @@ def conformity_scores(
     >>> conformity_scores(model, big, big[:, 0]).shape
     (60,)
     """
-    dask = _import_dask()
+    dask = import_dask()
     shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(partial(_scores_of_partition, support))
-    parts = dask.compute(*(one(shared, x, t) for x, t in _partitions(X, y)))
+    one = dask.delayed(partial(scores_of_partition, support))
+    parts = dask.compute(*(one(shared, x, t) for x, t in partitions(X, y)))
     scores = np.concatenate(parts)
     return scores if signed else np.abs(scores)
 
@@ -124,6 +144,8 @@ def conformalize(
     *,
     sym: bool = True,
     support: Any = "auto",
+    weights: Any = None,
+    groups: Any = None,
 ) -> StreamingConformalRegressor:
     """Calibrate on a Dask collection, with the exact conformal quantile.
 
@@ -142,6 +164,9 @@ def conformalize(
         :class:`~mapie_claps.ClapsScore`.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
+    weights, groups : callable or Dask array or Series, optional
+        Likelihood ratios and groups, as for ``StreamingConformalRegressor``;
+        collections are partitioned as X is.
 
     Returns
     -------
@@ -161,13 +186,87 @@ def conformalize(
     >>> len(conformal.conformity_scores_)
     40
     """
-    scores = conformity_scores(estimator, X, y, signed=True, support=support)
-    return StreamingConformalRegressor.from_scores(
-        estimator, scores, confidence_level, signed=True, sym=sym, support=support
+    rows = calibration_rows(estimator, X, y, support, weights, groups)
+    conformal = StreamingConformalRegressor(
+        estimator, confidence_level, sym=sym, support=support
     )
+    return conformal._set_rows(rows)
 
 
-def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
+def observe(
+    conformal: StreamingConformalRegressor,
+    X: Any,
+    y: Any,
+    *,
+    gamma: float | None = None,
+    window: int | None = None,
+    weights: Any = None,
+    groups: Any = None,
+) -> StreamingConformalRegressor:
+    """Let the levels follow the misses of the rows of a Dask collection.
+
+    Workers compute the scores; partitions are then observed in their order, the rows of
+    each as predicted together. See ``StreamingConformalRegressor.observe``.
+
+    Parameters
+    ----------
+    conformal : StreamingConformalRegressor
+        Calibrated; it is changed.
+    X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
+        Inputs, in the order of time.
+    y : dask.array.Array of shape (n,) or dask.dataframe.Series
+        Targets, partitioned as X is.
+    gamma : float, optional
+        Step size.
+    window : int, optional
+        Newest scores that are kept.
+    weights, groups : callable or Dask array or Series, optional
+        As in :func:`conformalize`.
+
+    Returns
+    -------
+    StreamingConformalRegressor
+        The object that was given.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import numpy as np, torch
+    >>> from mapie_claps import ClapsModule
+    >>> from mapie_claps.distributed import conformalize, observe
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:20], X[:20, 0])
+    >>> cal, new = (da.from_array(part, chunks=(10, 2)) for part in (X[20:40], X[40:]))
+    >>> conformal = conformalize(model, cal, cal[:, 0])
+    >>> len(observe(conformal, new, new[:, 0], gamma=0.02).conformity_scores_)
+    40
+    """
+    conformal._scores()  # raises if not calibrated
+    stand_ins = in_place_of(weights), in_place_of(groups)
+    values = conformal._values_for(*stand_ins, "observe")
+    given = (
+        values.weights if weights is None else weights,
+        values.groups if groups is None else groups,
+    )
+    parts = rows_of_partitions(conformal._fitted(), X, y, conformal.support, *given)
+    before = dict(vars(conformal))
+    try:
+        for part in parts:
+            conformal._observe_rows(part, gamma, window)
+    except BaseException:
+        conformal.__dict__ = before
+        raise
+    return conformal
+
+
+def predict_interval(
+    conformal: StreamingConformalRegressor,
+    X: Any,
+    allow_infinite_bounds: bool = False,
+    *,
+    weights: Any = None,
+    groups: Any = None,
+) -> Any:
     """Predict intervals over a Dask collection, lazily.
 
     Parameters
@@ -176,6 +275,11 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
         Calibrated.
     X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
         Inputs.
+    allow_infinite_bounds : bool, default=False
+        Whether bounds may be infinite where there are too few scores.
+    weights, groups : Dask array or Series, optional
+        Likelihood ratios and groups of the rows, partitioned as X is, where
+        calibration had them and not as functions of X.
 
     Returns
     -------
@@ -197,26 +301,35 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
     >>> intervals.compute().shape
     (40, 2, 1)
     """
-    # The quantiles alone: workers have no need of the calibration scores.
-    ends, levels = conformal._ends(allow_infinite=False), conformal.levels
+    given = {"weights": weights, "groups": groups}
+    series = {name: value for name, value in given.items() if value is not None}
+    checked = {name: in_place_of(value) for name, value in given.items()}
+    # Ends or sorted scores alone: workers have no need of the calibration rows.
+    rule, levels = conformal._rule(allow_infinite_bounds, **checked), conformal.levels
     estimator = conformal._fitted()
     predict = partial(
         _points_and_bounds,
         estimator,
         fingerprint_of(estimator),
-        ends,
+        rule,
         conformal._support(),
+        tuple(series),
     )
-    if _is_frame(X):
+    if is_frame(X):
         import pandas as pd
 
         columns = _column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
-        return X.map_partitions(partial(_frame, predict, columns), meta=meta)
-    X = _whole_rows(X)
+        return X.map_partitions(
+            partial(_frame, predict, columns), *series.values(), meta=meta
+        )
+    X = whole_rows(X)
     rows, n_columns = X.chunks[0], 1 + 2 * len(levels)
-    joined = X.map_blocks(
+    beside = [as_column(name, value, X) for name, value in series.items()]
+    joined = import_dask().array.map_blocks(
         predict,
+        X,
+        *beside,
         dtype=np.float64,
         chunks=(rows, (n_columns,)),
         drop_axis=list(range(1, X.ndim)),
@@ -236,7 +349,7 @@ def predict_interval(conformal: StreamingConformalRegressor, X: Any) -> Any:
 
 def _sums_of_partition(estimator: Any, X: Any, y: Any) -> LastLayerSums | None:
     """Sums of one partition; None if it is empty."""
-    _check_partition(X, y)
+    check_partition(X, y)
     return partial_sums(estimator, X, y) if len(X) else None
 
 
@@ -252,26 +365,34 @@ def _merge(*sums: LastLayerSums | None) -> LastLayerSums | None:
     return reduce(add, present) if present else None
 
 
-def _scores_of_partition(support: Any, estimator: Any, X: Any, y: Any) -> Array:
-    """Signed scores of one partition."""
-    _check_partition(X, y)
-    if not len(X):
-        return np.empty(0)
-    conformal = StreamingConformalRegressor(estimator, support=support)
-    return conformal.score_rows(X, y, signed=True)
-
-
 def _points_and_bounds(
     estimator: Any,
     fingerprint: str | None,
-    ends: ScoreEnds,
+    ends: ScoreEnds | RowRule,
     support: Support | None,
+    names: tuple[str, ...],
     X: Any,
+    *beside: Any,
 ) -> Array:
     """Points, lower and upper bounds as columns."""
     check_unchanged(estimator, fingerprint)  # the graph may be computed much later
     if not len(X):
-        return np.empty((0, 1 + 2 * len(ends.lower)))
+        n_levels = (
+            len(next(iter(ends.alphas.values())))
+            if isinstance(ends, RowRule)
+            else len(ends.lower)
+        )
+        return np.empty((0, 1 + 2 * n_levels))
+    if isinstance(ends, RowRule) and names:
+        given = {
+            name: np.asarray(value).reshape(len(X))
+            for name, value in zip(names, beside, strict=True)
+        }
+        values = RowValues(
+            given.get("weights", ends.values.weights),
+            given.get("groups", ends.values.groups),
+        )
+        ends = replace(ends, values=values)
     points, lower, upper = bounds_of_rows(estimator, X, ends, {}, 0, support)
     return np.concatenate([points[:, None], lower, upper], axis=1)
 
@@ -281,71 +402,14 @@ def _intervals(joined: Array) -> Array:
     return joined[:, 1:].reshape(len(joined), 2, -1)
 
 
-def _frame(predict: Callable[[Any], Array], columns: list[str], X: Any) -> Any:
+def _frame(
+    predict: Callable[..., Array], columns: list[str], X: Any, *beside: Any
+) -> Any:
     import pandas as pd
 
-    return pd.DataFrame(predict(X), X.index, columns)
+    return pd.DataFrame(predict(X, *beside), X.index, columns)
 
 
 def _column_names(levels: list[float]) -> list[str]:
     bounds = [f"{side}_{level:g}" for side in ("lower", "upper") for level in levels]
     return ["prediction", *bounds]
-
-
-def _check_partition(X: Any, y: Any) -> None:
-    if len(X) != len(y):
-        raise ValueError(
-            f"Got a partition with {len(X)} rows of X and {len(y)} of y. Partition y "
-            "as X is."
-        )
-    if not (hasattr(X, "index") and hasattr(y, "index")) or X.index.equals(y.index):
-        return
-    first, second = X.index.tolist(), y.index.tolist()
-    row = next((i for i, at in enumerate(first) if at != second[i]), None)
-    if row is None:  # equal labels of another type
-        return
-    raise ValueError(
-        f"Got a partition whose row {row} is {first[row]!r} in X and {second[row]!r} "
-        "in y. Partition y as X is, with the same index in the same order: take "
-        "both from one DataFrame, for example."
-    )
-
-
-def _partitions(X: Any, y: Any) -> list[tuple[Any, Any]]:
-    """Pairs of lazy partitions."""
-    if not _is_frame(X):
-        X = _whole_rows(X)
-        if not _is_frame(y) and X.shape[0] == y.shape[0]:
-            y = y.rechunk({0: X.chunks[0]})
-    xs, ys = (np.ravel(part.to_delayed()).tolist() for part in (X, y))
-    if len(xs) != len(ys):
-        raise ValueError(
-            f"Got X in {len(xs)} partitions and y in {len(ys)}. Partition y as X is."
-        )
-    return list(zip(xs, ys, strict=True))
-
-
-def _is_frame(X: Any) -> bool:
-    """Whether X is a Dask DataFrame or Series rather than an array."""
-    if not hasattr(X, "to_delayed"):
-        raise TypeError(
-            f"Got a {type(X).__name__}, but expected a Dask array or DataFrame. Use "
-            "StreamingConformalRegressor and partial_sums for arrays and batches."
-        )
-    return hasattr(X, "map_partitions") and not hasattr(X, "rechunk")
-
-
-def _whole_rows(X: Any) -> Any:
-    """An array cut along the rows only."""
-    return X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
-
-
-def _import_dask() -> Any:
-    try:
-        import dask
-        import dask.array
-    except ImportError as error:
-        raise ImportError(
-            "mapie_claps.distributed needs Dask: pip install mapie-claps[dask]."
-        ) from error
-    return dask

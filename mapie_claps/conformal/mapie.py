@@ -24,6 +24,11 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   (1.5) as one argument of that name.
 - MAPIE 1.x takes levels in the constructor and keeps them as ``_alphas``; 0.9 takes
   them when predicting.
+- ``OnlineMartingaleTest`` (1.6) computes p-values and the wealth of its bets by public
+  methods that need no MAPIE estimator; its own ``update`` wants one, and copies it. Its
+  p-value compares with every earlier score.
+- ``TimeSeriesRegressor`` refuses scores that are ``StdConformityScore``, as ours is
+  from 1.5 on; it takes ``ResidualNormalisedScore(ClapsScaleEstimator(...))``.
 - ``ResidualNormalisedScore`` clips the scale when it calibrates, but not when it
   predicts; below the clip, intervals lose their coverage without a word.
 """
@@ -45,6 +50,7 @@ __all__ = [
     "MAPIE_PASSES_STD",
     "RESIDUAL_SCORE_CLIP",
     "SCORE_OPTIONS",
+    "JumperMartingale",
     "ScoreBase",
     "aggregate_folds",
     "aggregate_points",
@@ -181,3 +187,52 @@ def predict_interval(
         )
     points, bounds = mapie.predict_interval(X, **params)
     return points, bounds, levels
+
+
+class JumperMartingale:
+    """MAPIE's bet against exchangeability, on any numbers, from a reference on.
+
+    Under exchangeability the smoothed ranks of new values among all earlier ones are
+    independent and uniform, so that the wealth exceeds 1/level with a probability of at
+    most ``level``, ever. Reference values are not bet on.
+    """
+
+    def __init__(self, reference: Array, level: float, seed: int) -> None:
+        try:
+            from mapie.exchangeability_testing import OnlineMartingaleTest
+        except ImportError as error:
+            raise ImportError(
+                "The monitor needs the martingales of MAPIE 1.6 or later: pip install "
+                "'mapie>=1.6'."
+            ) from error
+        self._test = OnlineMartingaleTest(
+            task="regression", test_level=level, warn=False, random_state=seed
+        )
+        self._values = np.array(reference, dtype=np.float64)
+        self._n = self._n_reference = len(self._values)
+        self.alarm: int | None = None
+
+    def extend(self, values: Array) -> None:
+        """Bet on new values, one after another."""
+        room = self._n + len(values)
+        if room > len(self._values):
+            grown = np.empty(2 * room)
+            grown[: self._n] = self._values[: self._n]
+            self._values = grown
+        for value in values.tolist():
+            p = self._test.compute_p_value(value, self._values[: self._n])
+            self._test.update_simple_jumper_martingale(p)
+            self._values[self._n] = value
+            self._n += 1
+            if self.alarm is None and self.wealth > self._test.reject_threshold:
+                self.alarm = self.n_rows
+
+    @property
+    def wealth(self) -> float:
+        """Wealth, from 1 on."""
+        return float(self._test.current_martingale_value)
+
+    @property
+    def n_rows(self) -> int:
+        """Values bet on."""
+        return self._n - self._n_reference

@@ -67,8 +67,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     exceeds the number of scores and infinite bounds are allowed, they are infinite.
     CV+ and jackknife+ combine μ and √v of several models, which have no common shape:
     there the score is the paper's, with mean and standard deviation of y, and as valid
-    as ever. ``minimize_interval_width`` is refused: it would choose on calibration
-    scores.
+    as ever. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a standard
+    deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
+    prefit=True)``, or use ``CalibratedRegressor.observe``.
+    ``minimize_interval_width`` is refused: it would choose on calibration scores.
 
     Examples
     --------

@@ -1,6 +1,7 @@
 """Split conformal prediction from batches, for data beyond memory."""
 
-from .calibration import Calibrated, register_calibrated
+from .calibrated_file import register_calibrated
+from .calibration import Calibrated
 
 __all__ = ["StreamingConformalRegressor"]
 

@@ -23,6 +23,7 @@ from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
 from ..network.target_map import Identity
 from ..posterior.gaussian import LastLayerPosterior
+from ..posterior.measuring import embedding, joined, networks_covariance
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
 from .local_law import LocalLaw
@@ -178,6 +179,63 @@ class LastLayerEstimator(SaveMixin, ABC):
         return self.predict_parts(X).variance
 
     @of_one_fit
+    @torch.no_grad()
+    def predict_covariance(self, X: Any, X_other: Any) -> Array:
+        """Predict how what is not known of the means of two rows goes together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+        X_other : array-like of shape (m, p)
+            Other inputs.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+            Epistemic covariance, φᵀΣφ' (and how the members' means vary together, if
+            there are several), in the units in which networks see the target. Of a row
+            with itself it is the epistemic variance. With it a measurement contracts
+            the posterior in closed form, see
+            :func:`~mapie_claps.diagnostics.rank_rows`.
+        """
+        check_is_fitted(self, "model_")
+        scale = check_scale(self.scale)
+        if scale in ("aleatoric", "constant"):
+            raise ValueError(
+                f"Got scale={scale!r}, which counts no lack of data. Use 'claps'."
+            )
+        out, other = (joined(list(self._features(rows))) for rows in (X, X_other))
+        found = self._covariance_of(out, other, scale) * self._target_units().unit ** 2
+        # What else counts as lack of data goes with the row, in no direction of φ.
+        first, second = (
+            torch.cat([part.epistemic for part in self._parts(rows, scale)])
+            / self._own_covariance(features, scale).clamp(min=1e-300)
+            for rows, features in ((X, out), (X_other, other))
+        )
+        covariance: Array = (found * first.sqrt()[:, None] * second.sqrt()).numpy()
+        return covariance
+
+    @of_one_fit
+    @torch.no_grad()
+    def embed(self, X: Any) -> Array:
+        """Give φ, the representation in which rows are near or far for the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n, n_members · d)
+            φ of all members side by side, each times the root of its weight.
+        """
+        check_is_fitted(self, "model_")
+        found = [embedding(self.model_, out).numpy() for out in self._features(X)]
+        return np.concatenate(found)
+
+    @of_one_fit
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.
 
@@ -281,6 +339,14 @@ class LastLayerEstimator(SaveMixin, ABC):
     def _parts_of(self, out: Features, scale: str) -> PredictiveParts:
         """μ and both parts of v of some rows, likewise."""
         return self.model_.parts(out, scale)
+
+    def _covariance_of(self, out: Features, other: Features, scale: str) -> Tensor:
+        """Epistemic covariance of some rows with others, likewise."""
+        return networks_covariance(self.model_, out, other, scale)
+
+    def _own_covariance(self, out: Features, scale: str) -> Tensor:
+        """That of each row with itself."""
+        return self.model_.parts(out, scale).epistemic
 
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:

@@ -17,6 +17,7 @@ from ..network.inputs import check_columns
 from ..network.interface import Features
 from ..network.table import EncodedRows, TableEncoder, TableRows, as_table
 from ..network.target_map import TargetMap
+from ..posterior.measuring import mixture_covariance, mixture_variance
 from ..posterior.members import feature_rows, rows_of_ensemble
 from ..posterior.mixture import KernelMixture
 from ..posterior.scales import (
@@ -158,6 +159,16 @@ class EnsembleRows(LastLayerEstimator):
             return parts
         skew = skew_of(out.phi, weights, self.model_.member_weight)
         return parts._replace(skew=skew)
+
+    def _covariance_of(self, out: Features, other: Features, scale: str) -> Tensor:
+        if self.kernel_ is None:
+            return super()._covariance_of(out, other, scale)
+        return mixture_covariance(self.kernel_, self.model_, out, other, scale)
+
+    def _own_covariance(self, out: Features, scale: str) -> Tensor:
+        if self.kernel_ is None:
+            return super()._own_covariance(out, scale)
+        return mixture_variance(self.kernel_, self.model_, out, scale)
 
     def _further_tensors(self) -> dict[str, Tensor]:
         return {} if self.kernel_ is None else self.kernel_.tensors()

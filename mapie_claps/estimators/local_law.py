@@ -142,17 +142,36 @@ class LocalLaw:
 
     def interval(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Ends (n, m) at signed scores (m,), rounded outwards."""
-        return self._ends(lower, upper, self.below, self.above)
+        ends = []
+        for score, side in ((lower, -1.0), (upper, 1.0)):
+            r = self.shape.curve.end(score, side)
+            # Away from the centre outwards is further, on the other side it is nearer.
+            r = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
+            step = self._scale(r) * r
+            z = self.centre[:, None] + step
+            inner = (step != 0) & np.isfinite(z)
+            moved = np.where(inner, np.nextafter(z, side * np.inf), z)
+            ends.append(self.target_map.end(moved, side))
+        return ends[0], ends[1]
 
     def noise_interval(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Ends (n, m) that noise alone would need: v± without φᵀΣφ."""
-        if self.aleatoric is None:
-            return self.interval(lower, upper)
-        below = above = np.sqrt(self.aleatoric)
-        if self.skew is not None:
-            below = np.sqrt(self.aleatoric * (1 - self.skew))
-            above = np.sqrt(self.aleatoric * (1 + self.skew))
-        return self._ends(lower, upper, below, above)
+        return self.noise_alone.interval(lower, upper)
+
+    @property
+    def noise_alone(self) -> "LocalLaw":
+        """The law with v± = h±², as if there were no lack of data."""
+        if self.aleatoric is None or self.epistemic is None:
+            return self
+        return LocalLaw.from_parts(
+            self.centre,
+            self.aleatoric,
+            np.zeros_like(self.epistemic),
+            self.skew,
+            self.shape,
+            self.target_map,
+            self.targets,
+        )
 
     @property
     def prediction(self) -> Array:
@@ -216,30 +235,11 @@ class LocalLaw:
         largest = np.finfo(np.float64).max / len(r)
         return np.clip(y, -largest, largest)
 
-    def _ends(
-        self, lower: Array, upper: Array, below: Array, above: Array
-    ) -> tuple[Array, Array]:
-        ends = []
-        for score, side in ((lower, -1.0), (upper, 1.0)):
-            r = self.shape.curve.end(score, side)
-            # Away from the centre outwards is further, on the other side it is nearer.
-            r = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
-            step = self._sides(r, below, above) * r
-            z = self.centre[:, None] + step
-            inner = (step != 0) & np.isfinite(z)
-            moved = np.where(inner, np.nextafter(z, side * np.inf), z)
-            ends.append(self.target_map.end(moved, side))
-        return ends[0], ends[1]
-
-    @staticmethod
-    def _sides(r: Array, below: Array, above: Array) -> Array:
-        """Scale (n, m) on the side of each residual (m,)."""
-        if below is above:
-            return above[:, None]
-        return np.where(r < 0, below[:, None], above[:, None])
-
     def _scale(self, r: Array) -> Array:
-        return self._sides(r, self.below, self.above)
+        """Scale (n, m) on the side of each residual (m,) or (n, m)."""
+        if self.below is self.above:
+            return self.above[:, None]
+        return np.where(r < 0, self.below[:, None], self.above[:, None])
 
     def _back(self, z: Array) -> Array:
         """T⁻¹(z), infinite where z is."""

@@ -75,7 +75,7 @@ class Experiment:
         self, case: str, seed: int, options: Options, training: dict[str, Any]
     ) -> Run:
         data = case if self.synthetic else load_rows(case, options)
-        content = data.key if isinstance(data, Dataset) else {}
+        content = data.key if isinstance(data, Dataset) else _drawn(seed)
         key = run_key(
             self.name,
             data={"case": case} | content,
@@ -93,6 +93,17 @@ def _rows(
     module, function = name.split(".")
     rows = getattr(import_module(f".{module}", __package__), function)
     return [{"case": case, "seed": seed} | row for row in rows(data, seed, training)]
+
+
+@cache
+def _drawn(seed: int) -> dict[str, str]:
+    """Hash of some synthetic rows: another generator is another data set."""
+    from ..datasets import make_heteroscedastic_sparse
+
+    rows = make_heteroscedastic_sparse(
+        100, keep_probability=KEEP_PROBABILITY, random_state=3 * seed
+    )
+    return {"sha256": _data.content_hash(rows.X, rows.y)}
 
 
 @cache

@@ -43,7 +43,7 @@ def train_on_batches(
         Trained in place, on its device and in its dtype. X and y are not scaled:
         scale them in the batches, or in the network before its last layer.
     batches : iterable of (X, y) or (X, y, sample_weight)
-        Mini-batches, in random order: one step of the optimiser each. Walked
+        Mini-batches, in random order: one step of the optimiser each. Iterated
         ``n_epochs`` times.
     n_epochs : int, default=1
         Passes over the batches.
@@ -82,7 +82,7 @@ def train_on_batches(
     check_choice("noise_output", noise_output, NOISE_OUTPUTS, "Use 'variance'.")
     if n_epochs > 1 and not is_reiterable(batches):
         raise ValueError(
-            f"Got n_epochs={n_epochs} and an iterator that can be walked once. Pass a "
+            f"Got n_epochs={n_epochs} and an iterator that can be used once. Pass a "
             "DataLoader, a list or another iterable that starts again."
         )
     optimizer = torch.optim.AdamW(

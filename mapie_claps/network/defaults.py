@@ -1,5 +1,6 @@
 """Rules by which the defaults of ``ClapsRegressor`` adapt to the data."""
 
+import math
 from typing import Any
 
 from .losses import GaussianLoss, Loss
@@ -8,11 +9,17 @@ from .trainer import TrainingConfig
 
 def batch_size(n_rows: int) -> int:
     """An eighth of the rows, between 16 and 64; up to 256 where rows abound."""
-    return max(16, min(64, n_rows // 8), min(256, n_rows // 400))
+    return max(16, min(64, n_rows // 8), min(256, n_rows // 200))
 
 
 def max_steps(n_rows: int) -> int:
-    """Three steps per row, half as many under 150 rows; between 120 and 2,000."""
+    """Three steps per row, half as many under 150 rows; between 120 and 2,000.
+
+    Beyond 10,000 rows 2,000 are too few to see them: their number grows with the root
+    of the number of rows, up to 8,000.
+    """
+    if n_rows > 10_000:
+        return min(8_000, round(20 * math.sqrt(n_rows)))
     return max(120, min(2_000, 3 * n_rows if n_rows >= 150 else 3 * n_rows // 2))
 
 

@@ -66,6 +66,22 @@ class KernelMember:
         ]
         return torch.cat([x.new_empty(2, 0), *found], dim=1)
 
+    @torch.no_grad()
+    def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)
+        """Covariance of the means at x and z, given the rows nearest to z, (n, m)."""
+        rows = self.X, self.y, self.noise
+        found = [x.new_empty(len(x), 0)]
+        for part in z.split(max(1, BLOCK_ELEMENTS // (N_NEIGHBOURS * len(x) + 1))):
+            start = 0
+            for near in _near(self.covariance, rows, part):
+                some = part[start : start + len(near.k)]
+                start += len(some)
+                root = noisy_cholesky(near.K.clone(), near.noise)
+                weight = torch.cholesky_solve(near.k, root)  # (m, k, 1)
+                known = self.covariance(x[None], self.X[near.rows]) @ weight
+                found.append(self.covariance(x, some) - known.squeeze(-1).mT)
+        return torch.cat(found, dim=1)
+
 
 TrainingRows = tuple[Tensor, Tensor, Tensor]  # X (m, p), y (m,) and noise (m,)
 
@@ -79,6 +95,7 @@ class _Near:
     y: Tensor  # (n, k)
     noise: Tensor  # (n, k)
     prior: Tensor  # (n, 1)
+    rows: Tensor  # (n, k), which training rows they are
 
     def posterior(self, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """kᵀ(K + W⁻¹)⁻¹y and k − kᵀ(K + W⁻¹)⁻¹k, each (n,)."""
@@ -106,7 +123,8 @@ def _near(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator[_Ne
         near = distance.topk(n_near, dim=1, largest=False).indices
         K = covariance(X[near], X[near])
         k = covariance(X[near], q[:, None])
-        yield _Near(K, k, y[near], noise[near], covariance.diagonal(q[:, None]))
+        prior = covariance.diagonal(q[:, None])
+        yield _Near(K, k, y[near], noise[near], prior, near)
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from ._columns import ColumnsDisplay
 from ._comparison import ComparisonDisplay
 from ._contraction import ContractionDisplay
 from ._coverage import CalibrationLevelsDisplay, CoverageDisplay
+from ._density import PredictiveDensityDisplay
 from ._intervals import IntervalDisplay, WidthDisplay
 from ._widest import WidestRowsDisplay
 
@@ -19,6 +20,7 @@ __all__ = [
     "ContractionDisplay",
     "CoverageDisplay",
     "IntervalDisplay",
+    "PredictiveDensityDisplay",
     "WidestRowsDisplay",
     "WidthDisplay",
 ]

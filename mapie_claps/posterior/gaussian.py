@@ -46,6 +46,13 @@ class LastLayerPosterior:
         root = self.scale.mT
         return torch.baddbmm(root[:, :, -1:], root[:, :, :-1], phi.mT).square_().sum(1)
 
+    def whitened(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n, d + 1)
+        """Vectors whose products are φᵀΣφ' of any two rows."""
+        with_one = pad(phi, (0, 1), value=1.0)
+        if self.structure == "diag":
+            return with_one * self.scale[:, None]
+        return with_one @ self.scale
+
     def covariance(self) -> Tensor:
         """Σ of every member, shape (K, d + 1, d + 1)."""
         if self.structure == "diag":

@@ -55,11 +55,11 @@ class LastLayerModel:
 
     def mu(self, out: Features) -> Tensor:  # (n,)
         """Weighted mean over the members."""
-        return self._mean(self._mu_of_members(out))
+        return self._mean(self.mu_of_members(out))
 
     def parts(self, out: Features, scale: str) -> PredictiveParts:
         """μ, aleatoric and epistemic variance of the rows."""
-        mu = self._mu_of_members(out)
+        mu = self.mu_of_members(out)
         mean = self._mean(mu)
         if scale in ("claps", "aleatoric"):
             aleatoric = self.aleatoric(out)
@@ -73,7 +73,7 @@ class LastLayerModel:
             epistemic = epistemic + self.member_weight @ (mu - mean).square()
         return PredictiveParts(mean, aleatoric, epistemic)
 
-    def _mu_of_members(self, out: Features) -> Tensor:  # (K, n)
+    def mu_of_members(self, out: Features) -> Tensor:  # (K, n)
         """As trained, μ is the representation's own to the last bit."""
         if self.posterior.last_layer == "trained":
             return out.mu

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -140,6 +141,34 @@ def test_claps_is_measured_with_the_shape_of_its_noise():
     assert 0 < found["crps"] < np.std(split.y_test)
 
 
+def test_realmlp_is_asked_for_both_quantiles(monkeypatch):
+    asked = {}
+
+    class Network:
+        def __init__(self, **options):
+            asked.update(options)
+
+        def fit(self, X, y):
+            self.y = y
+            return self
+
+        def predict(self, X):  # crossed: the band puts them in order
+            return np.tile(np.float32(np.quantile(self.y, [0.95, 0.05])), (len(X), 1))
+
+    fake = type(sys)("pytabkit")
+    fake.RealMLP_TD_Regressor = Network
+    monkeypatch.setitem(sys.modules, "pytabkit", fake)
+    X, y = noisy(200)
+    method = _peer_table.BY_NAME["realmlp"]
+    band = method.band(method.fit(X, y, {}, 7, 0.1), X, {})
+    assert asked["train_metric_name"] == asked["val_metric_name"]
+    assert asked["val_metric_name"] == "multi_pinball(0.05,0.95)"
+    assert (asked["random_state"], asked["n_threads"]) == (7, 1)
+    assert band.lower[0] < band.upper[0]
+    assert np.mean((band.lower <= y) & (y <= band.upper)) == pytest.approx(0.9)
+    assert "realmlp" not in _peer_table.PEERS  # it is run only if named
+
+
 def test_crps_of_a_centre_and_a_scale():
     from mapie_claps.benchmarks._peer_calibration import std_crps
 
@@ -194,7 +223,7 @@ def smoke(tmp_path_factory):
 
 def test_smoke_runs_every_method(smoke):
     rows = rows_in(smoke)
-    assert [r["method"] for r in rows] == list(_peer_table.BY_NAME)
+    assert [r["method"] for r in rows] == [m.name for m in _peer_table.METHODS]
     for r in rows:
         assert (r["n_train"], r["n_cal"], r["n_test"]) == (90, 30, 30)
         assert 0.5 <= r["coverage"] <= 1

@@ -7,7 +7,7 @@ import torch
 from sklearn.model_selection import KFold
 
 from mapie_claps import ClapsRegressor
-from mapie_claps.experiments import claims, distance, report, tables
+from mapie_claps.experiments import claims, distance, experiment, report, tables
 from mapie_claps.experiments.__main__ import main
 from mapie_claps.experiments.benchmark import benchmark_rows, split_rows
 from mapie_claps.experiments.distributional import (
@@ -294,8 +294,8 @@ def test_benchmark_rows_rank_all_methods():
 
 def test_key_holds_protocol_parameters_and_data(monkeypatch):
     """Once, it held neither the parameters of the networks nor the data."""
-    experiment = EXPERIMENTS["benchmark"]
-    key = experiment.plan(1, SMOKE)[0].key
+    benchmark = EXPERIMENTS["benchmark"]
+    key = benchmark.plan(1, SMOKE)[0].key
     expected = set(ClapsRegressor.paper().get_params()) - {"random_state"}
     assert set(key["method"]["networks"]) == expected
     assert key["method"]["networks"]["max_steps"] == 5
@@ -306,15 +306,23 @@ def test_key_holds_protocol_parameters_and_data(monkeypatch):
     other = Dataset(data.name, data.X, data.y + 1)
     module = "mapie_claps.experiments.experiment.load_rows"
     monkeypatch.setattr(module, lambda case, options: other)
-    assert experiment.plan(1, SMOKE)[0].key != key
+    assert benchmark.plan(1, SMOKE)[0].key != key
+
+
+def test_key_of_synthetic_rows_holds_their_hash(monkeypatch):
+    """Once, it held the name of the generator, whatever that drew."""
+    plan = EXPERIMENTS["mechanism"].plan
+    before = [run.key for run in plan(2, SMOKE)]
+    assert before[0]["data"]["sha256"] != before[1]["data"]["sha256"]
+    monkeypatch.setattr("mapie_claps.datasets.NOISY", (0.5, 3.0))
+    experiment._drawn.cache_clear()
+    after = [run.key for run in plan(2, SMOKE)]
+    experiment._drawn.cache_clear()
+    assert [a != b for a, b in zip(after, before, strict=True)] == [True, True]
 
 
 def test_keys_tell_runs_apart():
-    keys = [
-        run.key
-        for experiment in EXPERIMENTS.values()
-        for run in experiment.plan(2, SMOKE)
-    ]
+    keys = [run.key for one in EXPERIMENTS.values() for run in one.plan(2, SMOKE)]
     assert len({str(key) for key in keys}) == len(keys)
     assert len(keys) == 2 * sum(len(e.cases) for e in EXPERIMENTS.values())
     synthetic = EXPERIMENTS["contraction"]

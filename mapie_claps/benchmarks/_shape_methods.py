@@ -1,0 +1,182 @@
+"""The methods of the ``shape`` benchmark, each with the settings that it comes with.
+
+A method fits, calibrates and predicts on one split and gives rows with the interval
+score at one level and the continuous ranked probability score (CRPS).
+"""
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from .. import CalibratedRegressor, ClapsRegressor
+from ..estimators.residual_law import PLAIN_LAW
+from ..estimators.target_range import TargetRange
+from ..metrics import crps
+from ..network.table import as_table
+from ..network.table_fit import fit_table
+from ..network.target_map import Identity
+from ..studies.data import Array, Split
+from ..studies.scoring import score_intervals
+from ..studies.store import Row
+from ._peer_calibration import mapie_cqr
+from ._peer_catboost import Fitted, fit_quantiles, fit_variance, predict_variance
+from ._peer_catboost import quantile_band as catboost_band
+from ._peer_tuning import Band, ordered
+
+# A distribution is known by its values at these levels, of equal probability.
+LEVELS = (np.arange(50) + 0.5) / 50
+DEFAULT = "CLAPS"
+CATBOOST: dict[str, Any] = {"iterations": 1000}  # CatBoost's own number of trees
+
+
+def claps(split: Split, seed: int, alpha: float, params: dict[str, Any]) -> list[Row]:
+    """The defaults, each device switched off, two ranks.
+
+    A fit that would be the same is not repeated: where no map was chosen, or no skew,
+    there is nothing to switch off.
+    """
+    X, y, *rest = split
+
+    def fit(**off: Any) -> ClapsRegressor:
+        return ClapsRegressor(random_state=seed, **(params | off)).fit(X, y)
+
+    full = fit()
+    mapped = not isinstance(full.target_map_, Identity)
+    skewed = full.residual_law_.skew is not None
+    unmapped = fit(target_map=None) if mapped else full
+    one_sided = fit(two_sided_noise=False) if skewed else full
+    plain = _with_law(unmapped, PLAIN_LAW)
+    # Of the shape only the map and the skew are part of training.
+    targets = TargetRange.of(y, learn=False)
+    law = full.residual_law_
+    curve = replace(law.shape, curve=Identity())
+    shapeless = _with_law(full, replace(law, shape=curve, targets=targets))
+    variants: dict[str, tuple[ClapsRegressor, dict[str, Any]]] = {
+        DEFAULT: (full, {}),
+        "target_map=None": (unmapped, {}),
+        "two_sided_noise=False": (one_sided, {}),
+        "residual_shape=False": (shapeless, {}),
+        "support=None": (full, {"support": None}),
+        "sym=False": (full, {"sym": False}),
+        "none of these": (plain, {"support": None}),
+    }
+    found = {
+        name: CalibratedRegressor(model, 1 - alpha, **options).conformalize(*rest[:2])
+        for name, (model, options) in variants.items()
+    }
+    chosen = {"map": type(full.target_map_).__name__, "skew": skewed}
+    return [
+        {"method": name} | _calibrated_row(model, split, alpha) | chosen
+        for name, model in found.items()
+    ]
+
+
+def _with_law(model: ClapsRegressor, law: Any) -> ClapsRegressor:
+    other = copy.copy(model)
+    other.residual_law_ = law
+    other.__dict__.pop("_digest", None)  # the fingerprint of the other law
+    return other
+
+
+def _calibrated_row(model: CalibratedRegressor, split: Split, alpha: float) -> Row:
+    lower, upper = model.predict_interval(split.X_test)[1][:, :, 0].T
+    quantiles = model.predict_quantiles(split.X_test, LEVELS, tails="normal")
+    row: Row = dict(score_intervals(split.y_test, lower, upper, alpha))
+    return row | {"crps": crps(split.y_test, quantiles)}
+
+
+def as_numbers(split: Split, seed: int) -> Split:
+    """Text, dates and gaps as the inputs that our networks see."""
+    X, y = as_table(split.X_train), split.y_train
+    encoder, train = fit_table(X, y, np.ones(len(y)), "from_dtype", seed)
+
+    def encode(X: Any) -> Array:
+        return encoder.read(as_table(X)).encode().values
+
+    return Split(train, y, encode(split[2]), split[3], encode(split[4]), split[5])
+
+
+def _cqr(band: Callable[[Array], Band], split: Split, alpha: float) -> Row:
+    """Two quantiles of a model, calibrated by MAPIE."""
+    predict = mapie_cqr(band, split.X_cal, split.y_cal, alpha)
+    return dict(score_intervals(split.y_test, *predict(split.X_test), alpha))
+
+
+def cqr_histgb(split: Split, seed: int, alpha: float) -> Row:
+    """CQR on scikit-learn's boosting."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    models = [
+        HistGradientBoostingRegressor(loss="quantile", quantile=q, random_state=seed)
+        for q in (alpha / 2, 1 - alpha / 2)
+    ]
+    for model in models:
+        model.fit(split.X_train, split.y_train)
+    return _cqr(lambda X: ordered(*(m.predict(X) for m in models)), split, alpha)
+
+
+def cqr_catboost(split: Split, seed: int, alpha: float) -> Row:
+    """CQR on CatBoost's quantiles."""
+    model: Fitted = fit_quantiles(split.X_train, split.y_train, CATBOOST, seed, alpha)
+    return _cqr(lambda X: catboost_band(model, X, CATBOOST), split, alpha)
+
+
+def quantile_forest(split: Split, seed: int, alpha: float) -> Row:
+    """CQR on a quantile forest; the distribution is that of one on all rows."""
+    from quantile_forest import RandomForestQuantileRegressor
+
+    ends = [alpha / 2, 1 - alpha / 2]
+    forest = RandomForestQuantileRegressor(random_state=seed)
+    forest.fit(split.X_train, split.y_train)
+    row = _cqr(lambda X: ordered(*forest.predict(X, quantiles=ends).T), split, alpha)
+    forest.fit(*_training_and_calibration(split))
+    values = forest.predict(split.X_test, quantiles=LEVELS.tolist())
+    return row | {"crps": crps(split.y_test, values)}
+
+
+def ngboost(split: Split, seed: int, alpha: float) -> Row:
+    """Normal law of NGBoost, fitted to all rows."""
+    from ngboost import NGBRegressor
+
+    model = NGBRegressor(random_state=seed, verbose=False)
+    law = model.fit(*_training_and_calibration(split)).pred_dist(split.X_test)
+    return _normal(split.y_test, law.loc, law.scale)
+
+
+def catboost(split: Split, seed: int, alpha: float) -> Row:
+    """Normal law of CatBoost's mean and variance, fitted to all rows."""
+    model = fit_variance(*_training_and_calibration(split), CATBOOST, seed, alpha)
+    band = predict_variance(model, split.X_test, CATBOOST)
+    return _normal(split.y_test, band.lower, band.unit)
+
+
+def _training_and_calibration(split: Split) -> tuple[Array, Array]:
+    """Rows for methods that are not calibrated: they need none for that."""
+    return np.r_[split.X_train, split.X_cal], np.r_[split.y_train, split.y_cal]
+
+
+def _normal(y: Array, mean: Array, std: Array) -> Row:
+    values = np.asarray(mean)[:, None] + np.asarray(std)[:, None] * norm.ppf(LEVELS)
+    return {"crps": crps(y, values)}
+
+
+PEERS: dict[str, tuple[Callable[[Split, int, float], Row], str]] = {
+    "CQR HistGB": (cqr_histgb, "sklearn"),
+    "CQR CatBoost": (cqr_catboost, "catboost"),
+    "quantile forest": (quantile_forest, "quantile_forest"),
+    "NGBoost": (ngboost, "ngboost"),
+    "CatBoost": (catboost, "catboost"),
+}
+
+
+def peer(name: str, split: Split, seed: int, alpha: float) -> list[Row]:
+    """One of the others, on numbers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        row = PEERS[name][0](as_numbers(split, seed), seed, alpha)
+    return [{"method": name} | row]

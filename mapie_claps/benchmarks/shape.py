@@ -1,0 +1,155 @@
+"""What the shape of the noise is worth: map, two sides, shape, support; and the CRPS.
+
+ClapsRegressor() with its defaults, with each device switched off, and with all of them
+off; beside it methods that bend to the data, each with its own default settings: CQR on
+HistGradientBoosting and CatBoost, a quantile forest with CQR, and for the CRPS the
+distributions of the forest, of NGBoost and of CatBoost (mean and variance). Each split
+takes at most --max-rows rows of a seeded permutation: 60 % to fit, 20 % to calibrate,
+20 % to test. What is not calibrated (the distributions of others) is fitted to the
+calibration rows too. Others see text, dates and gaps as numbers, encoded as for our
+networks.
+
+Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
+
+Examples
+--------
+    python -m mapie_claps.benchmarks shape --smoke
+    python -m mapie_claps.benchmarks shape --data FOLDER --datasets sns taxis
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..studies.data import Dataset, split_rows
+from ..studies.runner import Run, check_mapie, run_and_report
+from ..studies.scoring import geometric_mean
+from ..studies.store import Row, run_key
+from ..studies.text import MISSING, markdown_table, number
+from . import _shape_methods as _methods
+from ._arguments import add_data_arguments, check_numbers, load_datasets
+from ._peer_table import claps_parameters
+from ._shape_methods import DEFAULT, PEERS
+
+ALPHA = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_data_arguments(parser, seeds=5, out="benchmark_shape")
+    names = f"of {DEFAULT!r}, {', '.join(map(repr, PEERS))} (default: all)"
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help=names)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run what is missing and print the tables; 1 if a run failed."""
+    check_numbers(arguments)
+    methods = arguments.methods or [DEFAULT, *PEERS]
+    for name in methods:
+        if name != DEFAULT and name not in PEERS:
+            raise ValueError(
+                f"Got --methods {name!r}, but expected names of {DEFAULT!r}, "
+                f"{', '.join(map(repr, PEERS))}."
+            )
+        if name in PEERS and find_spec(PEERS[name][1]) is None:
+            raise ValueError(
+                f"Got no module named {PEERS[name][1]}. Install what is missing with: "
+                'pip install "mapie-claps[bench]"'
+            )
+    check_mapie((1, 6), "has the right CQR intervals of fitted models")
+    params: dict[str, Any] = {"tol": None}
+    params |= {"max_steps": 10} if arguments.smoke else {}
+    runs = [
+        plan(_with_text(data), seed, name, arguments.max_rows, params)
+        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for data in load_datasets(arguments, text=True)
+        for name in methods
+    ]
+    return run_and_report(runs, arguments.out, arguments.jobs, report)
+
+
+def _with_text(data: Dataset) -> Dataset:
+    """Text columns as text: what looks like a date is one for us, no category."""
+    if not hasattr(data.X, "iloc"):
+        return data
+    words = [c for c in data.X.columns if data.X[c].dtype == "category"]
+    X = data.X.astype(dict.fromkeys(words, object))
+    return Dataset(data.name, X, data.y, data.target)
+
+
+def plan(data: Dataset, seed: int, name: str, n: int, params: dict[str, Any]) -> Run:
+    """One method on one split of at most n rows of one data set."""
+    ours = name == DEFAULT
+    method = {"name": name, "alpha": ALPHA, "levels": len(_methods.LEVELS)}
+    method |= {"parameters": claps_parameters(**params)} if ours else {}
+    split = {"seed": seed, "max_rows": n}
+    key = run_key("shape", data=data.key, split=split, method=method, uses_claps=ours)
+    label = f"{name} on {data.name}, seed {seed}"
+    return Run(label, key, partial(measure, data, seed, name, n, params))
+
+
+def measure(
+    data: Dataset, seed: int, name: str, n: int, params: dict[str, Any]
+) -> list[Row]:
+    """Rows of one method on one split."""
+    split = split_rows(data, seed, n)
+    if name == DEFAULT:
+        found = _methods.claps(split, seed, ALPHA, params)
+    else:
+        found = _methods.peer(name, split, seed, ALPHA)
+    return [{"dataset": data.name, "seed": seed} | row for row in found]
+
+
+def report(rows: Sequence[Row], out: Path) -> str:
+    """Three tables: devices switched off, the others, and the CRPS."""
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    n_seeds = len({row["seed"] for row in rows})
+    text = f"{n_seeds} splits of each data set; level {1 - ALPHA:g}.\n"
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    devices = [DEFAULT, *(n for n in names if n != DEFAULT and n not in PEERS)]
+    others = [name for name in names if name in (DEFAULT, *PEERS)]
+    without = "Interval score of CLAPS, and its factor without a device"
+    tables = {
+        without: (devices, "interval_score", True),
+        "Interval score": (others, "interval_score", False),
+        "CRPS": (others, "crps", False),
+    }
+    for title, (methods, field, ratio) in tables.items():
+        text += f"\n**{title}**\n\n{_table(rows, datasets, methods, field, ratio)}"
+    (out / "shape.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _table(
+    rows: Sequence[Row],
+    datasets: list[str],
+    methods: list[str],
+    field: str,
+    ratio: bool,
+) -> str:
+    """Means over the seeds, or ratios to the first method: one line per data set."""
+    by_run = {(r["dataset"], r["seed"], r["method"]): r.get(field) for r in rows}
+    seeds = sorted({row["seed"] for row in rows})
+    methods = [m for m in methods if any(by_run.get((*k[:2], m)) for k in by_run)]
+    lines: list[list[str]] = []
+    ratios: dict[str, list[float]] = {m: [] for m in methods}
+    for data in datasets:
+        values = {m: [by_run.get((data, s, m)) for s in seeds] for m in methods}
+        line = [data]
+        for i, m in enumerate(methods):
+            known = [v for v in values[m] if v is not None]
+            mean = sum(known) / len(known) if known else None
+            pairs = zip(values[m], values[methods[0]], strict=True)
+            each = [a / b for a, b in pairs if a is not None and b is not None]
+            ratios[m] += each
+            shown = geometric_mean(each) if ratio and i else mean
+            line.append(number(shown, ".3f" if ratio and i else ".4g"))
+        lines.append(line)
+    if not methods:
+        return MISSING + "\n"
+    means = [number(geometric_mean(ratios[m]), ".3f") for m in methods]
+    lines.append(["ratio to the first", *means])
+    return markdown_table(["", *methods], lines, "l" + "r" * len(methods))

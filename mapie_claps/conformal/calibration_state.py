@@ -1,0 +1,250 @@
+"""What a calibrated object holds beside its estimator, and how ranks come of it."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import _num_samples
+
+from .._validation import check_number
+from ..network.batches import column
+from .bounds import predict_law
+from .online import AdaptiveLevels
+from .parts import check_unchanged, fingerprint_of
+from .quantile import ScoreEnds, score_ends
+from .ranks import RankTable
+from .row_keys import keys_of_rows, known_rows
+from .row_parts import row_parts
+from .row_rule import (
+    EVERYBODY,
+    CalibrationRows,
+    RowRule,
+    RowValues,
+    check_calibration_weights,
+)
+from .support import Support, check_support, score_rows
+from .weighted import warn_if_few
+
+__all__ = ["STATE", "CalibrationState", "checked_levels"]
+
+Array = NDArray[np.float64]
+# Attributes that rows have brought, and that a new fit starts without.
+STATE = ("_rows", "_fingerprint", "_scored_with", "_known_ends")
+STATE += ("_followed", "_in_posterior")
+
+
+class CalibrationState:
+    """Estimator and calibration rows, taken over at once or not at all."""
+
+    estimator: Any
+    confidence_level: Any
+    sym: bool
+    support: Any
+    _rows: CalibrationRows
+    _fingerprint: str | None
+    _scored_with: str  # the support
+    _known_ends: dict[Any, Any]
+
+    @property
+    def levels(self) -> list[float]:
+        """Confidence levels as a list."""
+        return checked_levels(self.confidence_level)
+
+    def _support(self) -> Support | None:
+        return check_support(self.support)
+
+    def _fitted(self) -> Any:
+        """The fitted estimator."""
+        return getattr(self, "estimator_", self.estimator)
+
+    def _scores(self) -> Array:
+        """Scores, if the estimator is still the one that they were made with."""
+        scores = self._kept().scores
+        self._check_estimator()
+        return scores
+
+    def _kept(self) -> CalibrationRows:
+        rows = self._rows_or_none()
+        if rows is None:
+            raise NotFittedError(
+                f"Got a {type(self).__name__} that is not calibrated. Call "
+                "conformalize, or make it with from_scores."
+                + (
+                    " Scores were dropped by update_posterior."
+                    if len(self._posterior_rows())
+                    else ""
+                )
+            )
+        return rows
+
+    def _rows_or_none(self) -> CalibrationRows | None:
+        return getattr(self, "_rows", None)
+
+    def _checked_signed(self) -> Array:
+        scores = self._scores()
+        if not self._kept().signed:
+            raise ValueError(
+                "Got absolute scores, of which no distribution and no two ranks can be "
+                "made. Calibrate with conformalize, or from_scores(..., signed=True)."
+            )
+        return scores
+
+    def _adaptive(self) -> AdaptiveLevels | None:
+        return getattr(self, "_followed", None)
+
+    def _posterior_rows(self) -> NDArray[np.int64]:
+        return getattr(self, "_in_posterior", np.empty(0, dtype=np.int64))
+
+    def _is_plain(self) -> bool:
+        """Whether there is nothing but scores, and one rank for all rows."""
+        rows = self._rows_or_none()
+        fresh = self._adaptive() is None and not len(self._posterior_rows())
+        return fresh and (rows is None or rows.is_plain)
+
+    def _check_one_rank(self, what: str) -> None:
+        """Raise where rows differ in rank, and so in what is asked for."""
+        self._kept()
+        if not (self._kept().is_plain and self._adaptive() is None):
+            raise ValueError(
+                f"Got {what} of an object whose rows differ in rank, by weights, "
+                "groups or levels that follow the misses. Use predict_interval (with "
+                "sym=False its ends are the quantiles at α/2 and 1 − α/2), or "
+                "calibrate without them."
+            )
+
+    def _ends(self, allow_infinite: bool) -> ScoreEnds:
+        """Signed scores of both ends of each level; of many scores found once."""
+        scores = self._scores() if self.sym else self._checked_signed()
+        key = (*self.levels, allow_infinite)
+        if key not in self._known_ends:
+            alphas = [1 - level for level in self.levels]
+            self._known_ends[key] = score_ends(scores, alphas, self.sym, allow_infinite)
+        ends: ScoreEnds = self._known_ends[key]
+        return ends
+
+    def _rule(
+        self, allow_infinite: bool, weights: Any = None, groups: Any = None
+    ) -> ScoreEnds | RowRule:
+        """Ends of all rows alike, or what gives those of each row."""
+        rows, adaptive = self._kept(), self._adaptive()
+        values = self._values_for(weights, groups, "predict_interval")
+        if rows.is_plain and adaptive is None:
+            return self._ends(allow_infinite)
+        self._scores() if self.sym else self._checked_signed()
+        tables = self._tables()
+        alpha = 1 - np.asarray(self.levels)
+        alphas = {g: alpha if adaptive is None else adaptive.of(g) for g in tables}
+        return RowRule(tables, alphas, values, allow_infinite, adaptive is not None)
+
+    def _tables(self) -> dict[Any, RankTable]:
+        """Sorted scores of each group; of many scores sorted once."""
+        if "tables" not in self._known_ends:
+            self._known_ends["tables"] = self._kept().tables(self.sym)
+        tables: dict[Any, RankTable] = self._known_ends["tables"]
+        return tables
+
+    def _values_for(self, weights: Any, groups: Any, method: str) -> RowValues:
+        """Weights and groups of further rows: those given, or as at calibration."""
+        rows, given = self._rows_or_none(), {"weights": weights, "groups": groups}
+        for name, value in given.items():
+            if rows is None:
+                continue
+            if value is None and getattr(rows, f"{name}_of") is not None:
+                given[name] = getattr(rows, f"{name}_of")
+            elif (value is None) != (getattr(rows, name) is None):
+                had = "without" if value is not None else "with"
+                remedy = (
+                    f"Pass {name}= to {method}" if value is None else "Leave it out"
+                )
+                raise ValueError(
+                    f"Got {'no ' if value is None else ''}{name} in {method}, but the "
+                    f"object was calibrated {had} them. {remedy}, or calibrate "
+                    "again, with a function of X to be asked for nothing here."
+                )
+        return RowValues(given["weights"], given["groups"])
+
+    def _check_estimator(self) -> None:
+        """Raise if what the scores were made with has changed since."""
+        check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
+        if repr(self.support) != getattr(self, "_scored_with", repr(self.support)):
+            raise ValueError(
+                f"Got support={self.support!r}, but the calibration rows were scored "
+                f"with support={self._scored_with}. Call conformalize again."
+            )
+
+    def _set_rows(self, rows: CalibrationRows) -> Self:
+        """Take over calibration rows."""
+        check_calibration_weights(rows)
+        new: dict[str, Any] = {
+            "_rows": rows,
+            "_fingerprint": fingerprint_of(self._fitted()),
+            "_scored_with": repr(self.support),
+            "_known_ends": {},
+        }
+        self.__dict__ = vars(self) | new  # at once: an interrupt may come any time
+        if rows.weights is not None:
+            for label, weights in rows.weights_by_group().items():
+                of = "" if label is EVERYBODY else f" of the group {label!r}"
+                warn_if_few(weights, self.levels, of)
+        return self
+
+    def _rows_of(
+        self, estimator: Any, X: Any, y: Any, values: RowValues | None
+    ) -> CalibrationRows:
+        """Signed scores of some rows, with weights and labels."""
+        scores, n_rows = [np.empty(0)], 0
+        weights: list[Any] = []
+        labels: list[Any] = []
+        for X_, target in row_parts(estimator, X, y, need_y=True):
+            if not _num_samples(X_):
+                continue
+            _, law = predict_law(estimator, X_, first_row=n_rows)
+            y_ = column("y", target, len(law)).numpy()
+            if values is not None:
+                self._check_not_in_posterior(X_, y_, n_rows)
+                rows = slice(n_rows, n_rows + len(law))
+                weights.append(values.weights_at(X_, rows))
+                labels.append(values.labels_at(X_, law, rows))
+            scores.append(score_rows(law, y_, self._support()))
+            n_rows += len(law)
+        if values is None or not n_rows:
+            return CalibrationRows(np.concatenate(scores))
+        values.check_all_used(n_rows)
+        of = {
+            f"{name}_of": value
+            for name, value in vars(values).items()
+            if not isinstance(value, np.ndarray)
+        }
+        return CalibrationRows(
+            np.concatenate(scores),
+            weights=None if values.weights is None else np.concatenate(weights),
+            groups=None if values.groups is None else np.concatenate(labels),
+            **of,
+        )
+
+    def _check_not_in_posterior(self, X: Any, y: Any, first_row: int) -> None:
+        """Raise for rows that entered the posterior through this object."""
+        known = self._posterior_rows()
+        if not len(known):
+            return
+        found = known_rows(keys_of_rows(X, y), known)
+        if len(found):
+            raise ValueError(
+                f"Got {len(found)} of {len(y)} rows, the first of them row "
+                f"{first_row + int(found[0])}, that have entered the posterior through "
+                "update_posterior: a row counts for the posterior or for the scores, "
+                "never for both, or intervals come out too narrow. Calibrate on other "
+                "rows. (If these only happen to be equal to them, to the last bit in X "
+                "and y, use from_scores with score_rows(X, y, signed=True).)"
+            )
+
+
+def checked_levels(confidence_level: Any) -> list[float]:
+    """One level or several, each between 0 and 1."""
+    interval = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
+    hint = "Use for example 0.9, or [0.8, 0.9]."
+    return [
+        check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
+        for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))
+    ]

@@ -1,0 +1,151 @@
+"""Partitions of Dask collections, and what workers compute of the rows in one."""
+
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .row_rule import CalibrationRows, RowValues
+from .streaming import StreamingConformalRegressor
+
+Array = NDArray[np.float64]
+
+
+def in_place_of(value: Any) -> Any:
+    """What stands for a collection of values until workers see it."""
+    lazy = value is not None and not callable(value) and hasattr(value, "to_delayed")
+    return np.empty(0) if lazy else value
+
+
+def scores_of_partition(support: Any, estimator: Any, X: Any, y: Any) -> Array:
+    """Signed scores of one partition."""
+    return rows_of_partition(support, estimator, X, y, None, None).scores
+
+
+def rows_of_partition(
+    support: Any, estimator: Any, X: Any, y: Any, weights: Any, groups: Any
+) -> CalibrationRows:
+    """Signed scores, weights and labels of one partition."""
+    check_partition(X, y)
+    if not len(X):
+        return CalibrationRows(np.empty(0))
+    conformal = StreamingConformalRegressor(estimator, support=support)
+    return conformal._rows_of(estimator, X, y, RowValues(weights, groups))
+
+
+def rows_of_partitions(
+    estimator: Any, X: Any, y: Any, support: Any, weights: Any, groups: Any
+) -> list[CalibrationRows]:
+    """Scores, weights and labels of each partition, computed on the workers."""
+    dask = import_dask()
+    shared = dask.delayed(estimator, traverse=False)
+    one = dask.delayed(partial(rows_of_partition, support), traverse=False)
+    pairs = partitions(X, y)
+    beside = [
+        values_of_partitions(name, value, X, len(pairs))
+        for name, value in (("weights", weights), ("groups", groups))
+    ]
+    lazy = [
+        one(shared, x, t, w, g) for (x, t), w, g in zip(pairs, *beside, strict=True)
+    ]
+    return [part for part in dask.compute(*lazy) if len(part)]
+
+
+def calibration_rows(*arguments: Any) -> CalibrationRows:
+    """Rows of all partitions, one after another."""
+    parts = rows_of_partitions(*arguments)
+    return (
+        reduce(CalibrationRows.joined, parts) if parts else CalibrationRows(np.empty(0))
+    )
+
+
+def values_of_partitions(name: str, value: Any, X: Any, n: int) -> list[Any]:
+    """A function for all partitions, or the part of a collection of each."""
+    if value is None or callable(value) or isinstance(value, str | int):
+        return [value] * n
+    if not hasattr(value, "to_delayed"):
+        raise TypeError(
+            f"Got {name} of type {type(value).__name__}, but expected a function of X, "
+            "or a Dask array or Series that is partitioned as X is."
+        )
+    if not is_frame(value) and not is_frame(X):
+        value = value.rechunk({0: X.chunks[0]})
+    found: list[Any] = np.ravel(value.to_delayed()).tolist()
+    if len(found) != n:
+        raise ValueError(
+            f"Got {name} in {len(found)} partitions and X in {n}. Partition {name} as "
+            "X is."
+        )
+    return found
+
+
+def as_column(name: str, value: Any, X: Any) -> Any:
+    """Values of rows in the shape of X, one for all columns."""
+    if not hasattr(value, "rechunk"):
+        raise TypeError(
+            f"Got {name} of type {type(value).__name__}, but X is a Dask array. Pass a "
+            "Dask array that is partitioned as X is."
+        )
+    return value.rechunk({0: X.chunks[0]})[(slice(None), *[None] * (X.ndim - 1))]
+
+
+def check_partition(X: Any, y: Any) -> None:
+    """Raise unless y is partitioned as X is."""
+    if len(X) != len(y):
+        raise ValueError(
+            f"Got a partition with {len(X)} rows of X and {len(y)} of y. Partition y "
+            "as X is."
+        )
+    if not (hasattr(X, "index") and hasattr(y, "index")) or X.index.equals(y.index):
+        return
+    first, second = X.index.tolist(), y.index.tolist()
+    row = next((i for i, at in enumerate(first) if at != second[i]), None)
+    if row is None:  # equal labels of another type
+        return
+    raise ValueError(
+        f"Got a partition whose row {row} is {first[row]!r} in X and {second[row]!r} "
+        "in y. Partition y as X is, with the same index in the same order: take "
+        "both from one DataFrame, for example."
+    )
+
+
+def partitions(X: Any, y: Any) -> list[tuple[Any, Any]]:
+    """Pairs of lazy partitions."""
+    if not is_frame(X):
+        X = whole_rows(X)
+        if not is_frame(y) and X.shape[0] == y.shape[0]:
+            y = y.rechunk({0: X.chunks[0]})
+    xs, ys = (np.ravel(part.to_delayed()).tolist() for part in (X, y))
+    if len(xs) != len(ys):
+        raise ValueError(
+            f"Got X in {len(xs)} partitions and y in {len(ys)}. Partition y as X is."
+        )
+    return list(zip(xs, ys, strict=True))
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a Dask DataFrame or Series rather than an array."""
+    if not hasattr(X, "to_delayed"):
+        raise TypeError(
+            f"Got a {type(X).__name__}, but expected a Dask array or DataFrame. Use "
+            "StreamingConformalRegressor and partial_sums for arrays and batches."
+        )
+    return hasattr(X, "map_partitions") and not hasattr(X, "rechunk")
+
+
+def whole_rows(X: Any) -> Any:
+    """An array cut along the rows only."""
+    return X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+
+
+def import_dask() -> Any:
+    """Dask, or an error that says how to get it."""
+    try:
+        import dask
+        import dask.array
+    except ImportError as error:
+        raise ImportError(
+            "mapie_claps.distributed needs Dask: pip install mapie-claps[dask]."
+        ) from error
+    return dask

@@ -1,0 +1,40 @@
+"""Rows as the user gave them, part by part: an array, a table, batches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ..network.batches import check_has_target, is_batches, items_of
+
+__all__ = ["row_parts"]
+
+
+def row_parts(
+    estimator: Any, X: Any, y: Any = None, need_y: bool = False
+) -> Iterator[tuple[Any, Any]]:
+    """Parts of X as the user gave them, each with its y."""
+    batched = is_batches(X) or (y is None and _is_list_of_tables(X))
+    items = items_of(X, y, need_y) if batched else [(X, y)]
+    for x, target, *weight in items:
+        if need_y and any(w is not None for w in weight):
+            raise ValueError(
+                "Got a batch (X, y, sample_weight), but expected (X, y): calibration "
+                "counts every row once. Leave the weights out; likelihood ratios for "
+                "a covariate shift are passed as weights=, a function of X."
+            )
+        if need_y:
+            check_has_target(target)
+        takes_tensors = getattr(estimator, "accepts_tensors", False)
+        if isinstance(x, Tensor) and not takes_tensors:
+            x = x.detach().cpu().numpy()
+        yield x, target
+
+
+def _is_list_of_tables(X: Any) -> bool:
+    """Whether X is a list of batches without targets, not one array as a list."""
+    return (
+        isinstance(X, list | tuple)
+        and bool(X)
+        and all(len(getattr(part, "shape", ())) > 1 for part in X)
+    )

@@ -1,0 +1,102 @@
+"""Measures of ``benchmarks reasons`` against what they should be."""
+
+import numpy as np
+import pytest
+
+from mapie_claps.benchmarks import reasons
+from mapie_claps.benchmarks.__main__ import main
+from mapie_claps.benchmarks._reasons_models import (
+    MODELS,
+    Predicted,
+    fit_model,
+    parameters_of,
+)
+from mapie_claps.benchmarks._reasons_problems import KNOWN, known_problem
+from mapie_claps.studies.data import Dataset, load_diabetes_rows
+
+
+def test_an_epistemic_part_that_is_the_error_ranks_perfectly():
+    squares = np.random.default_rng(0).exponential(size=500)
+    foreign = squares > np.quantile(squares, 0.8)
+    best = reasons.ranking_measures(3 * squares, squares, foreign)
+    assert best["rho"] == pytest.approx(1)
+    assert best["auroc"] == 1
+    kept = np.cumsum(np.sort(squares)) / np.arange(1, 501)
+    assert best["sparsification"] == pytest.approx(kept.mean() / squares.mean())
+    assert best["top_fifth"] == pytest.approx(squares[foreign].mean() / squares.mean())
+    worst = reasons.ranking_measures(1 / squares, squares, foreign)
+    assert worst["rho"] == pytest.approx(-1)
+    assert worst["sparsification"] > 1 > best["sparsification"]
+    constant = reasons.ranking_measures(np.ones(500), squares, foreign)
+    assert constant["rho"] == 0
+    assert constant["auroc"] == 0.5
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_truth_of_a_generated_problem_measures_as_true(name):
+    test = KNOWN[name](np.random.default_rng(0), 4000)
+    # Noise is what is left of y, with the variance that is said.
+    z = (test.y - test.mu) / np.sqrt(test.noise)
+    assert abs(z.mean()) < 0.08
+    assert z.var() == pytest.approx(1, abs=0.1)
+    assert 0.1 < np.mean(test.foreign) < 0.3
+    error = np.random.default_rng(1).normal(size=4000)
+    found = Predicted(test.mu + error, 2 * test.noise, 0.5 * np.ones(4000))
+    measured = reasons.known_measures(test, found)
+    assert measured["noise_error"] == pytest.approx(np.log(2))
+    assert measured["noise_rho"] == pytest.approx(1)
+    assert measured["size_here"] == pytest.approx(0.5, rel=0.15)
+
+
+def test_noise_is_added_to_a_table_that_stays_the_truth():
+    rng = np.random.default_rng(0)
+    data = Dataset("line", rng.normal(size=(400, 3)), rng.normal(size=400))
+    known = known_problem(data, 1, 300)
+    assert set(known.mu) <= set(data.y)
+    assert known.foreign.mean() == pytest.approx(0.2, abs=0.01)
+    order = np.argsort(known.X[:, -1])
+    assert (np.diff(known.noise[order]) > 0).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_two_positive_parts(name):
+    data = load_diabetes_rows()
+    predict = fit_model(name, data.X[:100], data.y[:100], 0, smoke=True)
+    mu, aleatoric, epistemic = predict(data.X[100:])
+    assert np.isfinite(mu).all()
+    assert (aleatoric > 0).all()
+    assert (epistemic >= 0).all()
+    assert np.ptp(epistemic) > 0
+    assert parameters_of(name, False) != parameters_of(name, True)
+
+
+def test_command_prints_its_tables_and_goes_on_where_it_stopped(tmp_path, capsys):
+    options = ["--smoke", "--models", "GP", "--out", str(tmp_path)]
+    assert main(["reasons", *options]) == 0
+    text = capsys.readouterr().out
+    assert "Known mean and noise" in text
+    assert "Other real data sets" in text
+    assert (tmp_path / "reasons.md").read_text(encoding="utf-8") in text
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert main(["reasons", *options]) == 0
+    assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
+    with pytest.raises(SystemExit):
+        main(["reasons", "--models", "forest"])
+    assert "Got --models 'forest'" in capsys.readouterr().err
+
+
+def test_collecting_compares_with_random_rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (500, 2))
+    data = Dataset("waves", X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=500))
+    (row,) = reasons.measure_collecting(data, 500, 0, "GP", smoke=True)
+    assert row["collect"] == row["rmse_epistemic"] / row["rmse_random"]
+    both = reasons.measure_collecting(data, 500, 0, "CLAPS", smoke=True)
+    assert [r["method"] for r in both] == ["CLAPS", "CLAPS, by gain"]
+
+
+def test_causes_are_counted_and_sums_checked():
+    sizes = dict.fromkeys(reasons.CAUSES_ROWS, 60)
+    (row,) = reasons.measure_causes(sizes, 0, smoke=True)
+    assert 0 <= row["aleatoric_first"] <= 1
+    assert row["additivity"] < 1e-8
