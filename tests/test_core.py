@@ -131,7 +131,7 @@ def test_nearest_possible_value(given, expected):
 @pytest.mark.parametrize(
     ("given", "inside", "outside"),
     [
-        ("integer", [-3, 0, 7, 1e9 + 0.5, 2 + 1e-9], [0.5, 2 + 1e-8, -0.01]),
+        ("integer", [-3, 0, 7, 1e9 + 0.5, 2 + 1e-9], [0.5, 2 + 1e-8, -0.01, np.inf]),
         ("count", [0, 7], [-1, 0.5]),
         ("non-negative", [0, 0.5, 1e300], [-1e-12]),
         ((1, 2), [1, 1.5, 2], [1 - 1e-9, 2 + 1e-9]),
