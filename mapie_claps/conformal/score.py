@@ -111,6 +111,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             parts.append(f"support={self.support!r}")
         if not self.sym:
             parts.append("sym=False")
+        if not self.sym:
+            parts.append("sym=False")
         return f"ClapsScore({', '.join(parts)})"
 
     def get_signed_conformity_scores(
