@@ -6,7 +6,7 @@ UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean
+.PHONY: demo test lint test-newest test-mapie09 mutants docs docs-inventories clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/python -m mapie_claps.demo
@@ -58,6 +58,12 @@ $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 	$(UV) pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct \
 		-e ".[tests]" "mapie==0.9.2" "torch==2.6.0"
 	touch $@
+
+# Mutation testing of the small core (pyproject.toml, [tool.mutmut]); takes long.
+mutants: $(VENV)/.installed
+	$(UV) pip install --quiet --python $(VENV)/bin/python "mutmut>=3.8"
+	$(VENV)/bin/mutmut run --max-children 2
+	$(VENV)/bin/mutmut results
 
 clean:
 	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js

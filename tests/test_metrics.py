@@ -152,7 +152,7 @@ def test_bad_input_is_named(call, message):
 def test_relative_width_reduction_keeps_levels_apart():
     found = metrics.relative_width_reduction([[1, 3], [1, 1]], [[2, 3], [1, 4]])
     assert found.tolist() == [0.25, 0.375]
-    with pytest.raises(ValueError, match=r"reference_widths=\(2,\).*\(2, 2\)"):
+    with pytest.raises(ValueError, match=r"reference_widths.shape=\(2,\).*\(2, 2\)"):
         metrics.relative_width_reduction([[1, 3], [1, 1]], [2, 3])
 
 

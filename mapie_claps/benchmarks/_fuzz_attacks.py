@@ -1,4 +1,4 @@
-"""Attacks on promises, drawn by hypothesis: what must be refused, named or unharmed.
+"""Attacks on promises: what must be refused, named or unharmed.
 
 ``_fuzz_cases`` draws tables and parameters for one path from fit to interval. Here
 each attack knows what has to come of it: an error with a certain text, a warning, or
@@ -25,7 +25,9 @@ from torch.nn.functional import softplus
 from .. import (
     ClapsModule,
     StreamingConformalRegressor,
+    conformal_quantile,
     load,
+    metrics,
     partial_sums,
     save,
     sums_of,
@@ -188,14 +190,14 @@ def batches_of_any_size(scene: Scene) -> None:
 def another_default_device(scene: Scene) -> None:
     """New tensors go where there are no numbers."""
     expected = scene.intervals(scene.fitted())
-    net, before = scene.network(), torch.get_default_device()
+    net = scene.network()
     torch.set_default_device("meta")
     try:
         model = ClapsModule(net, batch_size=scene.case.batch).fit(scene.X, scene.y)
         found = scene.intervals(model)
         update_posterior(model, scene.X_cal, scene.y_cal).predict(scene.X_test)
     finally:
-        torch.set_default_device(before)
+        torch.set_default_device(None)
     _must_be_equal(found, expected)
 
 
@@ -240,6 +242,53 @@ def swapped_ends(scene: Scene) -> None:
             call()
         if not any(f"Got {len(rows)} of 20 rows" in str(w.message) for w in caught):
             raise Unharmed("swapped ends without a warning")
+
+
+def numbers_that_are_none(scene: Scene) -> None:
+    """NaN, and columns among rows, where a number or a mean would come of it."""
+    good = 1 + scene.rng.random(scene.case.n)
+    gap, row = good.copy(), scene.case.seed % scene.case.n
+    gap[row] = np.nan
+    column = good[:, None]
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (metrics.epistemic_fraction, (good, gap)),
+        (metrics.scale_ratio, (good, column)),
+        (metrics.width_ratio, (good, column)),
+        (metrics.score_difference, (gap, good)),
+        (metrics.violation_rate, (gap, 0.9)),
+        (metrics.relative_width_reduction, (gap, good)),
+        (metrics.quantile_loss, (gap, column, [0.5])),
+        (metrics.crps, (good, gap[:, None])),
+        (metrics.predictive_nll, (good, gap, good)),
+        (metrics.noise_floor_diagnostics, (gap, 1e-3)),
+        (conformal_quantile, (gap, [0.5])),
+        (metrics.coverage, (gap, np.column_stack([good, good]))),
+    ]
+    call, arguments = calls[scene.case.variant % len(calls)]
+    _must_raise(lambda: call(*arguments), "NaN|shape|not finite")
+
+
+def questions_without_answer(scene: Scene) -> None:
+    """Probabilities of NaN, and of more or fewer values than rows."""
+    conformal, X = scene.calibrated(scene.fitted()), scene.X_test
+    y = np.zeros(len(X))
+    y[scene.case.seed % len(y)] = np.nan
+    bad = (y, np.zeros(len(X) + 1), np.zeros(1), np.full((len(X), 2), np.nan))
+    asked = bad[scene.case.variant % len(bad)]
+    _must_raise(lambda: conformal.cdf(X, asked), "Got y")
+
+
+def hands_in_the_calibration(scene: Scene) -> None:
+    """What is handed out is a copy; what cannot change any more is refused."""
+    conformal = scene.calibrated(scene.fitted())
+    expected = conformal.predict_interval(scene.X_test, True)[1]
+    conformal.quantiles(True)[...] /= 2
+    conformal.conformity_scores_[...] = 0
+    conformal.signed_scores_[...] = 0
+    _must_be_equal(conformal.predict_interval(scene.X_test, True)[1], expected)
+    conformal.support = ("integer", (0.0, 1.0), [0.0, 3.0])[scene.case.variant % 3]
+    predict = conformal.predict_interval
+    _must_raise(lambda: predict(scene.X_test, True), "were scored with")
 
 
 def foreign_sums(scene: Scene) -> None:
@@ -362,6 +411,9 @@ ATTACKS: dict[str, Callable[[Scene], None]] = {
         another_default_device,
         scales_that_break_when_predicting,
         swapped_ends,
+        numbers_that_are_none,
+        questions_without_answer,
+        hands_in_the_calibration,
         foreign_sums,
         models_that_change,
         targets_that_are_no_numbers,
@@ -370,22 +422,6 @@ ATTACKS: dict[str, Callable[[Scene], None]] = {
         interrupts,
     )
 }
-
-
-def attack_strategy() -> Any:
-    """Hypothesis strategy of attacks."""
-    from hypothesis import strategies as st
-
-    return st.builds(
-        AttackCase,
-        attack=st.sampled_from(sorted(ATTACKS)),
-        seed=st.integers(0, 2**16),
-        n=st.integers(8, 40),
-        batch=st.integers(1, 50),
-        size=st.integers(1, 6),
-        level=st.sampled_from([0.5, 0.8, 0.9, 0.99]),
-        variant=st.integers(0, 11),
-    )
 
 
 def run_attack(case: AttackCase) -> str | None:

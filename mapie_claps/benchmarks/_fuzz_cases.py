@@ -1,10 +1,11 @@
-"""Random tables, parameters and calls, drawn by hypothesis, and what came of each.
+"""Tables, parameters and calls of one case, and what came of it.
 
 A case is plain data: what a user could type. ``run_case`` takes it through fit,
-conformalize and predict and names the outcome.
+conformalize and predict and names the outcome; ``_fuzz_draw`` draws cases.
 """
 
 import re
+import tempfile
 import traceback
 import warnings
 from dataclasses import dataclass, field
@@ -14,84 +15,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import ClapsRegressor, ClapsScore
+from .. import (
+    CalibratedRegressor,
+    ClapsRegressor,
+    ClapsScore,
+    StreamingConformalRegressor,
+    explain,
+    load,
+    save,
+)
 from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
 
 # What the documentation names; NotFittedError is a ValueError.
 DOCUMENTED = (ValueError, TypeError, TrainingDivergedError, NotPositiveDefiniteError)
-DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool", "object", "str")
-CORRUPTIONS = (None, None, None, "nan", "inf", "huge", "tiny", "constant", "duplicates")
-HARMLESS = (None, None, None, "constant", "duplicates", "tiny")
-NUMBERS = ("float64", "float64", "float32", "int64")
-# Fields of TableSpec: for tables that are fit for use, and for any.
-TABLES: dict[str, tuple[Any, Any]] = {
-    "n": (range(4, 41), range(41)),
-    "p": ((2,), (2, 2, 2, 0, 1, 3, 4, 5)),
-    "container": (
-        ("array", "array", "list", "fortran"),
-        ("array", "list", "frame", "sparse", "fortran"),
-    ),
-    "dtype": (NUMBERS, DTYPES),
-    "corruption": (HARMLESS, CORRUPTIONS),
-    "y_dtype": (NUMBERS, DTYPES),
-    "y_corruption": (HARMLESS, CORRUPTIONS),
-    "y_shape": (("flat",), ("flat", "flat", "flat", "column", "pair", "short")),
-    "surprise": (
-        (None, None, "gaps", "unseen", "polars"),
-        ("gaps", "unseen", "polars", "order", "renamed", "retyped", "objects"),
-    ),
-}
+# Classes of MAPIE, then those of the library.
+CALIBRATION_MODES = ("split", "prefit", "held", "plus", "minmax", "base")
+CALIBRATION_MODES += ("calibrated", "batches")
 REFUSED_SURPRISES = ("order", "renamed")  # of a table that is no longer that of fit
-# The valid values come first; N_INVALID counts those that are not.
-PARAMETERS: dict[str, tuple[Any, ...]] = {
-    "hidden_layer_sizes": ((4,), (), (3, 2), 4, (0,), "4"),
-    "representation_size": (3, 1, 8, 0, 2.5),
-    "n_members": (1, 2, 3, 0, None),
-    "views": (("bins", "periodic", "raw"), ("periodic",), ["raw"], (), "raw", (1,)),
-    "scaling_rate": (0.0, 3.0, 1e6, -1.0),
-    "n_bins": (0, 4, 16, 10**6, -1),
-    "max_steps": (1, 3, 6, 0, True),
-    "batch_size": ("auto", 1, 7, 10**6, "all"),
-    "learning_rate": (1e-2, 1.0, 1e-300, 1e30, 0.0, float("nan")),
-    "schedule": ("cosine", "constant", "linear"),
-    "weight_decay": (0.0, 1e-3, 10.0, -1.0),
-    "dropout": (0.0, 0.5, 0.99, 1.0),
-    "beta": (0.0, 0.5, 1.0, 2.0),
-    "validation_fraction": (0.12, 0.5, 0.0, 0.9),
-    "patience": (None, 1, 0),
-    "tol": (None, 0.05, -1.0),
-    "variance_floor": (1e-6, 1e-3, 1e-300, 1e6, 0.0),
-    "prior_precision": ("grid", "marglik", 1.0, 1e-300, 1e300, 0.0, "best"),
-    "last_layer": ("ridge", "trained", "none"),
-    "hessian_structure": ("full", "diag", "kron"),
-    "scale": ("claps", "aleatoric", "posterior", "constant", "total"),
-    "device": ("cpu", "auto", "abacus"),
-    "kernel": (False, True, "yes"),
-    "target_map": (None, "auto", "yeo-johnson", "spline", "log", "sqrt", "cube"),
-    "two_sided_noise": (True, False, 1.5),
-    "residual_shape": (True, False, None),
-    "categorical_features": ("from_dtype", [0], [-1], ["nowhere"], 7),
-    "random_state": (0, None, 2**32 - 1, -1, "seed"),
-}
-N_INVALID = dict.fromkeys(PARAMETERS, 1)
-N_INVALID |= dict.fromkeys(("hidden_layer_sizes", "views", "learning_rate"), 3)
-N_INVALID |= dict.fromkeys(("representation_size", "n_members", "max_steps"), 2)
-N_INVALID |= dict.fromkeys(("validation_fraction", "prior_precision"), 2)
-N_INVALID |= dict.fromkeys(("hessian_structure", "random_state"), 2)
-N_INVALID |= {"categorical_features": 2}
 FIXED: dict[str, Any] = {
     "hidden_layer_sizes": (4,),
     "representation_size": 3,
-    "n_members": 3,  # one of each view
+    "n_members": 1,
     "max_steps": 3,
     "tol": None,
-    "kernel": False,  # fits of many cases are fast without
+    # Fits of many cases are fast without; drawn by a part of them.
+    "kernel": False,
+    "prior_precision": 1.0,
+    "target_map": None,
+    "two_sided_noise": False,
+    "residual_shape": False,
 }
-LEVELS = (0.9, 0.5, 0.7, [0.5, 0.8], [0.7, 0.6, 0.7], 0.999, 0.0, 1.0, 1.5, -0.1)
-N_VALID_LEVELS = 5
-SUPPORTS: tuple[Any, ...] = (None, "integer", [0.0, 1.0, 2.0], "counts", [])
-N_VALID_SUPPORTS = 3
-CALIBRATION_MODES = ("split", "split", "prefit", "held", "plus", "minmax", "base")
 
 
 @dataclass(frozen=True)
@@ -105,7 +58,7 @@ class TableSpec:
     corruption: str | None
     y_dtype: str
     y_corruption: str | None
-    y_shape: str  # "flat", "column", "pair" or "short"
+    y_shape: str  # "flat", "column", "pair", "short" or "long"
     seed: int
     surprise: str | None = None  # what is special about a table of mixed types
 
@@ -124,7 +77,8 @@ class FuzzCase:
     support: Any = None
     sym: bool = True
     allow_infinite: bool = False
-    mixed: bool = False  # frames of numbers, text, dates and truth values
+    kinds: int = 0  # types of a frame's columns, one after another from this on
+    further: bool = False  # whether to explain, save and ask for a distribution, too
 
 
 @dataclass(frozen=True)
@@ -136,59 +90,7 @@ class Outcome:
     failure: str | None = None
 
 
-def strategy() -> Any:
-    """Hypothesis strategy of cases; imports the extra.
-
-    A valid case is drawn first, then up to two of its parts are drawn again from all
-    values, so that about half of the cases get as far as an interval.
-    """
-    from hypothesis import strategies as st
-
-    def pick(values: Any) -> Any:
-        return st.sampled_from(list(values))
-
-    def parameters(valid: bool) -> Any:
-        names = pick(sorted(PARAMETERS))
-        return st.dictionaries(names, st.integers(0, 9), max_size=4).map(
-            lambda chosen: {name: _value(name, i, valid) for name, i in chosen.items()}
-        )
-
-    seeds = st.integers(0, 2**16)
-    table, wild_table = (
-        st.builds(TableSpec, seed=seeds, **{k: pick(v[i]) for k, v in TABLES.items()})
-        for i in (0, 1)
-    )
-    valid = dict.fromkeys(("train", "cal", "test"), table) | {
-        "params": parameters(True),
-        "weights": pick((None, None, "ones", "random")),
-        "level": pick(LEVELS[:N_VALID_LEVELS]),
-        "support": pick(SUPPORTS[:N_VALID_SUPPORTS]),
-    }
-    wild = dict.fromkeys(("train", "cal", "test"), wild_table) | {
-        "params": parameters(False),
-        "weights": pick(("zeros", "negative", "short")),
-        "level": pick(LEVELS),
-        "support": pick(SUPPORTS),
-    }
-    rest = {"mode": pick(CALIBRATION_MODES), "allow_infinite": st.booleans()}
-    rest |= {"mixed": st.booleans(), "sym": st.booleans()}
-
-    def with_wild(names: list[str]) -> Any:
-        parts = {k: wild[k] if k in names else valid[k] for k in valid}
-        return st.builds(FuzzCase, **parts, **rest)
-
-    names = st.lists(pick(sorted(wild)), max_size=2, unique=True)
-    return st.one_of(st.just([]), names).flatmap(with_wild)
-
-
-def _value(name: str, index: int, valid: bool) -> Any:
-    values = PARAMETERS[name]
-    if valid:
-        values = values[: -N_INVALID[name]]
-    return values[index % len(values)]
-
-
-def make_table(spec: TableSpec, mixed: bool = False) -> tuple[Any, Any]:
+def make_table(spec: TableSpec, kinds: int = 0) -> tuple[Any, Any]:
     """X and y as the specification says; the same each time."""
     rng = np.random.default_rng(spec.seed)
     X = _corrupted(3 * rng.standard_normal((spec.n, spec.p)), spec.corruption, rng)
@@ -196,8 +98,8 @@ def make_table(spec: TableSpec, mixed: bool = False) -> tuple[Any, Any]:
     with np.errstate(invalid="ignore", over="ignore"):
         y = np.nan_to_num(signal) + rng.standard_normal(spec.n)
     y = _corrupted(y, spec.y_corruption, rng)
-    if mixed:
-        frame = _surprising(_mixed_frame(X, rng), spec.surprise, rng)
+    if kinds:
+        frame = _surprising(_mixed_frame(X, kinds, rng), spec.surprise, rng)
         return frame, _shape(_cast(y, spec.y_dtype), spec.y_shape)
     return _contain(_cast(X, spec.dtype), spec.container), _shape(
         _cast(y, spec.y_dtype), spec.y_shape
@@ -236,16 +138,26 @@ def _contain(X: NDArray[Any], container: str) -> Any:
     return np.asfortranarray(X) if container == "fortran" else X
 
 
-def _mixed_frame(X: NDArray[np.float64], rng: np.random.Generator) -> Any:
-    """Column j of numbers becomes text, a date, a truth value or many categories."""
+def _mixed_frame(X: NDArray[np.float64], first: int, rng: np.random.Generator) -> Any:
+    """Numbers become text, dates, truth values, categories, gaps, or names of rows."""
     import pandas as pd
 
     columns = {}
     for j, column in enumerate(X.T):
         sign = np.where(column > 0, "above", "below")
         day = np.datetime64("2024-01-01") + rng.integers(0, 500, len(X))
-        many = rng.integers(0, 60, len(X)).astype(str)
-        columns[f"c{j}"] = (sign, column, day, column > 0, many)[(j + 1) % 5]
+        whole = np.clip(np.nan_to_num(column), -9, 9).astype(int)
+        columns[f"c{j}"] = (
+            column,
+            sign,
+            day,
+            column > 0,
+            rng.integers(0, 60, len(X)).astype(str),
+            pd.array(whole, dtype="Int64"),
+            pd.Categorical(sign, categories=["above", "below", "never"]),
+            day.astype(str),
+            [f"row {i} {rng.integers(10**6)}" for i in range(len(X))],
+        )[(j + first) % 9]
     return pd.DataFrame(columns, index=range(len(X)))
 
 
@@ -274,13 +186,16 @@ def _surprising(frame: Any, surprise: str | None, rng: np.random.Generator) -> A
 
 def _shape(y: NDArray[Any], shape: str) -> Any:
     pair = np.column_stack([y, y])
-    return {"flat": y, "column": y[:, None], "pair": pair, "short": y[:-1]}[shape]
+    long = np.concatenate([y, y[:1]]) if len(y) else np.zeros(1)
+    columns = {"flat": y, "column": y[:, None], "pair": pair}
+    return (columns | {"short": y[:-1], "long": long})[shape]
 
 
 def _weights(kind: str | None, n: int) -> NDArray[np.float64] | None:
     random = np.random.default_rng(n).uniform(0, 1e6, n)
     kinds = {"ones": np.ones(n), "zeros": np.zeros(n), "random": random}
     kinds |= {"negative": -np.ones(n), "short": np.ones(max(0, n - 1))}
+    kinds |= {"long": np.ones(n + 1)}
     return None if kind is None else kinds[kind]
 
 
@@ -294,6 +209,8 @@ def run_case(case: FuzzCase) -> Outcome:
             message, name = str(error), type(error).__name__
             failure = None if message.strip() else f"{name} without a message"
             return Outcome(name, message, failure)
+        except Wrong as error:
+            return Outcome("interval", failure=str(error))
         except Exception as error:
             if _is_empty_list_in_mapie(error):
                 return Outcome("IndexError of MAPIE, empty list", str(error))
@@ -323,39 +240,85 @@ def _is_empty_list_in_mapie(error: Exception) -> bool:
 
 
 def _intervals(case: FuzzCase) -> tuple[Any, Any]:
-    """Predictions and bounds, by MAPIE from end to end."""
+    """Predictions and bounds, from end to end."""
+    conformal = _calibrated(case)
+    X_test, _ = make_table(case.test, case.kinds)
+    points, bounds = conformal.predict_interval(
+        X_test, allow_infinite_bounds=case.allow_infinite
+    )
+    if case.further:
+        _check_further(case, conformal, X_test, bounds)
+    return points, bounds
+
+
+def _calibrated(case: FuzzCase) -> Any:
+    """An object with intervals, by MAPIE or by the library."""
     from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
 
-    X, y = make_table(case.train, case.mixed)
-    X_cal, y_cal = make_table(case.cal, case.mixed)
-    X_test, _ = make_table(case.test, case.mixed)
+    X, y = make_table(case.train, case.kinds)
     model = ClapsRegressor(**(FIXED | case.params))
     weight = _weights(case.weights, case.train.n)
     fit_params = {} if weight is None else {"sample_weight": weight}
+    shape = {"support": case.support, "sym": case.sym}
     if case.mode in ("plus", "minmax", "base"):
-        score = ClapsScore(support=case.support, sym=case.sym)
+        score = ClapsScore(**shape)
         cross = CrossConformalRegressor(model, case.level, score, case.mode, cv=2)
-        mapie = cross.fit_conformalize(X, y, fit_params=fit_params)
-    else:
-        prefit = case.mode != "split"
-        if prefit:
-            model.fit(X, y, **fit_params)
-        held = model if case.mode == "held" else None
-        score = ClapsScore(held, support=case.support, sym=case.sym)
-        mapie = SplitConformalRegressor(model, case.level, score, prefit)
-        if not prefit:
-            mapie.fit(X, y, fit_params=fit_params)
-        mapie.conformalize(X_cal, y_cal)
-    points, bounds = mapie.predict_interval(
-        X_test, allow_infinite_bounds=case.allow_infinite
-    )
-    return points, bounds
+        return cross.fit_conformalize(X, y, fit_params=fit_params)
+    if case.mode == "calibrated":
+        calibrated = CalibratedRegressor(model, case.level, random_state=0, **shape)
+        return calibrated.fit(X, y, **fit_params)
+    X_cal, y_cal = make_table(case.cal, case.kinds)
+    if case.mode != "split":
+        model.fit(X, y, **fit_params)
+    if case.mode == "batches":
+        streaming = StreamingConformalRegressor(model, case.level, **shape)
+        streaming.conformalize([(X_cal[:9], y_cal[:9]), (X_cal[9:], y_cal[9:])])
+        return streaming
+    held = model if case.mode == "held" else None
+    prefit = case.mode != "split"
+    score = ClapsScore(held, **shape)
+    mapie = SplitConformalRegressor(model, case.level, score, prefit)
+    if not prefit:
+        mapie.fit(X, y, fit_params=fit_params)
+    return mapie.conformalize(X_cal, y_cal)
+
+
+class Wrong(Exception):
+    """Something that contradicts the intervals."""
+
+
+def _check_further(case: FuzzCase, conformal: Any, X: Any, bounds: Any) -> None:
+    """Reasons, distribution and file must agree with the intervals."""
+    infinite = {"allow_infinite_bounds": case.allow_infinite}
+    why = explain(conformal, X, **infinite)
+    if not np.array_equal(np.stack([why.lower, why.upper], axis=1), bounds):
+        raise Wrong("an explanation of other bounds")
+    if not ((why.aleatoric > 0) & (why.epistemic >= 0)).all():
+        raise Wrong("parts of the variance that are not positive")
+    if not isinstance(conformal, CalibratedRegressor | StreamingConformalRegressor):
+        return
+    quantiles = conformal.predict_quantiles(X, [0.3, 0.5, 0.7], tails="normal")
+    if not (quantiles[:, :-1] <= quantiles[:, 1:]).all():
+        raise Wrong("quantiles that fall as the level rises")
+    shares = conformal.cdf(X, np.array([-1.0, 0.0, 1.0]) + np.zeros((len(bounds), 1)))
+    if not ((shares > 0) & (shares < 1)).all() or (np.diff(shares) < 0).any():
+        raise Wrong("probabilities that are none")
+    if np.isnan(conformal.sample(X, 2, random_state=0)).any():
+        raise Wrong("draws that are no numbers")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        save(conformal, path)
+        loaded = load(path).predict_interval(X, **infinite)[1]
+    if not np.array_equal(loaded, bounds):
+        raise Wrong("a file that gives other bounds")
 
 
 def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
     """What is wrong with the intervals, if anything."""
-    if _should_be_refused(case):
+    if _has_other_columns(case):
         return "columns in another order or of other names, without a word"
+    if _has_other_lengths(case):
+        return "targets or weights of other length or sign, without a word"
     levels = np.atleast_1d(case.level)
     if points.shape != (case.test.n,) or bounds.shape != (case.test.n, 2, len(levels)):
         return f"shapes {points.shape} and {bounds.shape}"
@@ -367,7 +330,7 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
             "NaN in the bounds": np.isnan(bounds),
             "infinite bounds that were not allowed": (
                 np.isinf(bounds)
-                & (not (case.allow_infinite or case.support is not None))
+                & (not (case.allow_infinite or _has_impossible_targets(case)))
             ),
             "a lower bound above its upper one": lower > upper,
             "upper bounds that fall as the level rises": np.diff(upper, axis=1) < 0,
@@ -376,12 +339,28 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
     return next((what for what, where in found.items() if where.any()), None)
 
 
-def _should_be_refused(case: FuzzCase) -> bool:
+def _has_impossible_targets(case: FuzzCase) -> bool:
+    """Whether a calibration target may score +∞: outside a support or a domain."""
+    mapped = case.params.get("target_map") in ("log", "sqrt")
+    return mapped or case.support is not None
+
+
+def _has_other_columns(case: FuzzCase) -> bool:
     """Whether the test rows have other columns than the training rows."""
     first, last = case.train.surprise, case.test.surprise
     changed = first != last and {first, last} & set(REFUSED_SURPRISES)
     wide = case.train.p > 1 and "order" in (first, last)
-    return case.mixed and bool(changed) and (wide or "renamed" in (first, last))
+    return case.kinds and bool(changed) and (wide or "renamed" in (first, last))
+
+
+def _has_other_lengths(case: FuzzCase) -> bool:
+    """Whether targets or weights are not one number for each row, or weigh nothing."""
+    fitted = [case.train]
+    if case.mode not in ("plus", "minmax", "base", "calibrated"):
+        fitted.append(case.cal)
+    bad = ("pair", "short", "long")
+    wrong = any(spec.y_shape in bad for spec in fitted)
+    return wrong or case.weights in ("zeros", "negative", "short", "long")
 
 
 def without_numbers(message: str) -> str:

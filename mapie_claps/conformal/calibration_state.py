@@ -30,7 +30,8 @@ __all__ = ["STATE", "CalibrationState", "checked_levels"]
 
 Array = NDArray[np.float64]
 # Attributes that rows have brought, and that a new fit starts without.
-STATE = ("_rows", "_fingerprint", "_known_ends", "_followed", "_in_posterior")
+STATE = ("_rows", "_fingerprint", "_scored_with", "_known_ends")
+STATE += ("_followed", "_in_posterior")
 
 
 class CalibrationState:
@@ -43,6 +44,7 @@ class CalibrationState:
     support: Any
     _rows: CalibrationRows
     _fingerprint: str | None
+    _scored_with: str  # the support
     _known_ends: dict[Any, Any]
 
     @property
@@ -170,8 +172,13 @@ class CalibrationState:
         return RowValues(given["weights"], given["groups"])
 
     def _check_estimator(self) -> None:
-        """Raise if the estimator has changed since it was calibrated."""
+        """Raise if what the scores were made with has changed since."""
         check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
+        if repr(self.support) != getattr(self, "_scored_with", repr(self.support)):
+            raise ValueError(
+                f"Got support={self.support!r}, but the calibration rows were scored "
+                f"with support={self._scored_with}. Call conformalize again."
+            )
 
     def _set_rows(self, rows: CalibrationRows) -> Self:
         """Take over calibration rows."""
@@ -179,6 +186,7 @@ class CalibrationState:
         new: dict[str, Any] = {
             "_rows": rows,
             "_fingerprint": fingerprint_of(self._fitted()),
+            "_scored_with": repr(self.support),
             "_known_ends": {},
         }
         self.__dict__ = vars(self) | new  # at once: an interrupt may come any time

@@ -55,7 +55,7 @@ def conformal_quantile(
     Parameters
     ----------
     scores : array-like of shape (n,)
-        Calibration scores, finite.
+        Calibration scores; +∞ for a row that no interval can cover.
     alphas : sequence of float
         Miscoverages.
     allow_infinite : bool, default=False
@@ -73,6 +73,11 @@ def conformal_quantile(
     array([2., 3.])
     """
     values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1 or np.isnan(values).any():
+        raise ValueError(
+            f"Got scores of shape {values.shape} with {int(np.isnan(values).sum())} "
+            "NaN, but expected one number per calibration row. NaN has no rank."
+        )
     ranks = [conformal_rank(len(values), a) for a in alphas]
     for rank, alpha in zip(ranks, alphas, strict=True):
         check_rank(rank, len(values), alpha, allow_infinite)

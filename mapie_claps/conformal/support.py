@@ -52,7 +52,9 @@ class Support:
         """Which targets are possible."""
         inside = (y >= self.low) & (y <= self.high)
         if self.integer:
-            inside &= np.abs(y - np.round(y)) <= TOLERANCE * np.maximum(np.abs(y), 1)
+            with np.errstate(invalid="ignore"):  # infinite minus infinite
+                gap = np.abs(y - np.round(y))
+            inside &= gap <= TOLERANCE * np.maximum(np.abs(y), 1)
         if self.values is not None:
             inside &= np.abs(y - _nearest(self.values, y)) <= TOLERANCE * np.abs(y)
         return inside

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import raise_for
+from ._checks import checked_alike, checked_levels
 
 Array = NDArray[np.float64]
 # Coverages are counts divided by n: what differs by less than this is equal.
@@ -31,7 +31,9 @@ def violation_rate(coverages: ArrayLike, confidence_level: ArrayLike) -> Array:
     >>> float(violation_rate([0.88, 0.9, 0.93, 0.89], 0.9))
     0.5
     """
-    below = np.asarray(coverages) < np.asarray(confidence_level) - ROUNDING
+    (found,) = checked_alike(coverages=coverages)
+    levels = checked_levels(confidence_level, found.shape[1] if found.ndim > 1 else 1)
+    below = found < (levels if found.ndim > 1 else levels[0]) - ROUNDING
     return np.asarray(below.mean(axis=0))
 
 
@@ -56,14 +58,7 @@ def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> 
     >>> float(relative_width_reduction([1.0, 1.0], [2.0, 1.0]))
     0.25
     """
-    found, reference = np.asarray(widths), np.asarray(reference_widths)
-    if found.shape != reference.shape:
-        raise_for(
-            "reference_widths",
-            reference.shape,
-            f"the shape {found.shape} of widths",
-            "Give the reference's width for every run and level.",
-        )
+    found, reference = checked_alike(widths=widths, reference_widths=reference_widths)
     return np.asarray(np.mean(1 - found / reference, axis=0))
 
 
@@ -89,14 +84,8 @@ def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
     >>> average_ranks([[3.0, 1.0, 1.0 + 1e-12]])
     array([[3. , 1.5, 1.5]])
     """
-    rounded = np.atleast_2d(np.round(np.asarray(values, dtype=np.float64), decimals))
-    if np.isnan(rounded).any():
-        raise_for(
-            "values",
-            f"{int(np.isnan(rounded).sum())} NaN in shape {rounded.shape}",
-            "numbers, which can be ordered",
-            "Leave out the runs in which a method has no value.",
-        )
+    (found,) = checked_alike(values=values)
+    rounded = np.atleast_2d(np.round(found, decimals))
     smaller = (rounded[:, None, :] < rounded[:, :, None]).sum(axis=2)
     equal = (rounded[:, None, :] == rounded[:, :, None]).sum(axis=2)
     ranks: Array = smaller + (equal + 1) / 2
@@ -122,7 +111,8 @@ def width_ratio(width: ArrayLike, reference_width: ArrayLike) -> Array:
     >>> width_ratio([1.0, 3.0], [2.0, 3.0])
     array([0.5, 1. ])
     """
-    return np.asarray(np.asarray(width) / np.asarray(reference_width))
+    found, reference = checked_alike(width=width, reference_width=reference_width)
+    return np.asarray(found / reference)
 
 
 def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
@@ -144,4 +134,5 @@ def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
     >>> score_difference([1.0, 3.0], [2.0, 3.0])
     array([-1.,  0.])
     """
-    return np.asarray(np.asarray(score) - np.asarray(reference_score))
+    found, reference = checked_alike(score=score, reference_score=reference_score)
+    return np.asarray(found - reference)

@@ -64,6 +64,31 @@ def checked_levels(confidence_level: ArrayLike, n_levels: int) -> Array:
     return np.broadcast_to(given, (n_levels,)).copy()
 
 
+def checked_alike(**named: ArrayLike) -> list[Array]:
+    """Numbers of the first one's shape, none of them NaN.
+
+    A column among rows would broadcast to n × n, and NaN is neither above nor below a
+    level.
+    """
+    arrays = [np.asarray(values, dtype=np.float64) for values in named.values()]
+    for name, array in zip(named, arrays, strict=True):
+        if array.shape != arrays[0].shape:
+            raise_for(
+                f"{name}.shape",
+                array.shape,
+                f"the shape {arrays[0].shape} of {next(iter(named))}",
+                "Give both for the same rows, or runs and levels.",
+            )
+        if np.isnan(array).any():
+            raise_for(
+                name,
+                f"{int(np.isnan(array).sum())} NaN in shape {array.shape}",
+                "numbers",
+                "Leave out the rows or runs that have no value.",
+            )
+    return arrays
+
+
 def finite_levels(bounds: Array) -> NDArray[np.bool_]:
     """Levels without an infinite bound, shape (n_levels,)."""
     return np.asarray(np.isfinite(bounds).all(axis=(0, 1)))

@@ -91,4 +91,10 @@ def _checked(y: ArrayLike, y_values: ArrayLike, name: str) -> tuple[Array, Array
             f"Got y of shape {y_.shape} and {name} of shape {values.shape}, but "
             "expected (n,) and (n, m). Pass one row of values for each target."
         )
+    if np.isnan(values).any() or not np.isfinite(y_).all():
+        raise ValueError(
+            f"Got y with {int((~np.isfinite(y_)).sum())} values that are not finite, "
+            f"and {name} with {int(np.isnan(values).sum())} NaN, but expected numbers. "
+            "Leave these rows out."
+        )
     return y_, values

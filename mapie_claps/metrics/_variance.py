@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import column_or_1d
 
 from .._validation import check_number, raise_for
+from ._checks import checked_alike
 
 
 def epistemic_fraction(aleatoric: ArrayLike, epistemic: ArrayLike) -> float:
@@ -29,7 +30,7 @@ def epistemic_fraction(aleatoric: ArrayLike, epistemic: ArrayLike) -> float:
     >>> epistemic_fraction([3.0, 1.0], [1.0, 1.0])
     0.375
     """
-    h2, added = np.asarray(aleatoric), np.asarray(epistemic)
+    h2, added = _checked_parts(aleatoric, epistemic)
     return float(np.mean(added / (h2 + added)))
 
 
@@ -52,8 +53,22 @@ def scale_ratio(aleatoric: ArrayLike, epistemic: ArrayLike) -> float:
     >>> scale_ratio([1.0, 1.0], [0.0, 3.0])
     1.5
     """
-    h2, added = np.asarray(aleatoric), np.asarray(epistemic)
+    h2, added = _checked_parts(aleatoric, epistemic)
     return float(np.mean(np.sqrt(1 + added / h2)))
+
+
+def _checked_parts(
+    aleatoric: ArrayLike, epistemic: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Parts of v of the same rows: h² positive, φᵀΣφ not negative."""
+    h2, added = checked_alike(aleatoric=aleatoric, epistemic=epistemic)
+    if not ((h2 > 0).all() and (added >= 0).all()):
+        raise ValueError(
+            f"Got a smallest aleatoric part of {h2.min()!r} and a smallest epistemic "
+            f"part of {added.min()!r}, but expected a positive one and one of at "
+            "least 0. Pass the parts that predict_variance gives."
+        )
+    return h2, added
 
 
 def noise_floor_diagnostics(
@@ -84,7 +99,7 @@ def noise_floor_diagnostics(
     floor = check_number(
         "variance_floor", variance_floor, low=0, low_open=True, hint="Use 1e-3."
     )
-    h2 = np.asarray(aleatoric, dtype=np.float64)
+    (h2,) = checked_alike(aleatoric=aleatoric)
     return {
         "min": float(h2.min()),
         "p01": float(np.quantile(h2, 0.01)),
@@ -118,14 +133,7 @@ def predictive_nll(y: ArrayLike, mu: ArrayLike, std: ArrayLike) -> float:
     # A column among rows would broadcast to n × n.
     y_ = _one_number_per_row("y", y)
     mu_, std_ = _one_number_per_row("mu", mu), _one_number_per_row("std", std)
-    for name, values in (("mu", mu_), ("std", std_)):
-        if values.shape != y_.shape:
-            raise_for(
-                f"{name}.shape",
-                values.shape,
-                f"the shape {y_.shape} of y",
-                "Predict for the rows whose targets y holds.",
-            )
+    y_, mu_, std_ = checked_alike(y=y_, mu=mu_, std=std_)
     if not (std_ > 0).all():
         raise_for(
             "std", float(std_.min()), "positive numbers", "Give the variance a floor."

@@ -136,7 +136,8 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
-        return self._sums(x, y, n_axes=2)
+        with torch.no_grad():
+            return self._sums(x, y, n_axes=2)
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -155,7 +156,8 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and the diagonal of HᵀWH of shape (d + 1,).
         """
-        return self._sums(x, y, n_axes=1)
+        with torch.no_grad():
+            return self._sums(x, y, n_axes=1)
 
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.
@@ -175,7 +177,6 @@ class HeteroscedasticGGN(GGNInterface):
             "wide features."
         )
 
-    @torch.no_grad()
     def _sums(self, x: Tensor, y: Tensor, n_axes: int) -> tuple[Tensor, Tensor]:
         """Loss and curvature, a matrix or its diagonal; adds to ``cross_moment``.
 

@@ -13,6 +13,7 @@ from mapie_claps.benchmarks import (
     _coverage,
     _fuzz_attacks,
     _fuzz_cases,
+    _fuzz_draw,
     coverage,
     fuzz,
 )
@@ -108,19 +109,53 @@ def test_coverage_command_refuses_bad_numbers(tmp_path, capsys):
     assert "at least 1 each" in capsys.readouterr().err
 
 
-def test_fuzz_command(tmp_path, capsys):
+def test_fuzz_command(tmp_path, capsys, monkeypatch):
     assert main(["fuzz", "--cases", "12", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "12 cases in" in out
-    assert "0 failures" in out
+    assert "12 cases, 0 failures" in out
     assert (tmp_path / "fuzz.md").exists()
-    with pytest.raises(SystemExit, match="2"):
-        main(["fuzz", "--cases", "0"])
+    assert main(["fuzz", "--cases", "12", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == out  # found again, to the second
+    monkeypatch.setattr(fuzz, "digest_of_package", lambda: "other code")
+    monkeypatch.setattr(
+        fuzz, "outcome_of", lambda case: _fuzz_cases.Outcome("x", failure="new")
+    )
+    assert main(["fuzz", "--cases", "12", "--out", str(tmp_path)]) == 1
+    assert "12 cases, 12 failures" in capsys.readouterr().out
+    for option in ("--cases", "--first", "--seed"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["fuzz", option, "-1"])
+
+
+def test_cases_depend_on_seed_and_number_alone():
+    first = [_fuzz_draw.draw_case(0, number) for number in range(40)]
+    assert first == [_fuzz_draw.draw_case(0, number) for number in range(40)]
+    assert first[20:30] != [_fuzz_draw.draw_case(1, number) for number in range(20, 30)]
+    assert len({repr(case) for case in first}) == 40
+    attacks = [isinstance(case, _fuzz_attacks.AttackCase) for case in first]
+    assert attacks == [number % 4 == 3 for number in range(40)]
+
+
+@pytest.mark.parametrize("kinds", range(1, 10))
+def test_a_frame_of_any_types_gives_intervals_reasons_and_a_file(kinds):
+    table = dataclasses.replace(CLEAN, p=9)
+    case = _fuzz_cases.FuzzCase(
+        table, table, table, mode="batches", kinds=kinds, further=True
+    )
+    assert _fuzz_cases.run_case(case) == _fuzz_cases.Outcome("interval")
+
+
+@pytest.mark.parametrize("mode", ["split", "calibrated", "batches", "plus"])
+@pytest.mark.parametrize("shape", ["short", "long", "pair"])
+def test_targets_of_another_length_are_refused(mode, shape):
+    wrong = dataclasses.replace(CLEAN, y_shape=shape)
+    case = _fuzz_cases.FuzzCase(wrong, CLEAN, CLEAN, mode=mode)
+    assert _fuzz_cases.run_case(case).kind == "ValueError"
 
 
 @pytest.mark.parametrize("mode", sorted(set(_fuzz_cases.CALIBRATION_MODES)))
 def test_a_valid_case_gives_an_interval(mode):
-    case = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN, mode=mode)
+    case = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN, mode=mode, level=0.5)
     assert _fuzz_cases.run_case(case) == _fuzz_cases.Outcome("interval")
 
 
@@ -135,7 +170,11 @@ def test_an_undocumented_exception_is_a_failure(error, monkeypatch):
     outcome = _fuzz_cases.run_case(VALID)
     assert outcome.kind == type(error).__name__
     assert outcome.failure
-    assert "FAILURE" in fuzz.report([(VALID, outcome)], 1.0)
+
+    monkeypatch.setattr(fuzz, "outcome_of", lambda case: outcome)
+    line = fuzz.try_cases(2, seed=0, first=7)
+    assert [row["cases"] for row in line["rows"]] == [1, 1]
+    assert "FAILURE: case 8: " in fuzz.report([line])
 
 
 def test_an_empty_list_ends_in_an_error_of_mapie_that_is_counted(monkeypatch):
