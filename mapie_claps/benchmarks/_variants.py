@@ -4,7 +4,7 @@ Each is a context: while it lasts, one named place of the package does something
 and models are fitted as usual.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from torch.nn.functional import silu
 
 from .. import ClapsRegressor
 from ..estimators import ensemble_training
-from ..network import defaults, gradient, optimizer, trainer
+from ..network import defaults, gradient, optimizer, trainer, units
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.hold_out import Rows
 from ..posterior import prior, scales
@@ -81,6 +81,13 @@ class ParametricNetwork(HeteroscedasticNetwork):
         bend = [(p, everyone) for p in self.bend]
         return bend + super().parameters_of_members()
 
+    def take(self, members: Sequence[int]) -> "HeteroscedasticNetwork":
+        """A network of some members."""
+        taken = super().take(members)
+        for p in taken.bend.parameters():  # type: ignore[union-attr]
+            p.data = p.data[list(members)]
+        return taken
+
     def features(self, x: Tensor) -> Tensor:
         """φ(x)."""
         parts = zip(self.first, self.members_by_view(), strict=True)
@@ -129,37 +136,51 @@ def parametric_activations() -> Iterator[None]:
     """Networks that learn how far each unit is bent."""
     with (
         patch.object(ensemble_training, "HeteroscedasticNetwork", ParametricNetwork),
-        patch.object(trainer, "LossAndGradient", ParametricGradient),
+        patch.object(units, "LossAndGradient", ParametricGradient),
     ):
         yield
 
 
 class _Recording(trainer._Trainer):
-    """Remembers in which step each member was best."""
+    """Can be asked in which step each member was best."""
 
     last: "_Recording"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.best_step = [0] * self.network.n_members
+        self.evaluated: list[int] = []
         _Recording.last = self
 
     def _evaluate(self, step: int, found: Any) -> None:
         super()._evaluate(step, found)
-        for k, losses in enumerate(zip(*self.held_out, strict=True)):
-            if losses[-1] < min(losses[:-1], default=torch.inf):
-                self.best_step[k] = step
+        self.evaluated.append(step)
+
+    def best_steps(self) -> list[int]:
+        """Of each member."""
+        best = torch.tensor(self.held_out).argmin(0)
+        return [self.evaluated[i] for i in best]
 
 
 class _Again(trainer._Trainer):
     """Ends each member in the step that was best before."""
 
-    def __init__(self, best_step: list[int], *arguments: Any) -> None:
+    def __init__(self, best_steps: list[int], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.best_step = best_step
+        self.best_steps = best_steps
 
-    def _members_that_stop(self, step: int) -> set[int]:
-        return {k for k in self.active if self.best_step[k] <= step}
+    def _evaluate(self, step: int, found: Any) -> None:
+        super()._evaluate(step, found)
+        for unit in self.units:
+            unit.keep_best([self.best_steps[k] == step for k in unit.members])
+
+    def run(self) -> trainer.TrainingResult:
+        result = super().run()
+        for k, state in enumerate(self.states):
+            for target, value in zip(
+                self.network.weights_of_member(k), state.best, strict=True
+            ):
+                target.copy_(value)
+        return result
 
 
 class RefittedRegressor(ClapsRegressor):
@@ -181,12 +202,10 @@ class RefittedRegressor(ClapsRegressor):
         first, network = _Recording.last, self._new_network(X, generator)
         everyone = torch.arange(len(X)).expand(self.n_members, -1)
         rows = Rows(everyone, everyone[:, :0])
+        data = replace(first.data, rows=rows)
+        config = replace(first.config, patience=None)
         with torch.no_grad():
-            _Again(
-                first.best_step,
-                *(network, replace(first.data, rows=rows)),
-                *(first.config, generator),
-            ).run()
+            _Again(first.best_steps(), network, data, config, generator).run()
         recipe = replace(
             self._recipe(),
             prior_precision=self.prior_precision_,

@@ -169,7 +169,8 @@ def _fit_lightgbm(X: Table, y: Array, params: Params, seed: int, alpha: float) -
         LGBMRegressor(objective="quantile", alpha=level, **options).fit(
             take_rows(X, many),
             y[many],
-            eval_set=[(take_rows(X, few), y[few])],
+            eval_X=take_rows(X, few),
+            eval_y=y[few],
             callbacks=stop,
         )
         for level in (alpha / 2, 1 - alpha / 2)

@@ -105,18 +105,25 @@ def test_each_view_gets_the_λ_that_is_best_for_it(data, monkeypatch):
 
 
 def test_refit_ends_each_member_at_its_best_step(data, monkeypatch):
-    ends = []
+    made = []
 
     class Again(_variants._Again):
-        def _restore_best(self):
-            ends.append(self.best_step.clone())
-            super()._restore_best()
+        def run(self):
+            result = super().run()
+            made.append((self.best_steps, self.states))
+            return result
 
     monkeypatch.setattr(_variants, "_Again", Again)
     params = QUICK | {"variant": "refit at the best step"}
     model = _variants.fit_variant(*data, params, 0, 0.1)
-    assert len(ends) == 1
-    assert set(ends[0].tolist()) <= set(range(2, 42, 2))
+    [(steps, states)] = made
+    assert set(steps) <= set(range(2, 42, 2))
+    for k, state in enumerate(states):
+        found = model.network_.weights_of_member(k)
+        for own, best, last in zip(found, state.best, state.weights, strict=True):
+            torch.testing.assert_close(own, best.double())
+            if steps[k] < 40 and best.numel() > 20:
+                assert not torch.equal(best, last)
     assert trainer._Trainer is not _variants._Recording
     assert model.sums_.held_out is None
 
