@@ -29,8 +29,16 @@ from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
 # What the documentation names; NotFittedError is a ValueError.
 DOCUMENTED = (ValueError, TypeError, TrainingDivergedError, NotPositiveDefiniteError)
 # Classes of MAPIE, then those of the library.
-CALIBRATION_MODES = ("split", "prefit", "held", "plus", "minmax", "base")
-CALIBRATION_MODES += ("calibrated", "batches")
+CALIBRATION_MODES = (
+    "split",
+    "prefit",
+    "held",
+    "plus",
+    "minmax",
+    "base",
+    "calibrated",
+    "batches",
+)
 REFUSED_SURPRISES = ("order", "renamed")  # of a table that is no longer that of fit
 FIXED: dict[str, Any] = {
     "hidden_layer_sizes": (4,),
@@ -350,7 +358,7 @@ def _has_other_columns(case: FuzzCase) -> bool:
     first, last = case.train.surprise, case.test.surprise
     changed = first != last and {first, last} & set(REFUSED_SURPRISES)
     wide = case.train.p > 1 and "order" in (first, last)
-    return case.kinds and bool(changed) and (wide or "renamed" in (first, last))
+    return bool(case.kinds and changed) and (wide or "renamed" in (first, last))
 
 
 def _has_other_lengths(case: FuzzCase) -> bool:

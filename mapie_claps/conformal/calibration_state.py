@@ -30,8 +30,14 @@ __all__ = ["STATE", "CalibrationState", "checked_levels"]
 
 Array = NDArray[np.float64]
 # Attributes that rows have brought, and that a new fit starts without.
-STATE = ("_rows", "_fingerprint", "_scored_with", "_known_ends")
-STATE += ("_followed", "_in_posterior")
+STATE = (
+    "_rows",
+    "_fingerprint",
+    "_scored_with",
+    "_known_ends",
+    "_followed",
+    "_in_posterior",
+)
 
 
 class CalibrationState:
