@@ -34,8 +34,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     with ``predict(X, return_std=True)`` give. A default ``ClapsRegressor()`` learns in
     ``fit``, from training rows alone, a map z = T(y) of the target, noise with two
     sides and the shape g of the residuals: the score is then the absolute value of
-    g((z − μ)/√v±), the interval all y whose score is at most :math:`q_\alpha`. One rank, and the same
-    guarantee: what is fixed before calibration may shape the score.
+    g((z − μ)/√v±), the interval all y whose score is at most :math:`q_\alpha`. One
+    rank, and the same guarantee: what is fixed before calibration may shape the score.
 
     Parameters
     ----------
