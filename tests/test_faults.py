@@ -13,13 +13,14 @@ from sklearn.exceptions import NotFittedError
 from mapie_claps.estimators import ensemble_training
 from mapie_claps.network import inputs as _inputs
 from mapie_claps.network import trainer as _training
+from mapie_claps.network import units
 from mapie_claps.posterior import members, scales
 
 STAGES = {
     "scaling": (_inputs, "StandardScaler"),
     "splitting": (ensemble_training, "split_rows"),
     "training": (ensemble_training, "train"),
-    "a step": (_training._Trainer, "_step"),
+    "a step": (units.Unit, "_step"),
     "an evaluation": (_training._Trainer, "_evaluate"),
     "the sums": (members, "sum_rows"),
     "the factor": (scales, "make_posterior"),
@@ -56,13 +57,13 @@ def test_a_fault_in_fit_leaves_nothing_behind(data, fitted, stage, fault, monkey
 def test_ctrl_c_in_the_middle_of_training(data, fitted, monkeypatch):
     """The signal itself, at the tenth step; threads are checked by the fixture."""
     X, y = data[0]
-    original, steps = _training._Trainer._step, []
+    original, steps = units.Unit._step, []
 
-    def step(self, number, batch):
-        steps.append(number)
-        if number == 10:
+    def step(self, learning_rate):
+        steps.append(learning_rate)
+        if len(steps) == 10:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(self, number, batch)
+        return original(self, learning_rate)
 
     model = tiny(prior_precision=1.0, last_layer="trained").fit(X[:60], y[:60])
     before = predictions(model, X)
@@ -70,7 +71,7 @@ def test_ctrl_c_in_the_middle_of_training(data, fitted, monkeypatch):
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(_training._Trainer, "_step", step)
+            patch.setattr(units.Unit, "_step", step)
             with pytest.raises(KeyboardInterrupt):
                 model.fit(X, y)
     finally:

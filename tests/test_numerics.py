@@ -9,7 +9,7 @@ import torch
 from conftest import heteroscedastic, tiny
 
 from mapie_claps.exceptions import NumericalWarning, TrainingDivergedError
-from mapie_claps.network import trainer as _training
+from mapie_claps.network import units
 from mapie_claps.network.losses import GaussianLoss
 from mapie_claps.posterior import gaussian as _posterior
 from mapie_claps.posterior.moments import FeatureRows, sum_rows
@@ -158,9 +158,9 @@ def test_nan_in_the_loss_stops_the_fit(held_out, monkeypatch):
 
 
 def test_nan_on_held_out_rows_stops_the_fit(monkeypatch):
-    original = _training._Trainer._held_out_loss
+    original = units.Unit._held_out_loss
     monkeypatch.setattr(
-        _training._Trainer, "_held_out_loss", lambda self: original(self) * torch.nan
+        units.Unit, "_held_out_loss", lambda self: original(self) * torch.nan
     )
     model = tiny(validation_fraction=0.2)
     with pytest.raises(TrainingDivergedError, match=r"\(on held-out rows nan\)"):

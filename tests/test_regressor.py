@@ -21,7 +21,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from mapie_claps import ClapsRegressor
 from mapie_claps.estimators import ensemble_training
 from mapie_claps.exceptions import TrainingDivergedError
-from mapie_claps.network import threads
+from mapie_claps.network import threads, units
 from mapie_claps.network import trainer as _training
 
 
@@ -281,13 +281,13 @@ def test_second_fit_forgets_the_first(data):
 
 @pytest.mark.parametrize("small", [True, False])
 def test_thread_setting_is_restored(data, small, monkeypatch):
-    seen, original = [], _training._Trainer._step
+    seen, original = [], units.Unit._step
 
-    def spy(self, step, batch):
+    def spy(self, learning_rate):
         seen.append(torch.get_num_threads())
-        return original(self, step, batch)
+        return original(self, learning_rate)
 
-    monkeypatch.setattr(_training._Trainer, "_step", spy)
+    monkeypatch.setattr(units.Unit, "_step", spy)
     monkeypatch.setattr(threads, "THREADING_PAYS_FROM", 1e18 if small else 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -304,7 +304,7 @@ def test_accelerator_is_used_where_there_is_one(data, there, monkeypatch):
     """There is none here: what training is asked for tells."""
 
     def record(*args):
-        raise RuntimeError(f"on {args[-1]}")
+        raise RuntimeError(f"on {args[-2]}")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(ensemble_training, "train", record)

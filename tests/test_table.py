@@ -490,3 +490,46 @@ def test_random_frames(seed):
         else encoded.unseen,
     ):
         assert np.isfinite(draw).all()
+
+
+def test_two_columns_of_one_name_and_records_are_refused():
+    frame = mixed()
+    with pytest.raises(ValueError, match=r"name 'zip' twice \(columns 3 and 7\)"):
+        fit(pd.concat([frame, frame[["zip"]]], axis=1))
+    with pytest.raises(TypeError, match=r"Pass pandas.DataFrame\(X\)"):
+        as_table(frame.to_dict("records"))
+    with pytest.raises(TypeError, match=r"pandas.DataFrame\(\[record\]\)"):
+        as_table({"area": 1})
+
+
+def test_text_that_looks_like_numbers_or_dates_is_remarked_on():
+    number = [f"{i % 40 / 10:.1f}" for i in range(N)]
+    day = [f"2024-01-{1 + i % 28:02d}" for i in range(N - 1)] + ["unknown"]
+    code = [f"5{i % 40:04d}" for i in range(N)]
+    frame = pd.DataFrame({"number": number, "day": day, "code": code})
+    remarks = fit(frame)[0].remarks
+    assert len(remarks) == 2
+    assert (
+        "column 'number' as categories, although its texts look like num" in remarks[0]
+    )
+    assert "but not 'unknown' in row 119" in remarks[1]
+    assert "pandas.to_datetime" in remarks[1]
+    named = fit(frame, categorical_features=["number", "day"])[0]
+    assert named.remarks == []
+
+
+def test_categories_of_one_row_each_say_nothing():
+    y = np.random.default_rng(0).normal(size=N)
+    mean, _ = _effects(np.arange(N), y, np.ones(N), N)
+    np.testing.assert_allclose(mean, y.mean(), atol=0.05)
+
+
+def test_a_category_is_seen_behind_other_columns_and_a_long_tail():
+    rng = np.random.default_rng(0)
+    codes, x = rng.integers(0, 30, 600), rng.normal(size=600)
+    effect = rng.normal(0, 0.3, 30)
+    y = np.exp(2 * x + effect[codes] + rng.normal(0, 0.1, 600))
+    frame = pd.DataFrame({"x": x, "v": [f"v{c}" for c in codes]})
+    encoder, inputs = fit(frame, y)
+    found = inputs[:, names(encoder).index("v_mean")]
+    assert np.corrcoef(found, effect[codes])[0, 1] > 0.95

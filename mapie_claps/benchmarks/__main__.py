@@ -17,6 +17,7 @@ COMMANDS = {
     "rows": "10⁴ to 5·10⁵ rows against CatBoost, LightGBM, HistGradientBoosting",
     "shape": "map, two sides, shape and support of the noise, switched off; CRPS",
     "coverage": "coverage over many replications, against its exact law",
+    "drift": "tilted rows and rows in time: weights, levels that follow, crepes",
     "fuzz": "random input and parameters: a valid interval or a documented error",
     "speed": "time and memory against laplace-torch, MAPIE, skorch, scikit-learn",
     "large": "ten million rows on one machine; two Dask workers against one",

@@ -141,36 +141,25 @@ class _Recording(trainer._Trainer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.best_step = torch.zeros(self.network.n_members)
+        self.best_step = [0] * self.network.n_members
         _Recording.last = self
 
-    def _evaluate(self, step: int, training_loss: float) -> bool:
-        before = self.best.clone()
-        found = super()._evaluate(step, training_loss)
-        self.best_step[self.best < before] = step
-        return found
+    def _evaluate(self, step: int, found: Any) -> None:
+        super()._evaluate(step, found)
+        for k, losses in enumerate(zip(*self.held_out, strict=True)):
+            if losses[-1] < min(losses[:-1], default=torch.inf):
+                self.best_step[k] = step
 
 
 class _Again(trainer._Trainer):
     """Ends each member in the step that was best before."""
 
-    def __init__(self, best_step: Tensor, *arguments: Any) -> None:
+    def __init__(self, best_step: list[int], *arguments: Any) -> None:
         super().__init__(*arguments)
         self.best_step = best_step
 
-    def _evaluate(self, step: int, training_loss: float) -> bool:
-        self.best = torch.where(self.best_step > step, torch.inf, -torch.inf)
-        now = self.best_step == step
-        for kept, (p, members) in zip(
-            self.best_parameters, self.parameters, strict=True
-        ):
-            kept[now[members]] = p.detach()[now[members]]
-        return True
-
-    def run(self) -> trainer.TrainingResult:
-        result = super().run()
-        self._restore_best()
-        return result
+    def _members_that_stop(self, step: int) -> set[int]:
+        return {k for k in self.active if self.best_step[k] <= step}
 
 
 class RefittedRegressor(ClapsRegressor):
@@ -195,7 +184,7 @@ class RefittedRegressor(ClapsRegressor):
         with torch.no_grad():
             _Again(
                 first.best_step,
-                *(network, first.X, first.y, first.weight, rows),
+                *(network, replace(first.data, rows=rows)),
                 *(first.config, generator),
             ).run()
         recipe = replace(

@@ -231,6 +231,11 @@ def report(rows: Sequence[Row], out: Path) -> str:
         overall, region = _ratios(rows, both, spread)
         text = f"Laplace on top of the spread ({mode}): {overall}, inside the region"
         parts.append(f"{text} {region}.\n")
+        name = f"{mode}, {TOGETHER}"
+        if any(row["method"] == name for row in rows):
+            overall, region = _ratios(rows, name, both)
+            text = f"The kernel on top of all that ({mode}): {overall}, inside the"
+            parts.append(f"{text} region {region}.\n")
     datasets = sorted({row["dataset"] for row in rows})
     parts.append(
         f"{len(datasets)} data sets ({', '.join(datasets)}), "
@@ -254,5 +259,6 @@ def _ratios(rows: Sequence[Row], name: str, base: str) -> list[str]:
                 logs.setdefault(dataset, []).append(float(np.log(ratio)))
         found = stratified_estimate(logs)
         mean = float(np.exp(found.mean))
-        texts.append(f"{mean:.3f} ± {mean * found.error:.3f}")
+        error = mean * found.error  # NaN where a data set has one seed
+        texts.append(f"{mean:.3f}" + (f" ± {error:.3f}" if np.isfinite(error) else ""))
     return texts

@@ -20,6 +20,7 @@ from ..network.losses import Loss
 from ..network.table_fit import fit_table
 from ..network.target_choice import choose_target_map, fit_target_map
 from ..network.target_map import Identity, TargetMap
+from ..network.threads import resolve_jobs
 from ..network.trainer import train
 from ..posterior.members import fit_last_layers
 from ..posterior.mixture import fit_mixture
@@ -54,6 +55,7 @@ class EnsembleTraining(EnsembleRows):
     residual_shape: bool
     categorical_features: Any
     device: str
+    n_jobs: int | None
     random_state: Any
 
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
@@ -112,9 +114,10 @@ class EnsembleTraining(EnsembleRows):
             ys.float(),
             None if bool((ws == 1).all()) else ws.float(),
             rows,
-            training_config(self.get_params(deep=False), len(Xs), loss),
+            training_config(self.get_params(deep=False), len(Xs), held_out, loss),
             generator,
             choose_device(self.device),
+            resolve_jobs(self.n_jobs),
         )
         self.loss_curve_ = result.loss_curve
         self.validation_curve_ = result.validation_curve
@@ -142,9 +145,9 @@ class EnsembleTraining(EnsembleRows):
         def new_network(X: Tensor, n_maps: int) -> HeteroscedasticNetwork:
             return self._new_network(X, generator, views, n_maps * len(views))
 
-        config = training_config(self.get_params(deep=False), len(X))
-        device = choose_device(self.device)
-        return choose_target_map(X, y, new_network, config, generator, device)
+        config = training_config(self.get_params(deep=False), len(X), 0)
+        device, n_jobs = choose_device(self.device), resolve_jobs(self.n_jobs)
+        return choose_target_map(X, y, new_network, config, generator, device, n_jobs)
 
     def _new_network(
         self,

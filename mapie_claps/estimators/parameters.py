@@ -146,8 +146,10 @@ def _check_training(params: dict[str, Any]) -> None:
     number("dropout", "Use 0 for no dropout.", low=0, high=1, high_open=True)
     number("beta", "Use 0 for the Gaussian likelihood.", low=0, high=1)
     number("validation_fraction", "Use 0.12 if unsure.", low=0, high=0.5)
-    if params["patience"] is not None:
-        integer("patience", 1, "Use None to train to the end.")
+    value = params["patience"]
+    if not (value is None or (isinstance(value, str) and value == "auto")):
+        integer("patience", 1, "Use 'auto' if unsure, None to train to the end.")
+    _check_jobs(params["n_jobs"])
     if params["tol"] is not None:
         number("tol", "Use None never to be warned.", low=0)
     number("variance_floor", "Use the default if unsure.", low=0, low_open=True)
@@ -155,6 +157,16 @@ def _check_training(params: dict[str, Any]) -> None:
         if params[name] is not None:
             hint = "Use the default if unsure, None for what torch does."
             number(name, hint, low=0, low_open=name != "initial_bias")
+
+
+def _check_jobs(value: Any) -> None:
+    """None, a number of cores, or −1 and the like, as in scikit-learn."""
+    hint = "Use -1 for all cores, 1 for one."
+    if value is None:
+        return
+    check_integer("n_jobs", value, low=-(2**31), hint=hint)
+    if value == 0:
+        raise_for("n_jobs", value, "None or an integer other than 0", hint)
 
 
 def _check_views(value: object) -> None:

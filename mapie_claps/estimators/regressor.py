@@ -90,10 +90,14 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         Share of the training rows that each member holds out (each its own) to keep
         its best state, to weigh the views and to choose ``prior_precision="grid"``. 0
         holds out none, and all members weigh the same.
-    patience : int or None, default=None
-        Evaluations (there are about 20 in a full run) without a better member after
-        which training stops; where nothing is held out, by the training loss. None
-        trains to the end.
+    patience : int, "auto" or None, default=None
+        Evaluations (there are about 20 in a full run) without a better state after
+        which a member stops; where nothing is held out, by the training loss. None
+        trains all members to the end. "auto" is 4, or 6 for a member whose held-out
+        loss is at most −0.5 (little noise), and lets a view stop whose held-out loss is
+        behind that of the best view by more than 0.5 after 6 evaluations or more; where
+        nothing is held out or there are fewer than 400 steps it is None. It saves about
+        two fifths of the steps.
     tol : float or None, default=0.05
         A ``ConvergenceWarning`` is given where more than this share of the whole gain
         in the loss fell into the last tenth of training. None never warns.
@@ -163,6 +167,13 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         Columns of text, truth values and categorical type are always categories. More
         columns, such as numbers that are codes, can be named: by their names,
         positions, or a mask.
+    n_jobs : int or None, default=None
+        Cores to train on. With a number members are trained side by side in threads,
+        three at a time; −1 is all cores, −2 all but one; never more than torch may use
+        in this process (``torch.get_num_threads``), a number that joblib and Dask set
+        in their workers. Fits that run at the same time in threads share them. The
+        result is the same for every number. None trains all members in one batch on
+        one core, which differs from that by rounding.
 
     Attributes
     ----------
@@ -192,7 +203,7 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
     loss_curve_, validation_curve_ : list of float
         Training and held-out loss at each evaluation, mean over the members.
     n_iter_ : int
-        Steps taken.
+        Steps of the members that took most.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -232,7 +243,7 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         dropout: float = 0.0,
         beta: float = 0.5,
         validation_fraction: float = 0.12,
-        patience: int | None = None,
+        patience: int | Literal["auto"] | None = None,
         tol: float | None = 0.05,
         variance_floor: float = 1e-6,
         input_clip: float | None = 6.0,
@@ -251,6 +262,7 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
         categorical_features: Any = "from_dtype",
+        n_jobs: int | None = None,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.representation_size = representation_size
@@ -285,6 +297,7 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         self.random_state = random_state
         self.verbose = verbose
         self.categorical_features = categorical_features
+        self.n_jobs = n_jobs
 
     @classmethod
     def paper(cls, **params: Any) -> Self:

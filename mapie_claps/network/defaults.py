@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from .losses import GaussianLoss, Loss
+from .stopping import AUTO, MIN_STEPS_TO_STOP
 from .trainer import TrainingConfig
 
 
@@ -24,13 +25,20 @@ def max_steps(n_rows: int) -> int:
 
 
 def training_config(
-    params: dict[str, Any], n_rows: int, loss: Loss | None = None
+    params: dict[str, Any], n_rows: int, n_held_out: int, loss: Loss | None = None
 ) -> TrainingConfig:
     """How to train, with every "auto" resolved; the loss is the Gaussian one."""
     if loss is None:
         loss = GaussianLoss(float(params["variance_floor"]), float(params["beta"]))
-    resolved = {"max_steps": max_steps(n_rows), "batch_size": batch_size(n_rows)}
+    resolved: dict[str, Any] = {
+        "max_steps": max_steps(n_rows),
+        "batch_size": batch_size(n_rows),
+        "patience": None,
+    }
     resolved |= {k: params[k] for k in resolved if params[k] != "auto"}
+    if params["patience"] == "auto" and n_held_out:
+        enough = resolved["max_steps"] >= MIN_STEPS_TO_STOP
+        resolved["patience"] = AUTO if enough else None
     return TrainingConfig(
         **resolved,
         learning_rate=float(params["learning_rate"]),
@@ -39,7 +47,6 @@ def training_config(
         loss=loss,
         dropout=float(params["dropout"]),
         max_gradient_norm=params["max_gradient_norm"],
-        patience=params["patience"],
         n_evaluations=20,
         tol=params["tol"],
         verbose=params["verbose"],

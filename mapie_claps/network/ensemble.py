@@ -3,6 +3,7 @@
 Everything here lives in standardised units of X and y.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -206,6 +207,31 @@ class HeteroscedasticNetwork(nn.Module):
         everyone = slice(0, self.n_members)
         return found + [(p, everyone) for m in common for p in m.parameters()]
 
+    def weights_of_member(self, member: int) -> list[Tensor]:
+        """All weights of one member, as views, in the order of its parameters."""
+        return [
+            p.detach()[member - k.start]
+            for p, k in self.parameters_of_members()
+            if k.start <= member < k.stop
+        ]
+
+    def take(self, members: Sequence[int]) -> "HeteroscedasticNetwork":
+        """A network of some members, in ascending order, with copies of their weights.
+
+        It shares the encoding.
+        """
+        taken = copy.deepcopy(self, {id(self.encoding): self.encoding})
+        kept = []
+        for first, part in zip(taken.first, self.members_by_view(), strict=True):
+            own = [k - part.start for k in members if part.start <= k < part.stop]
+            _keep_members(first, own)
+            first.n_members = first.view.n_members = len(own)  # type: ignore[assignment, union-attr]
+            kept += [first] if own else []
+        taken.first = nn.ModuleList(kept)
+        for module in (*taken.trunk, taken.mean_head, taken.noise_head):
+            _keep_members(module, members)
+        return taken
+
     def trained_weights(self) -> Tensor:
         """Trained weights of the mean, the bias last, shape (K, d + 1)."""
         head = self.mean_head
@@ -218,3 +244,9 @@ class HeteroscedasticNetwork(nn.Module):
         return hash_tensors(
             dict(self.state_dict()), f"ensemble {views} {self.variance_floor!r}"
         )
+
+
+def _keep_members(module: nn.Module, members: Sequence[int]) -> None:
+    """Drop what belongs to other members from parameters with an axis of members."""
+    for p in module.parameters():
+        p.data = p.data[list(members)]

@@ -62,12 +62,23 @@ class FlatParameters:
         self.heads = weight, bias  # (K, d, 2), (K, 1, 2)
 
     def _lay_out(self, parameters: Sequence[nn.Parameter]) -> None:
-        start = 0
+        start, self._parts = 0, {}
         for p in parameters:
             part = slice(start, start + p.numel())
             p.data = self.weights[part].view_as(p)
             p.grad = self.grad[part].view_as(p)
-            start = part.stop
+            start, self._parts[p] = part.stop, part
+
+    def of_member(self, flat: Tensor, member: int) -> list[Tensor]:
+        """What belongs to a member of a tensor laid out as the weights are; views.
+
+        In the order of ``HeteroscedasticNetwork.weights_of_member``.
+        """
+        return [
+            flat[self._parts[p]].view_as(p)[member - k.start]
+            for p, k in self.of_members
+            if k.start <= member < k.stop
+        ]
 
     def release(self) -> None:
         """Let go of the gradients."""

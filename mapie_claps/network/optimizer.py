@@ -14,13 +14,22 @@ class Optimizer(Protocol):
     def step(self, learning_rate: float) -> None:
         """Change the weights in place."""
 
+    @property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Running means of gradient and squared gradient, laid out as the weights."""
 
-def adamw(weights: Tensor, grad: Tensor, weight_decay: float) -> Optimizer:
-    """Torch's AdamW: its fused kernel alone where there is one, else the class."""
+
+def adamw(
+    weights: Tensor, grad: Tensor, weight_decay: float, taken: int = 0
+) -> Optimizer:
+    """Torch's AdamW: its fused kernel alone where there is one, else the class.
+
+    After ``taken`` steps the moments, zero at first, are to be filled in.
+    """
     # A private name of torch (2.6 to 2.15), which may go with any release.
     if hasattr(torch, "_fused_adamw_"):
-        return FusedAdamW(weights, grad, weight_decay)
-    return PublicAdamW(weights, grad, weight_decay)
+        return FusedAdamW(weights, grad, weight_decay, taken)
+    return PublicAdamW(weights, grad, weight_decay, taken)
 
 
 class FusedAdamW:
@@ -30,10 +39,15 @@ class FusedAdamW:
     than the step itself for one small network.
     """
 
-    def __init__(self, weights: Tensor, grad: Tensor, weight_decay: float) -> None:
-        first, second = torch.zeros_like(weights), torch.zeros_like(weights)
+    def __init__(
+        self, weights: Tensor, grad: Tensor, weight_decay: float, taken: int = 0
+    ) -> None:
+        self.moments = torch.zeros_like(weights), torch.zeros_like(weights)
+        first, second = self.moments
         largest: list[Tensor] = []  # of AMSGrad, which is off
-        self._taken = torch.zeros((), dtype=torch.float32, device=weights.device)
+        self._taken = torch.full(
+            (), float(taken), dtype=torch.float32, device=weights.device
+        )
         self._state = [weights], [grad], [first], [second], largest, [self._taken]
         self._weight_decay = weight_decay
 
@@ -56,12 +70,20 @@ class FusedAdamW:
 class PublicAdamW:
     """The same steps through ``torch.optim.AdamW``."""
 
-    def __init__(self, weights: Tensor, grad: Tensor, weight_decay: float) -> None:
+    def __init__(
+        self, weights: Tensor, grad: Tensor, weight_decay: float, taken: int = 0
+    ) -> None:
         self._weights = torch.nn.Parameter(weights)
         self._weights.grad = grad
         self._optimizer = torch.optim.AdamW(
             [self._weights], betas=BETAS, weight_decay=weight_decay
         )
+        self.moments = torch.zeros_like(weights), torch.zeros_like(weights)
+        self._optimizer.state[self._weights] = {
+            "step": torch.tensor(float(taken), dtype=torch.float32),
+            "exp_avg": self.moments[0],
+            "exp_avg_sq": self.moments[1],
+        }
 
     def step(self, learning_rate: float) -> None:
         """Change the weights in place."""

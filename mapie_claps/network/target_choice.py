@@ -85,6 +85,7 @@ def choose_target_map(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
+    n_jobs: int | None = None,
 ) -> TargetMap:
     """The identity, unless a curve is clearly better on held-out training rows."""
     if len(y) < MIN_ROWS or not _can_be_bent(y):
@@ -95,7 +96,7 @@ def choose_target_map(
         return maps[0]
     rows = torch.randperm(len(y), generator=generator)[:MAX_ROWS]
     scores = _held_out_scores(
-        X[rows], y[rows.numpy()], maps, new_network, config, generator, device
+        X[rows], y[rows.numpy()], maps, new_network, config, generator, device, n_jobs
     )
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
     # A later candidate must be better than an earlier one, not as good.
@@ -116,6 +117,7 @@ def _held_out_scores(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
+    n_jobs: int | None,
 ) -> Array:  # (n_maps, n_levels)
     """Interval scores in units of y; one member for each view and map."""
     n, n_maps = len(y), len(maps)
@@ -135,7 +137,17 @@ def _held_out_scores(
     short = replace(
         config, max_steps=STEPS, n_evaluations=5, patience=None, tol=None, verbose=0
     )
-    train(network, encoded, targets.float(), None, rows, short, generator, device)
+    train(
+        network,
+        encoded,
+        targets.float(),
+        None,
+        rows,
+        short,
+        generator,
+        device,
+        n_jobs,
+    )
     mu, std = _refitted(network.cpu(), encoded, targets, rows)
     scores = np.empty((n_maps, len(LEVELS)))
     for j, each in enumerate(maps):

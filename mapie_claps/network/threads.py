@@ -1,13 +1,20 @@
-"""How many threads a training step gets, and the setting of before back again."""
+"""How many threads a fit gets, and the settings of before back again."""
 
+import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 
 # Multiply-adds of one training step below which a second thread costs more than it
 # brings: on two shared cores, steps of 1e7 were tens of times slower with two threads.
 THREADING_PAYS_FROM = 5e8
+
+T = TypeVar("T")
+RunAll = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 
 
 class _OneThread:
@@ -33,6 +40,11 @@ class _OneThread:
             self._inside -= 1
             torch.set_num_threads(self._before)
 
+    def allowed(self) -> int:
+        """Threads that torch may use in this process, as set outside of any fit."""
+        with self._lock:
+            return self._before if self._inside else torch.get_num_threads()
+
 
 _one_thread = _OneThread()
 
@@ -40,3 +52,61 @@ _one_thread = _OneThread()
 def threads_for(multiply_adds: float) -> AbstractContextManager[None]:
     """One intra-op thread for small steps; the caller's setting comes back."""
     return _one_thread if multiply_adds < THREADING_PAYS_FROM else nullcontext()
+
+
+class _Cores:
+    """Cores that the fits of this process share.
+
+    As many as torch may use: joblib and Dask set that number in their workers so that
+    all of them together use each core once, and a user may set it too. Fits in several
+    threads of one process each have one; what is left goes to who asks first.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._in_use = threading.Lock(), 0
+
+    @contextmanager
+    def take(self, wanted: int) -> Iterator[int]:
+        """At least one core, at most as many as wanted and free."""
+        with self._lock:
+            free = _one_thread.allowed() - self._in_use
+            taken = max(1, min(wanted, free))
+            self._in_use += taken
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._in_use -= taken
+
+
+_cores = _Cores()
+
+
+def resolve_jobs(n_jobs: int | None) -> int | None:
+    """Cores that ``n_jobs`` asks for, in the manner of scikit-learn; None stays."""
+    if n_jobs is None:
+        return None
+    if n_jobs > 0:
+        return n_jobs
+    n_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        n_cores = len(os.sched_getaffinity(0))
+    return max(1, n_cores + 1 + n_jobs)
+
+
+@contextmanager
+def side_by_side(n_jobs: int, n_tasks: int) -> Iterator[RunAll]:
+    """A function that runs tasks at the same time, as far as there are cores."""
+    with _cores.take(min(n_jobs, n_tasks)) as n_threads:
+        if n_threads == 1:
+            yield lambda tasks: [task() for task in tasks]
+            return
+        with _one_thread, ThreadPoolExecutor(n_threads) as pool:
+            yield lambda tasks: list(pool.map(_alone, tasks))
+
+
+def _alone(task: Callable[[], T]) -> T:
+    """Run in a thread of the pool: the number of intra-op threads is its own there."""
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    return task()

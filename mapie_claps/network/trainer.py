@@ -1,48 +1,32 @@
-"""φ, μ, h²: maximum likelihood for all members at once. Knows nothing of sklearn."""
+"""φ, μ, h²: maximum likelihood for all members. Knows nothing of sklearn."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..exceptions import TrainingDivergedError
 from .ensemble import HeteroscedasticNetwork
-from .gradient import FlatParameters, LossAndGradient
 from .hold_out import Rows
-from .losses import Loss
-from .optimizer import adamw
 from .progress import Progress
-from .threads import threads_for
+from .stopping import members_that_stop
+from .threads import RunAll, side_by_side, threads_for
+from .units import Epochs, MemberState, TrainingConfig, TrainingData, Unit, units_of
 
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How to train; every number is resolved, nothing is left to a rule."""
-
-    max_steps: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    schedule: str  # "cosine" or "constant"
-    loss: Loss
-    dropout: float
-    max_gradient_norm: float | None  # of each member; None: gradients as they are
-    patience: int | None  # evaluations without a better member
-    n_evaluations: int
-    tol: float | None
-    verbose: int = 0
+__all__ = ["TrainingConfig", "TrainingResult", "train"]
 
 
 @dataclass
 class TrainingResult:
     """What training leaves behind beside the network's weights."""
 
-    n_iter: int = 0
+    n_iter: int = 0  # steps of the members that took most
     loss_curve: list[float] = field(default_factory=list)
     validation_curve: list[float] = field(default_factory=list)
     converged: bool = True
+    steps_by_member: list[int] = field(default_factory=list)
 
 
 def _step_multiply_adds(network: HeteroscedasticNetwork, batch_size: int) -> float:
@@ -60,20 +44,22 @@ def train(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
+    n_jobs: int | None = None,
 ) -> TrainingResult:
-    """Train in place; every member ends in its best state by held-out likelihood."""
+    """Train in place; every member ends in its best state by held-out likelihood.
+
+    The result is the same for every number ``n_jobs``; with None, which trains all
+    members in one batch on one core, it differs by rounding.
+    """
     work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
-    weight = None if weight is None else weight.to(device)
+    data = TrainingData(
+        X.to(device),
+        y.to(device),
+        None if weight is None else weight.to(device),
+        Rows(rows.fit.to(device), rows.held_out.to(device)),
+    )
     with threads_for(work), torch.no_grad():
-        return _Trainer(
-            network.to(device),
-            X.to(device),
-            y.to(device),
-            weight,
-            Rows(rows.fit.to(device), rows.held_out.to(device)),
-            config,
-            generator,
-        ).run()
+        return _Trainer(network.to(device), data, config, generator, n_jobs).run()
 
 
 class _Trainer:
@@ -82,168 +68,124 @@ class _Trainer:
     def __init__(
         self,
         network: HeteroscedasticNetwork,
-        X: Tensor,
-        y: Tensor,
-        weight: Tensor | None,
-        rows: Rows,
+        data: TrainingData,
         config: TrainingConfig,
         generator: torch.Generator,
+        n_jobs: int | None = None,
     ) -> None:
-        self.network, self.config, self.generator = network, config, generator
-        self.X, self.y, self.weight, self.rows = X, y, weight, rows
-        self.device = X.device
-        self.batch_size = min(config.batch_size, rows.fit.shape[1])
-        self.flat = FlatParameters(network)
-        self.loss_and_gradient = LossAndGradient(
-            network, self.flat, self.batch_size, config.loss
-        )
-        self.optimizer = adamw(self.flat.weights, self.flat.grad, config.weight_decay)
-        self.result = TrainingResult()
+        self.network, self.data, self.config = network, data, config
+        self.n_jobs, self.views = n_jobs, network.members_by_view()
+        self.result = TrainingResult(steps_by_member=[0] * network.n_members)
         self.progress = Progress(config.verbose, config.max_steps)
-        self.best = torch.full((network.n_members,), math.inf, device=self.device)
-        self.parameters = self.flat.of_members
-        self.best_parameters = [p.detach().clone() for p, _ in self.parameters]
+        size = min(config.batch_size, data.rows.fit.shape[1])
+        self.epochs = Epochs(data.rows.fit, size, generator)
+        self.states = [
+            MemberState(own, [p.clone() for p in network.weights_of_member(k)])
+            for k, own in enumerate(self._generators(generator))
+        ]
+        self.losses: list[list[float]] = []  # one list of all members per evaluation
+        self.held_out: list[list[float]] = []
+        self.active = list(range(network.n_members))
+        self.units = self._new_units(0)
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
-        with self.progress:
-            return self._run()
-
-    def _run(self) -> TrainingResult:
-        config = self.config
-        every = max(1, config.max_steps // config.n_evaluations)
-        waited, since_evaluation = 0, torch.zeros_like(self.best)
-        for step, batch in enumerate(self._batches(), start=1):
-            since_evaluation += self._step(step, batch)
-            if step % every and step != config.max_steps:
-                continue
-            taken = every if step % every == 0 else step % every
-            improved = self._evaluate(step, float(since_evaluation.mean()) / taken)
-            since_evaluation.zero_()
-            waited = 0 if improved else waited + 1
-            if config.patience is not None and waited >= config.patience:
-                break
-        self.result.n_iter = step
+        n_jobs = self.n_jobs or 1
+        with self.progress, side_by_side(n_jobs, len(self.units)) as run_all:
+            self._run(run_all)
         self.result.converged = self._converged()
-        if self.rows.held_out.shape[1]:
-            self._restore_best()
-        self.flat.release()
+        with_best = self.data.rows.held_out.shape[1] > 0
+        for unit in self.units:
+            unit.store()
+        for k, state in enumerate(self.states):
+            kept = state.best if with_best else state.weights
+            for target, value in zip(
+                self.network.weights_of_member(k), kept, strict=True
+            ):
+                target.copy_(value)
         return self.result
 
-    def _batches(self) -> Iterator[Tensor]:
-        """Row numbers (K, batch), a new permutation per member and epoch."""
-        rows = self.rows.fit
-        n_members, n = rows.shape
-        size = self.batch_size
-        steps = self.config.max_steps
-        while True:
-            if size == n:
-                epoch = [rows]
-            else:
-                order = torch.rand(
-                    n_members, n, generator=self.generator, dtype=torch.float32
-                ).argsort(1)
-                shuffled = rows.gather(1, order.to(self.device))
-                epoch = list(shuffled[:, : n - n % size].split(size, dim=1))
-            yield from epoch[:steps]
-            steps -= len(epoch)
-            if steps <= 0:
+    def _run(self, run_all: RunAll) -> None:
+        config = self.config
+        every = max(1, config.max_steps // config.n_evaluations)
+        for start in range(0, config.max_steps, every):
+            stop = min(start + every, config.max_steps)
+            rates = [config.learning_rate_at(t + 1) for t in range(start, stop)]
+            found = run_all([partial(unit.run, rates) for unit in self.units])
+            self.result.n_iter = stop
+            for k in self.active:
+                self.result.steps_by_member[k] = stop
+            self.epochs.forget(stop)
+            self._evaluate(stop, found)
+            self._stop_members(stop)
+            if not self.active:
                 return
 
-    def _step(self, step: int, batch: Tensor) -> Tensor:
-        """One step of the optimiser; returns the loss of each member."""
-        self.loss_and_gradient.take(self.X, self.y, batch)
-        weight = None if self.weight is None else self.weight[batch]
-        loss = self.loss_and_gradient(weight, self._dropout_masks())
-        self._clip_gradients()
-        self.optimizer.step(self._learning_rate(step))
-        return loss
-
-    def _learning_rate(self, step: int) -> float:
-        """Five per cent linear warm-up, then a cosine to zero; or constant."""
-        peak, total = self.config.learning_rate, self.config.max_steps
-        if self.config.schedule == "constant":
-            return peak
-        warm_up = max(1, total // 20)
-        if step <= warm_up:
-            return peak * step / warm_up
-        progress = (step - warm_up) / max(1, total - warm_up)
-        return peak * 0.5 * (1 + math.cos(math.pi * progress))
-
-    def _dropout_masks(self) -> list[Tensor]:
-        """Masks of every layer from our own generator: nn.Dropout uses the global."""
-        keep = 1 - self.config.dropout
-        if keep == 1:
-            return []
-        shapes = [
-            (self.network.n_members, self.batch_size, size)
-            for size in self.network.layer_sizes
-        ]
+    def _new_units(self, steps_taken: int) -> list[Unit]:
         return [
-            torch.empty(shape, dtype=torch.float32)
-            .bernoulli_(keep, generator=self.generator)
-            .div_(keep)
-            .to(self.device)
-            for shape in shapes
+            Unit(
+                self.network,
+                members,
+                [self.states[k] for k in members],
+                self.data,
+                self.epochs,
+                self.config,
+                steps_taken,
+            )
+            for members in units_of(self.active, self.views, self.n_jobs is None)
         ]
 
-    def _clip_gradients(self) -> None:
-        """Scale the gradient of each member to a norm of at most the limit."""
-        limit = self.config.max_gradient_norm
-        if limit is None:
-            return
-        # No member's norm exceeds that of all: in most steps one product settles it.
-        whole = self.flat.grad
-        if float(whole @ whole) < 0.99 * limit**2:
-            return
-        squares = torch.zeros(self.network.n_members, device=self.device)
-        for g, members in self.flat.grads:
-            squares[members] += g.square().sum((1, 2))
-        factor = (limit / squares.sqrt()).clamp_(max=1.0)
-        if bool((factor < 1).any()):
-            for g, members in self.flat.grads:
-                g.mul_(factor[members].view(-1, 1, 1))
+    def _generators(self, generator: torch.Generator) -> list[torch.Generator | None]:
+        """One for the dropout of each member, whose units may run at the same time."""
+        n_members = self.network.n_members
+        if self.config.dropout == 0:
+            return [None] * n_members
+        seeds = torch.randint(2**62, (n_members,), generator=generator)
+        return [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
 
-    def _evaluate(self, step: int, training_loss: float) -> bool:
-        """Record both losses, keep better members; False if none got better."""
-        validation_loss = self._held_out_loss()
-        if not math.isfinite(training_loss) or not bool(
-            torch.isfinite(validation_loss).all()
-        ):
+    def _evaluate(self, step: int, found: list[tuple[Tensor, Tensor]]) -> None:
+        """Record both losses of each member, and keep the states that are better.
+
+        A member that has stopped counts with what it had then.
+        """
+        earlier = range(self.network.n_members)
+        loss = list(self.losses[-1]) if self.losses else [math.inf for _ in earlier]
+        best = [min(column) for column in zip(*self.held_out, strict=True)]
+        best = best or [math.inf for _ in earlier]
+        held_out = list(best)
+        for unit, both in zip(self.units, found, strict=True):
+            losses = zip(unit.members, *(part.tolist() for part in both), strict=True)
+            for k, of_training, of_held_out in losses:
+                loss[k], held_out[k] = of_training, of_held_out
+            unit.keep_best([held_out[k] < best[k] for k in unit.members])
+        mean_loss, mean_held_out = _mean(loss), _mean(held_out)
+        if not math.isfinite(mean_loss) or not math.isfinite(mean_held_out):
             raise TrainingDivergedError(
-                f"Training diverged: the loss is {training_loss!r} (on held-out rows "
-                f"{float(validation_loss.mean())!r}) after {step} steps with "
+                f"Training diverged: the loss is {mean_loss!r} (on held-out rows "
+                f"{mean_held_out!r}) after {step} steps with "
                 f"learning_rate={self.config.learning_rate!r}. Lower learning_rate, "
                 "raise variance_floor, or look for extreme values in y."
             )
-        self.result.loss_curve.append(training_loss)
-        if self.rows.held_out.shape[1]:
-            self.result.validation_curve.append(float(validation_loss.mean()))
-        self.progress.show(step, training_loss, float(validation_loss.mean()))
-        if not self.rows.held_out.shape[1]:  # patience then goes by the training loss
-            validation_loss = torch.full_like(validation_loss, training_loss)
-        better = validation_loss < self.best
-        self.best = torch.where(better, validation_loss, self.best)
-        for kept, (p, members) in zip(
-            self.best_parameters, self.parameters, strict=True
-        ):
-            kept[better[members]] = p.detach()[better[members]]
-        return bool(better.any())
+        self.losses.append(loss)
+        self.held_out.append(held_out)
+        self.result.loss_curve.append(mean_loss)
+        if self.data.rows.held_out.shape[1]:
+            self.result.validation_curve.append(mean_held_out)
+        self.progress.show(step, mean_loss, mean_held_out)
 
-    def _held_out_loss(self) -> Tensor:
-        """Held-out loss of each member; zero where nothing is held out."""
-        held_out = self.rows.held_out
-        if held_out.shape[1] == 0:
-            return torch.zeros(self.network.n_members, device=self.device)
-        out = self.network.outputs(self.network.features(self.X[held_out]))
-        loss = self.config.loss.by_row(out, self.y[held_out])
-        if self.weight is not None:
-            loss *= self.weight[held_out]
-        return loss.mean(dim=1)
+    def _stop_members(self, step: int) -> None:
+        """Leave out members that have nothing to gain, and form new units."""
+        stopped = self._members_that_stop(step)
+        if not stopped:
+            return
+        for unit in self.units:
+            unit.store()
+        self.active = [k for k in self.active if k not in stopped]
+        self.units = self._new_units(step)
 
-    def _restore_best(self) -> None:
-        for kept, (p, _) in zip(self.best_parameters, self.parameters, strict=True):
-            p.copy_(kept)
+    def _members_that_stop(self, step: int) -> set[int]:
+        judged = self.held_out if self.data.rows.held_out.shape[1] else self.losses
+        return members_that_stop(judged, self.active, self.config.patience, self.views)
 
     def _converged(self) -> bool:
         """Whether the last tenth brought at most a share ``tol`` of the whole gain."""
@@ -253,3 +195,7 @@ class _Trainer:
             return True
         best_before, best = min(curve[: -(len(curve) // 10)]), min(curve)
         return best_before - best <= tol * (curve[0] - best)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -7,8 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import gaussian_kde
 
-from ..conformal.bounds import predict_law
-from ..conformal.calibration import Calibrated
 from ..conformal.support import Support
 from ..estimators.local_law import LocalLaw
 from ._display import Display
@@ -107,6 +105,10 @@ class PredictiveDensityDisplay(Display):
         PredictiveDensityDisplay
             The display.
         """
+        # What calibrates loads torch; a plot of numbers does without.
+        from ..conformal.bounds import predict_law
+        from ..conformal.calibration import Calibrated
+
         if not isinstance(estimator, Calibrated):
             raise TypeError(
                 f"Got a {type(estimator).__name__}, but expected a calibrated object "

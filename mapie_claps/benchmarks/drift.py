@@ -1,0 +1,270 @@
+"""Intervals for rows that are tilted or come in time, beside crepes; and their cost.
+
+Rows of each data set are standardised and tilted along the first principal component of
+the training rows: test rows are accepted in proportion to exp(z), where z is their
+standardised position, limited to ±3. Calibration rows are not tilted. "split" ignores
+that; "true" weighs by exp(z), "estimated" and "estimated φ" by ``likelihood_ratio`` of
+training rows and of tilted rows without targets; crepes and crepes-weighted (if it is
+installed) use a random forest and the true ratios.
+
+With --by-time COLUMN rows are sorted by that column instead, and the last ones come as
+a stream of 50 at a time: "fixed" beside "follows" (``observe``, γ = 0.01, window 500).
+
+--cost times weighted intervals of a million rows on 5,000 weighted calibration rows.
+
+Examples
+--------
+    python -m mapie_claps.benchmarks drift --smoke
+    python -m mapie_claps.benchmarks drift --data tables --datasets kegg_directed
+    python -m mapie_claps.benchmarks drift --datasets taxis --by-time pickup
+    python -m mapie_claps.benchmarks drift --cost
+"""
+
+import argparse
+import sys
+import time
+import tracemalloc
+import warnings
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .. import CalibratedRegressor, ClapsRegressor, likelihood_ratio
+from ..estimators.local_law import LocalLaw
+from ..studies.data import Array, Dataset, seeded_order, take_rows
+from ..studies.runner import Run, run_and_report
+from ..studies.scoring import estimate
+from ..studies.store import Row, run_key
+from ..studies.text import markdown_table, number, plus_minus
+from ._arguments import add_data_arguments, check_numbers, load_datasets
+from ._peer_table import claps_parameters
+
+LEVEL = 0.9
+BATCH, GAMMA, WINDOW = 50, 0.01, 500
+METRICS = ("coverage", "infinite", "width", "score", "effective")
+SMOKE: dict[str, Any] = {"n_members": 2, "max_steps": 50, "tol": None}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_data_arguments(parser, seeds=3, out="drift_results")
+    parser.add_argument("--by-time", metavar="COLUMN", help="stream in this order")
+    parser.add_argument("--cost", action="store_true", help="time and memory alone")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute what is missing and print the table."""
+    if arguments.cost:
+        sys.stdout.write(cost())
+        return 0
+    check_numbers(arguments)
+    params = SMOKE if arguments.smoke else {}
+    runs = [
+        plan(data, seed, arguments.max_rows, arguments.by_time, params)
+        for data in load_datasets(arguments, text=arguments.by_time is not None)
+        for seed in range(arguments.seeds)
+    ]
+    return run_and_report(runs, arguments.out, arguments.jobs, report)
+
+
+def plan(
+    data: Dataset, seed: int, max_rows: int, by_time: str | None, params: dict[str, Any]
+) -> Run:
+    """One split of one data set."""
+    split = {"seed": seed, "max_rows": max_rows, "by_time": by_time, "level": LEVEL}
+    method = {"parameters": claps_parameters(**params)}
+    key = run_key("drift", data=data.key, split=split, method=method)
+    compute = partial(tilted, data, seed, max_rows, params)
+    if by_time is not None:
+        compute = partial(streamed, data, seed, max_rows, params, by_time)
+    return Run(f"{data.name}, split {seed}", key, compute)
+
+
+def tilted(
+    data: Dataset, seed: int, max_rows: int, params: dict[str, Any]
+) -> list[Row]:
+    """All methods on one split, its test rows tilted."""
+    order = seeded_order(data, seed, max_rows)
+    n = len(order)
+    train, cal, pool = np.split(order, [round(0.4 * n), round(0.6 * n)])
+    rng = np.random.default_rng(seed)
+    X, y = np.asarray(data.X, dtype=np.float64), data.y
+    ratio = tilt_of(X[train])
+    taken = pool[rng.uniform(size=len(pool)) * np.exp(3) < ratio(X[pool])]
+    if len(taken) < 10:
+        raise ValueError(
+            f"Got {len(taken)} tilted rows of {data.name}, but expected at least 10. "
+            "Raise --max-rows, or use a larger data set."
+        )
+    unlabelled, test = np.split(taken, [len(taken) // 2])
+    model = ClapsRegressor(random_state=seed, **params).fit(X[train], y[train])
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the table says what the warnings say
+        pair, options = (X[train], X[unlabelled]), {"estimator": model}
+        weights = {
+            "split": None,
+            "true": ratio,
+            "estimated": likelihood_ratio(*pair, **options).predict,
+            "estimated φ": likelihood_ratio(*pair, **options, features="phi").predict,
+        }
+        for name, w in weights.items():
+            calibrated = CalibratedRegressor(model, LEVEL)
+            calibrated.conformalize(X[cal], y[cal], weights=w)
+            bounds = calibrated.predict_interval(X[test], True)[1][:, :, 0]
+            n_effective = float(calibrated.effective_sample_size_)  # type: ignore[arg-type]
+            found.append((name, bounds, n_effective))
+        found += [
+            (name, bounds, float("nan"))
+            for name, bounds in _crepes(X, y, train, cal, test, ratio, seed)
+        ]
+    return [_row(data.name, seed, name, y[test], b, e) for name, b, e in found]
+
+
+def tilt_of(X: Array) -> Any:
+    """exp(z), with z the position along the first principal component of X."""
+    mean, std = X.mean(axis=0), X.std(axis=0)
+    std = np.where(std > 0, std, 1.0)
+    _, values, axes = np.linalg.svd((X - mean) / std, full_matrices=False)
+    unit = max(values[0] / np.sqrt(len(X)), np.finfo(np.float64).tiny)
+
+    def ratio(rows: Array) -> Array:
+        position = ((rows - mean) / std) @ axes[0] / unit
+        return np.asarray(np.exp(np.clip(position, -3, 3)))
+
+    return ratio
+
+
+def _crepes(
+    X: Array, y: Array, train: Any, cal: Any, test: Any, ratio: Any, seed: int
+) -> list[tuple[str, Array]]:
+    """Random forest with crepes, and with its weighted relative if there is one."""
+    from crepes import ConformalRegressor
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = RandomForestRegressor(random_state=seed).fit(X[train], y[train])
+    residuals = y[cal] - forest.predict(X[cal])
+    centre = forest.predict(X[test])
+    plain = ConformalRegressor().fit(residuals)
+    found = [("crepes", _crepes_bounds(plain, centre))]
+    if find_spec("crepes_weighted") is not None:
+        from crepes_weighted import ConformalRegressor as Weighted
+
+        weighted = Weighted().fit(residuals, likelihood_ratios=ratio(X[cal]))
+        own = {"likelihood_ratios": ratio(X[test])}
+        found.append(("crepes-weighted, true", _crepes_bounds(weighted, centre, **own)))
+    return found
+
+
+def _crepes_bounds(model: Any, centre: Array, **options: Any) -> Array:
+    """Bounds (n, 2); releases differ in the name of the method."""
+    method = getattr(model, "predict_int", None) or model.predict
+    return np.asarray(method(centre, confidence=LEVEL, **options), dtype=np.float64)
+
+
+def streamed(
+    data: Dataset, seed: int, max_rows: int, params: dict[str, Any], by_time: str
+) -> list[Row]:
+    """Fixed levels and levels that follow misses, on rows in the order of a column."""
+    if by_time not in getattr(data.X, "columns", ()):
+        raise ValueError(
+            f"Got --by-time {by_time}, but {data.name} has no such column. Name one "
+            f"of {list(getattr(data.X, 'columns', ()))}."
+        )
+    rows = np.sort(seeded_order(data, seed, max_rows))
+    times = [str(v) for v in take_rows(data.X, rows)[by_time]]
+    rows = rows[np.argsort(times, kind="stable")]
+    n = len(rows)
+    train, cal, test = np.split(rows, [round(0.4 * n), round(0.5 * n)])
+    X = data.X.drop(columns=[by_time])
+    model = ClapsRegressor(random_state=seed, **params)
+    model.fit(take_rows(X, train), data.y[train])
+    found = []
+    for name in ("fixed", "follows"):
+        calibrated = CalibratedRegressor(model, LEVEL)
+        calibrated.conformalize(take_rows(X, cal), data.y[cal])
+        parts = []
+        for start in range(0, len(test), BATCH):
+            some = test[start : start + BATCH]
+            X_ = take_rows(X, some)
+            parts.append(calibrated.predict_interval(X_, True)[1][:, :, 0])
+            if name == "follows":
+                calibrated.observe(X_, data.y[some], gamma=GAMMA, window=WINDOW)
+        bounds = np.concatenate(parts)
+        found.append(_row(data.name, seed, name, data.y[test], bounds, float("nan")))
+    return found
+
+
+def _row(
+    name: str, seed: int, method: str, y: Array, bounds: Array, effective: float
+) -> Row:
+    """Coverage over all rows; width and interval score over those with finite ends."""
+    lower, upper = bounds.T
+    inside = (lower <= y) & (y <= upper)
+    finite = np.isfinite(bounds).all(axis=1)
+    width = (upper - lower)[finite]
+    miss = np.maximum(lower - y, 0)[finite] + np.maximum(y - upper, 0)[finite]
+    score = width + 2 / (1 - LEVEL) * miss
+    values = {
+        "coverage": float(inside.mean()),
+        "infinite": float(1 - finite.mean()),
+        "width": float(width.mean()) if len(width) else None,
+        "score": float(score.mean()) if len(width) else None,
+        "effective": None if np.isnan(effective) else effective,
+    }
+    return {"data": name, "seed": seed, "method": method, "n_test": len(y)} | values
+
+
+def report(rows: list[Row], out: Path) -> str:
+    """Mean over splits, by data set and method."""
+    lines, done = [], dict.fromkeys((r["data"], r["method"]) for r in rows)
+    for data, method in done:
+        own = [r for r in rows if (r["data"], r["method"]) == (data, method)]
+        cells = [plus_minus(estimate([r[m] for r in own])) for m in METRICS[:-1]]
+        effective = [r["effective"] for r in own if r["effective"] is not None]
+        mean = number(float(np.mean(effective)) if effective else None)
+        lines.append([data, method, str(len(own)), *cells, mean])
+    header = ["data", "method", "splits", "coverage", "infinite rows", "width"]
+    header += ["interval score", "effective calibration rows"]
+    text = markdown_table(header, lines, align="llrrrrrr")
+    (out / "drift.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def cost(n_test: int = 1_000_000, n_cal: int = 5_000) -> str:
+    """Time and memory of intervals beyond what the model itself needs."""
+    rng = np.random.default_rng(0)
+    scores, w = rng.standard_normal(n_cal), rng.exponential(size=n_cal)
+    X, own = rng.normal(size=(n_test, 1)), rng.exponential(size=n_test)
+
+    def law(X: Array) -> LocalLaw:
+        return LocalLaw.symmetric(X[:, 0], np.ones(len(X)))
+
+    model, lines = SimpleNamespace(predict_law=law), []
+    given = {"unweighted": (None, None), "weighted": (w, own)}
+    for name, (weights, test_weights) in given.items():
+        calibrated = CalibratedRegressor.from_scores(
+            model, scores, LEVEL, signed=True, weights=weights
+        )
+        calls = []
+        for _ in range(3):
+            start = time.perf_counter()
+            calibrated.predict_interval(X, True, weights=test_weights)
+            calls.append(time.perf_counter() - start)
+        peaks = []
+        for n in (n_test // 4, n_test):
+            own_ = None if test_weights is None else test_weights[:n]
+            tracemalloc.start()
+            _, bounds = calibrated.predict_interval(X[:n], True, weights=own_)
+            results = bounds.nbytes + 8 * n
+            peaks.append((tracemalloc.get_traced_memory()[1] - results) / 2**20)
+            tracemalloc.stop()
+        seconds, mebibytes = f"{min(calls):.3f}", [f"{p:.1f}" for p in peaks]
+        lines.append([name, str(n_cal), str(n_test), seconds, *mebibytes])
+    header = ["interval", "calibration rows", "test rows", "seconds (best of 3)"]
+    header += ["MiB beside the result, a quarter of the rows", "all rows"]
+    return markdown_table(header, lines, align="lrrrrr")
