@@ -2,7 +2,7 @@
 
 Rows of each data set are standardised and tilted along the first principal component of
 the training rows: test rows are accepted in proportion to exp(z), where z is their
-standardised position, limited to ±3. Calibration rows are not tilted. "split" ignores
+standardised position, limited to ±2. Calibration rows are not tilted. "split" ignores
 that; "true" weighs by exp(z), "estimated" and "estimated φ" by ``likelihood_ratio`` of
 training rows and of tilted rows without targets; crepes and crepes-weighted (if it is
 installed) use a random forest and the true ratios.
@@ -44,6 +44,7 @@ from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._peer_table import claps_parameters
 
 LEVEL = 0.9
+LIMIT = 2.0  # of the position along the first principal component
 BATCH, GAMMA, WINDOW = 50, 0.01, 500
 METRICS = ("coverage", "infinite", "width", "score", "effective")
 SMOKE: dict[str, Any] = {"n_members": 2, "max_steps": 50, "tol": None}
@@ -94,10 +95,10 @@ def tilted(
     rng = np.random.default_rng(seed)
     X, y = np.asarray(data.X, dtype=np.float64), data.y
     ratio = tilt_of(X[train])
-    taken = pool[rng.uniform(size=len(pool)) * np.exp(3) < ratio(X[pool])]
-    if len(taken) < 10:
+    taken = pool[rng.uniform(size=len(pool)) * np.exp(LIMIT) < ratio(X[pool])]
+    if len(taken) < 8:
         raise ValueError(
-            f"Got {len(taken)} tilted rows of {data.name}, but expected at least 10. "
+            f"Got {len(taken)} tilted rows of {data.name}, but expected at least 8. "
             "Raise --max-rows, or use a larger data set."
         )
     unlabelled, test = np.split(taken, [len(taken) // 2])
@@ -134,7 +135,7 @@ def tilt_of(X: Array) -> Any:
 
     def ratio(rows: Array) -> Array:
         position = ((rows - mean) / std) @ axes[0] / unit
-        return np.asarray(np.exp(np.clip(position, -3, 3)))
+        return np.asarray(np.exp(np.clip(position, -LIMIT, LIMIT)))
 
     return ratio
 
