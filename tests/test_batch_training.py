@@ -70,7 +70,7 @@ def test_frozen_parameters_stay():
         ({"learning_rate": -1}, "learning_rate=-1"),
         ({"weight_decay": None}, "weight_decay=None"),
         ({"noise_output": "h"}, "noise_output='h'"),
-        ({"batches": iter([(X, y)]), "n_epochs": 2}, "walked once"),
+        ({"batches": iter([(X, y)]), "n_epochs": 2}, "used once"),
         ({"batches": iter([])}, "no batches"),
         ({"batches": iter([X])}, "batch of 1 parts"),
     ],

@@ -102,15 +102,14 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             check_gives_std(estimator)
         self.estimator = estimator
         self.support = check_support(support)
+        self._given_support = support
         self._made_shaped = False
 
     def __repr__(self) -> str:
         """As it was made."""
         parts = [] if self.estimator is None else [repr(self.estimator)]
-        if self.support is not None:
-            parts.append(f"support={self.support!r}")
-        if not self.sym:
-            parts.append("sym=False")
+        if not (isinstance(self._given_support, str) and self._given_support == "auto"):
+            parts.append(f"support={self._given_support!r}")
         if not self.sym:
             parts.append("sym=False")
         return f"ClapsScore({', '.join(parts)})"

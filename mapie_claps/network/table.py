@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.utils import check_array
 from torch import Tensor
 
@@ -196,7 +197,8 @@ def as_table(X: Any, min_rows: int = 1) -> Any:
             f"Got X of type {type(X).__name__}, but expected a table in memory. Pass "
             "X.collect()."
         )
-    if isinstance(X, Mapping) or (
+    # A sparse matrix by keys is a mapping too; check_array refuses it by name.
+    if (isinstance(X, Mapping) and not issparse(X)) or (
         isinstance(X, list | tuple) and len(X) and isinstance(X[0], Mapping)
     ):
         raise TypeError(

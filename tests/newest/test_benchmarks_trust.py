@@ -18,7 +18,7 @@ from mapie_claps.benchmarks import (
     fuzz,
 )
 from mapie_claps.benchmarks.__main__ import main
-from mapie_claps.conformal import calibration
+from mapie_claps.conformal import calibration_state
 from mapie_claps.metrics import _intervals
 from mapie_claps.network import batches, own_search
 from mapie_claps.posterior import sums
@@ -89,7 +89,8 @@ def small(monkeypatch):
 
 def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatch):
     options = ["--replications", "40", "--split-refits", "2", "--cross-refits", "1"]
-    command = ["coverage", *options, "--out", str(tmp_path)]
+    parts = ["--parts", *coverage.PARTS]
+    command = ["coverage", *parts, *options, "--out", str(tmp_path)]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert "72 counts, 0 outside their limits." in first
@@ -101,6 +102,13 @@ def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatc
     monkeypatch.setattr(coverage, "count", no_more)
     assert main(command) == 0
     assert capsys.readouterr().out == first
+
+
+def test_coverage_of_rows_that_are_not_exchangeable(tmp_path, capsys):
+    parts = ["--parts", "shift", "groups"]
+    command = ["coverage", *parts, "--replications", "1500", "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "18 findings, 0 outside their limits." in capsys.readouterr().out
 
 
 def test_coverage_command_refuses_bad_numbers(tmp_path, capsys):
@@ -219,7 +227,7 @@ def test_attacks_have_their_outcome(attack, variant):
     ("attack", "broken", "found"),
     [
         ("rows_that_mix", (own_search, "_check_rows_alone"), "no error"),
-        ("models_that_change", (calibration, "check_unchanged"), "no error"),
+        ("models_that_change", (calibration_state, "check_unchanged"), "no error"),
         ("foreign_sums", (sums.LastLayerSums, "check_network"), "no error"),
         ("targets_that_are_no_numbers", (batches, "check_real"), "undocumented|other"),
         ("swapped_ends", (_intervals, "warn_of_crossed"), "without a warning"),
