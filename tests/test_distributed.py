@@ -27,6 +27,7 @@ from mapie_claps.distributed import (
     conformalize,
     conformity_scores,
     fit_posterior,
+    observe,
     predict_interval,
 )
 
@@ -240,3 +241,72 @@ def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
         assert victim not in client.run(os.getpid).values()
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def ratio(rows):
+    return np.exp(0.5 * np.asarray(rows)[:, 0])
+
+
+def side(rows):
+    return (np.asarray(rows)[:, 1] > 0).astype(int)
+
+
+def chunked(*arrays):
+    return [da.from_array(a, chunks=(37, *a.shape[1:])) for a in arrays]
+
+
+@pytest.mark.parametrize(
+    "given", [{"weights": ratio}, {"groups": side}, {"weights": ratio, "groups": side}]
+)
+@pytest.mark.parametrize("as_numbers", [False, True])
+def test_weights_and_groups_are_those_in_memory(module, given, as_numbers):
+    cal, new = slice(50, 400), slice(400, 600)
+    here = StreamingConformalRegressor(module, LEVELS)
+    here.conformalize(X[cal], y[cal], **given)
+    expected = here.predict_interval(X[new], allow_infinite_bounds=True)
+
+    def values(rows):
+        return {k: chunked(f(X[rows]))[0] for k, f in given.items()}
+
+    there = conformalize(
+        module,
+        *chunked(X[cal], y[cal]),
+        LEVELS,
+        **(values(cal) if as_numbers else given),
+    )
+    found = predict_interval(
+        there, *chunked(X[new]), True, **(values(new) if as_numbers else {})
+    )
+    for ours, theirs in zip(dask.compute(*found), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def test_rows_observed_partition_by_partition(module):
+    here = StreamingConformalRegressor(module, LEVELS).conformalize(
+        X[50:300], y[50:300]
+    )
+    for start in range(300, 600, 50):
+        rows = slice(start, start + 50)
+        here.observe(X[rows], y[rows], gamma=0.02, window=200)
+    there = conformalize(module, *chunked(X[50:300], y[50:300]), LEVELS)
+    rows = da.from_array(X[300:], chunks=(50, 2)), da.from_array(y[300:], chunks=50)
+    observe(there, *rows, gamma=0.02, window=200)
+    for ours, theirs in zip(
+        there.predict_interval(X[:9]), here.predict_interval(X[:9]), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def test_weights_that_cannot_be(module):
+    rows = chunked(X[50:400], y[50:400])
+    for bad, message in (
+        (np.full(350, -1.0), "-1.0 in row 0"),
+        (np.zeros(350), "zero in all 350"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            conformalize(module, *rows, weights=chunked(bad)[0])
+    there = conformalize(module, *rows, weights=ratio)
+    before = there.conformity_scores_.copy()
+    with pytest.raises(ValueError, match="gamma"):
+        observe(there, *chunked(X[400:], y[400:]), gamma=-1.0)
+    np.testing.assert_array_equal(there.conformity_scores_, before)
