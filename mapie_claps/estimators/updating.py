@@ -40,8 +40,9 @@ def partial_sums(
     --------
     >>> import numpy as np, torch
     >>> from mapie_claps import ClapsModule, partial_sums, with_sums
-    >>> X, y = np.linspace(-1, 1, 40).reshape(20, 2), np.linspace(0, 1, 20)
-    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:5], y[:5])
+    >>> X = np.random.default_rng(0).normal(size=(20, 2))
+    >>> y = X[:, 0]
+    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:10], y[:10])
     >>> sums = partial_sums(model, X[:9], y[:9]) + partial_sums(model, X[9:], y[9:])
     >>> with_sums(model, sums).sums_.n_rows
     20
