@@ -19,6 +19,7 @@ from test_fingerprint import Fingerprinted
 from mapie_claps import (
     ClapsModule,
     ClapsRegressor,
+    EpistemicGroups,
     StreamingConformalRegressor,
     partial_sums,
     with_sums,
@@ -310,3 +311,22 @@ def test_weights_that_cannot_be(module):
     with pytest.raises(ValueError, match="gamma"):
         observe(there, *chunked(X[400:], y[400:]), gamma=-1.0)
     np.testing.assert_array_equal(there.conformity_scores_, before)
+
+
+def test_groups_by_epistemic_fraction(module):
+    bins = EpistemicGroups.from_training(module, X[:50], n_groups=2)
+    here = StreamingConformalRegressor(module).conformalize(
+        X[50:400], y[50:400], groups=bins
+    )
+    there = conformalize(module, *chunked(X[50:400], y[50:400]), groups=bins)
+    np.testing.assert_allclose(
+        there.predict_interval(X[400:])[1], here.predict_interval(X[400:])[1]
+    )
+
+
+def test_rows_of_the_posterior_are_not_observed(module):
+    there = StreamingConformalRegressor(module).conformalize(X[50:200], y[50:200])
+    there.update_posterior(X[200:300], y[200:300])
+    there.conformalize(X[300:500], y[300:500])
+    with pytest.raises(ValueError, match="posterior"):
+        observe(there, *chunked(X[200:300], y[200:300]))

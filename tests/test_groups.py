@@ -177,3 +177,21 @@ def test_saved_with_its_groups(model, tmp_path):
     cal.conformalize(X[CAL], Y[CAL], groups=by_x)
     with pytest.raises(TypeError, match="groups as a function, which a file cannot"):
         cal.save(tmp_path / "c.claps")
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_ends_follow_sym(model, grouped):
+    """Ends that were found for one rank do not serve two."""
+    given = [{"groups": LABEL[rows]} if grouped else {} for rows in (CAL, TEST)]
+    cal = CalibratedRegressor(model, 0.8).conformalize(X[CAL], Y[CAL], **given[0])
+    one = cal.predict_interval(X[TEST], **given[1])[1]
+    cal.set_params(sym=False)
+    assert not np.allclose(cal.predict_interval(X[TEST], **given[1])[1], one)
+
+
+def test_a_file_does_not_make_old_scores_new(tmp_path):
+    model = tiny().fit(X[:150], Y[:150])
+    cal = CalibratedRegressor(model).conformalize(X[CAL], Y[CAL], groups=LABEL[CAL])
+    model.fit(X[:150], -Y[:150])
+    with pytest.raises(ValueError, match="changed since calibration"):
+        cal.save(tmp_path / "model")

@@ -102,6 +102,8 @@ def register_calibrated(cls: "type[Calibrated]", tag: str) -> None:
             calibrated._scores()  # raises if not calibrated
         check_saveable(calibrated._fitted())
         rows = calibrated._rows_or_none()
+        if rows is not None:
+            calibrated._check_estimator()  # a file must not make old scores look new
         return {
             "estimator": calibrated._fitted(),
             "confidence_level": calibrated.confidence_level,

@@ -129,7 +129,7 @@ class CalibrationState:
     def _ends(self, allow_infinite: bool) -> ScoreEnds:
         """Signed scores of both ends of each level; of many scores found once."""
         scores = self._scores() if self.sym else self._checked_signed()
-        key = (*self.levels, allow_infinite)
+        key = (*self.levels, allow_infinite, self.sym)
         if key not in self._known_ends:
             alphas = [1 - level for level in self.levels]
             self._known_ends[key] = score_ends(scores, alphas, self.sym, allow_infinite)
@@ -152,9 +152,10 @@ class CalibrationState:
 
     def _tables(self) -> dict[Any, RankTable]:
         """Sorted scores of each group; of many scores sorted once."""
-        if "tables" not in self._known_ends:
-            self._known_ends["tables"] = self._kept().tables(self.sym)
-        tables: dict[Any, RankTable] = self._known_ends["tables"]
+        key = "tables", self.sym
+        if key not in self._known_ends:
+            self._known_ends[key] = self._kept().tables(self.sym)
+        tables: dict[Any, RankTable] = self._known_ends[key]
         return tables
 
     def _values_for(self, weights: Any, groups: Any, method: str) -> RowValues:

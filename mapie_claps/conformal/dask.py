@@ -248,7 +248,10 @@ def observe(
         values.weights if weights is None else weights,
         values.groups if groups is None else groups,
     )
-    parts = rows_of_partitions(conformal._fitted(), X, y, conformal.support, *given)
+    seen = conformal._posterior_rows()
+    parts = rows_of_partitions(
+        conformal._fitted(), X, y, conformal.support, *given, seen
+    )
     before = dict(vars(conformal))
     try:
         for part in parts:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .groups import EpistemicGroups
 from .row_rule import CalibrationRows, RowValues
 from .streaming import StreamingConformalRegressor
 
@@ -20,27 +21,46 @@ def in_place_of(value: Any) -> Any:
 
 def scores_of_partition(support: Any, estimator: Any, X: Any, y: Any) -> Array:
     """Signed scores of one partition."""
-    return rows_of_partition(support, estimator, X, y, None, None).scores
+    return rows_of_partition(support, None, estimator, X, y, None, None).scores
 
 
 def rows_of_partition(
-    support: Any, estimator: Any, X: Any, y: Any, weights: Any, groups: Any
+    support: Any,
+    in_posterior: Any,
+    estimator: Any,
+    X: Any,
+    y: Any,
+    weights: Any,
+    groups: Any,
 ) -> CalibrationRows:
     """Signed scores, weights and labels of one partition."""
     check_partition(X, y)
     if not len(X):
         return CalibrationRows(np.empty(0))
     conformal = StreamingConformalRegressor(estimator, support=support)
+    if in_posterior is not None:
+        conformal._in_posterior = in_posterior
     return conformal._rows_of(estimator, X, y, RowValues(weights, groups))
 
 
 def rows_of_partitions(
-    estimator: Any, X: Any, y: Any, support: Any, weights: Any, groups: Any
+    estimator: Any,
+    X: Any,
+    y: Any,
+    support: Any,
+    weights: Any,
+    groups: Any,
+    in_posterior: Any = None,
 ) -> list[CalibrationRows]:
-    """Scores, weights and labels of each partition, computed on the workers."""
+    """Scores, weights and labels of each partition, computed on the workers.
+
+    Rows whose keys are ``in_posterior`` are refused.
+    """
     dask = import_dask()
     shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(partial(rows_of_partition, support), traverse=False)
+    one = dask.delayed(
+        partial(rows_of_partition, support, in_posterior), traverse=False
+    )
     pairs = partitions(X, y)
     beside = [
         values_of_partitions(name, value, X, len(pairs))
@@ -62,7 +82,11 @@ def calibration_rows(*arguments: Any) -> CalibrationRows:
 
 def values_of_partitions(name: str, value: Any, X: Any, n: int) -> list[Any]:
     """A function for all partitions, or the part of a collection of each."""
-    if value is None or callable(value) or isinstance(value, str | int):
+    if (
+        value is None
+        or callable(value)
+        or isinstance(value, str | int | EpistemicGroups)
+    ):
         return [value] * n
     if not hasattr(value, "to_delayed"):
         raise TypeError(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .._validation import check_number
 from ..exceptions import ExchangeabilityWarning
 from .mapie import JumperMartingale
-from .parts import check_splits_variance, parts_of
+from .parts import check_splits_variance, check_unchanged, fingerprint_of, parts_of
 from .row_parts import row_parts
 
 __all__ = ["ExchangeabilityMonitor"]
@@ -104,7 +104,9 @@ class ExchangeabilityMonitor:
             hint="Use 0.05.",
         )
         self.calibrated = calibrated
+        calibrated._scores()  # raises if the model changed since calibration
         scores = calibrated.conformity_scores_
+        self._made_with = fingerprint_of(calibrated._fitted())
         check_splits_variance(calibrated._fitted())
         seeds = np.random.default_rng(random_state).integers(2**31, size=2).tolist()
         references = self._fractions(X_calibration), scores
@@ -133,6 +135,8 @@ class ExchangeabilityMonitor:
         ExchangeabilityMonitor
             This object. A first alarm is also a warning.
         """
+        # Fractions and scores of another model would look like a change of the rows.
+        check_unchanged(self._model(), self._made_with)
         rows = list(X) if y is None and hasattr(X, "__next__") else X
         batched = y is None and any(
             target is not None for _, target in row_parts(self._model(), rows)

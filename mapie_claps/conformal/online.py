@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import check_number
+from .._validation import check_integer, check_number
 from .groups import rows_by_group
 
 __all__ = ["AdaptiveLevels", "check_order"]
@@ -65,6 +65,8 @@ class AdaptiveLevels:
                 new, gamma=check_number("gamma", gamma, low=0, high=1, hint=hint)
             )
         if window is not None:
+            hint = "Use 500, or None."
+            window = check_integer("window", window, low=1, hint=hint)
             new = replace(new, window=window)
         return new
 

@@ -89,7 +89,9 @@ def warn_if_few(weights: Array, levels: Sequence[float], of: str = "") -> None:
     """Warn where weights leave so few effective rows that ranks depend on luck."""
     n_effective = effective_sample_size(weights)
     needed = ROWS_PER_MISS / (1 - max(levels))
-    if n_effective < needed <= len(weights):
+    # Few rows of about equal weight are what the user has; a few that outweigh the
+    # rest are not.
+    if n_effective < min(needed, len(weights) / 2):
         top = np.sort(weights)[::-1]
         tenth = top[: max(1, len(top) // 10)].sum() / top.sum()
         warnings.warn(

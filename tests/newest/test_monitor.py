@@ -58,6 +58,17 @@ def test_rows_from_elsewhere_are_seen_before_labels_arrive(calibrated):
     assert monitor.n_rows == {"inputs": 200, "noise": 0}
 
 
+def test_another_model_is_not_taken_for_other_rows():
+    model = tiny().fit(X[:200], Y[:200])
+    calibrated = CalibratedRegressor(model).conformalize(X[CAL], Y[CAL])
+    monitor = ExchangeabilityMonitor(calibrated, X[CAL])
+    model.fit(X[:200], -Y[:200])
+    with pytest.raises(ValueError, match="changed since calibration"):
+        monitor.update(X[NEW])
+    with pytest.raises(ValueError, match="changed since calibration"):
+        ExchangeabilityMonitor(calibrated, X[CAL])
+
+
 def test_labels_that_arrive_late_do_not_count_inputs_twice(calibrated):
     late = ExchangeabilityMonitor(calibrated, X[CAL]).update(X[NEW])
     late.update(X[NEW], Y[NEW], inputs_seen=True)
