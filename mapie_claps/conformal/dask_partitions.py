@@ -39,7 +39,7 @@ def rows_of_partition(
         return CalibrationRows(np.empty(0))
     conformal = StreamingConformalRegressor(estimator, support=support)
     if in_posterior is not None:
-        conformal._in_posterior = in_posterior
+        conformal.__dict__["_in_posterior"] = in_posterior
     return conformal._rows_of(estimator, X, y, RowValues(weights, groups))
 
 
