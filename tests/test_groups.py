@@ -195,3 +195,9 @@ def test_a_file_does_not_make_old_scores_new(tmp_path):
     model.fit(X[:150], -Y[:150])
     with pytest.raises(ValueError, match="changed since calibration"):
         cal.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("labels", [["a", np.nan] * 125, ["a", None] * 125])
+def test_gaps_in_a_list_of_labels(model, labels):
+    with pytest.raises(ValueError, match="missing label .* in row 1"):
+        CalibratedRegressor(model).conformalize(X[CAL], Y[CAL], groups=labels)

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
@@ -15,6 +16,7 @@ from mapie_claps import (
     load,
     update_posterior,
 )
+from mapie_claps.conformal.row_keys import keys_of_rows
 from mapie_claps.metrics import coverage
 
 X, Y = heteroscedastic(700, seed=7)
@@ -135,6 +137,22 @@ def test_rows_out_of_order_are_refused_and_nothing_is_lost(cal):
         cal._adaptive().n_observed == before["_followed"].n_observed == 3
     )
     cal.observe(X[303:304], Y[303:304], time=2.5)
+
+
+def test_time_stamps_as_times(cal):
+    cal.observe(X[300:301], Y[300:301], time=pd.Timestamp("2024-05-01"))
+    with pytest.raises(ValueError, match="which is before the row observed last"):
+        cal.observe(X[301:302], Y[301:302], time=pd.Timestamp("2024-04-30"))
+    with pytest.raises(ValueError, match="without a time zone|numbers, or dates"):
+        cal.observe(X[301:302], Y[301:302], time="yesterday-ish")
+
+
+def test_keys_do_not_depend_on_the_shape_of_y():
+    table = np.array([["a", 1.0], ["b", 2.0]], dtype=object)
+    flat, column = np.array([1.0, 2.0]), np.array([[1.0], [2.0]])
+    np.testing.assert_array_equal(
+        keys_of_rows(table, flat), keys_of_rows(table, column)
+    )
 
 
 def test_dates_as_times(cal):

@@ -218,6 +218,14 @@ def test_saved_with_its_ratio(model, tmp_path):
         cal.save(tmp_path / "cal.claps")
 
 
+def test_a_ratio_of_another_model_is_not_saved(model, tmp_path):
+    other = tiny().fit(X[:150], -Y[:150])
+    ratio = likelihood_ratio(X[:150], X[:150] + 0.3, estimator=other)
+    cal = calibrated(model).conformalize(X[CAL], Y[CAL], weights=ratio)
+    with pytest.raises(TypeError, match="whose estimator is not the one"):
+        cal.save(tmp_path / "cal.claps")
+
+
 def test_ratios_of_normal_rows_are_near_the_true_ones():
     rng = np.random.default_rng(0)
     source, target = rng.normal(size=(4000, 2)), rng.normal((0.8, 0), 1, (4000, 2))

@@ -10,6 +10,7 @@ from ..files.codec import Context, check_saveable, register, saved_as
 from .groups import ColumnGroups, EpistemicGroups
 from .likelihood_ratio import LikelihoodRatio
 from .online import AdaptiveLevels
+from .parts import fingerprint_of
 from .row_rule import CalibrationRows
 from .support import Support
 
@@ -93,6 +94,19 @@ def _check_functions(rows: CalibrationRows) -> None:
         )
 
 
+def _check_ratio(ratio: Any, estimator: Any) -> None:
+    """Raise for a ratio that encodes rows with another model, which is not saved."""
+    if not (isinstance(ratio, LikelihoodRatio) and ratio.encodes):
+        return
+    if fingerprint_of(ratio.estimator) != fingerprint_of(estimator):
+        raise TypeError(
+            "Got weights of a likelihood_ratio whose estimator is not the one that is "
+            "calibrated; a file holds one of them. Make the ratio with the calibrated "
+            "estimator, or pass numbers: conformalize(X, y, weights=...), "
+            "predict_interval(X, weights=...)."
+        )
+
+
 def register_calibrated(cls: "type[Calibrated]", tag: str) -> None:
     """Let objects of a class be saved."""
 
@@ -104,6 +118,7 @@ def register_calibrated(cls: "type[Calibrated]", tag: str) -> None:
         rows = calibrated._rows_or_none()
         if rows is not None:
             calibrated._check_estimator()  # a file must not make old scores look new
+            _check_ratio(rows.weights_of, calibrated._fitted())
         return {
             "estimator": calibrated._fitted(),
             "confidence_level": calibrated.confidence_level,

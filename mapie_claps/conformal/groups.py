@@ -193,7 +193,9 @@ def labels_of(
 
 def checked_labels(labels: ArrayLike, n: int | None, what: str = "groups") -> Labels:
     """One label per row, none missing, as Python objects."""
-    given = np.asarray(labels)
+    # A list would become text, gaps and numbers in it too.
+    listed = isinstance(labels, list | tuple)
+    given = np.asarray(labels, dtype=object if listed else None)
     if given.ndim != 1 or (n is not None and len(given) != n):
         raise ValueError(
             f"Got {what} of shape {given.shape}"

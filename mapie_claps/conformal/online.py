@@ -105,6 +105,14 @@ def check_order(time: Any, n: int, newest: float | None) -> float | None:
     if time is None:
         return None
     given = np.atleast_1d(np.asarray(time))
+    if given.dtype.kind in "OU":
+        try:
+            given = given.astype("datetime64[ns]")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Got time as {time!r}, but expected numbers, or dates without a time "
+                "zone. Convert them to one zone first."
+            ) from error
     if given.dtype.kind in "mM":
         if np.isnat(given).any():
             raise ValueError("Got time with a missing date. Leave such rows out.")

@@ -25,7 +25,9 @@ def keys_of_rows(X: Any, y: Any = None) -> Keys:
         joined = torch.from_numpy(np.ascontiguousarray(np.concatenate(parts, 1) + 0.0))
         return (row_keys(joined, 0).numpy() * 2.0**53).astype(np.int64)
     rows = table.reshape(len(table), -1).tolist()
-    targets = [()] * len(rows) if y is None else np.asarray(y, np.float64).tolist()
+    targets = (
+        [()] * len(rows) if y is None else np.ravel(np.asarray(y, np.float64)).tolist()
+    )
     return np.array(
         [_digest(row, target) for row, target in zip(rows, targets, strict=True)],
         dtype=np.int64,
