@@ -6,7 +6,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_integer
 from ..estimators.base import LastLayerEstimator
 from ..estimators.updating import update_posterior
 from .calibration_state import STATE, CalibrationState
@@ -73,8 +72,6 @@ class ObservesRows(CalibrationState):
         object
             This object. If anything fails it is left as it was.
         """
-        if window is not None:
-            window = check_integer("window", window, low=1, hint="Use 500, or None.")
         self._scores()  # raises if not calibrated, or if the estimator has changed
         for name, value in (("intervals", intervals), ("time", time)):
             if value is not None and y is None:
