@@ -23,10 +23,11 @@ from ..estimators.regressor import ClapsRegressor
 
 REPORT, ROWS = "MAPIE_CLAPS_REPORT", "MAPIE_CLAPS_ROWS"
 OWN_ROWS = 500  # of the tables that most of MAPIE's tests share
-# The paper's small network with a linear trunk: a fit takes hundredths of a second.
+# The paper's network with a linear trunk, nearly a ridge regression: a fit takes
+# hundredths of a second.
 FAST: dict[str, Any] = ClapsRegressor.paper(
     hidden_layer_sizes=(),
-    representation_size=8,
+    representation_size=16,
     max_steps=1,
     last_layer="ridge",
     bias_in_posterior=True,
@@ -62,14 +63,17 @@ def _swap() -> None:
 
     from ..conformal.score import ClapsScore
 
-    def score(sym: bool = True, **_: Any) -> ClapsScore:
-        return ClapsScore(sym=sym)
+    class Score(ClapsScore):
+        """``ClapsScore`` with the arguments of MAPIE's scores."""
+
+        def __init__(self, sym: bool = True, **_: Any) -> None:
+            super().__init__(sym=sym)
 
     for module in (conformity_scores, bounds, utils):
-        module.AbsoluteConformityScore = score
-        module.StdConformityScore = score
+        module.AbsoluteConformityScore = Score
+        module.StdConformityScore = Score
     by_name = utils.CONFORMITY_SCORES_STRING_MAP[conformity_scores.BaseRegressionScore]
-    by_name |= {"absolute": score, "std_normalized": score}
+    by_name |= {"absolute": Score, "std_normalized": Score}
 
 
 def pytest_configure() -> None:
@@ -92,6 +96,11 @@ def pytest_runtest_logreport(report: Any) -> None:
     if report.failed and report.longrepr is not None:
         crash = getattr(report.longrepr, "reprcrash", None)
         message = str(crash.message if crash else report.longrepr)
-    line = {"test": report.nodeid, "outcome": report.outcome, "message": message}
+    line = {
+        "file": Path(report.location[0]).name,
+        "test": report.location[2],
+        "outcome": report.outcome,
+        "message": message,
+    }
     with Path(os.environ[REPORT]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
