@@ -23,12 +23,12 @@ from ..estimators.regressor import ClapsRegressor
 
 REPORT, ROWS = "MAPIE_CLAPS_REPORT", "MAPIE_CLAPS_ROWS"
 OWN_ROWS = 500  # of the tables that most of MAPIE's tests share
-# The paper's network with a linear trunk, nearly a ridge regression: a fit takes
-# hundredths of a second.
+# The paper's network with one layer: a fit takes hundredths of a second.
 FAST: dict[str, Any] = ClapsRegressor.paper(
     hidden_layer_sizes=(),
     representation_size=16,
-    max_steps=1,
+    max_steps=30,
+    learning_rate=0.05,
     last_layer="ridge",
     bias_in_posterior=True,
     random_state=0,
@@ -39,6 +39,7 @@ class SmallClapsRegressor(ClapsRegressor):
     """``ClapsRegressor`` with other defaults."""
 
     def __init__(self, **params: Any) -> None:
+        params.pop("strategy", None)  # of DummyRegressor
         super().__init__(**(FAST | params))
 
     # scikit-learn reads the names of parameters from it.
@@ -74,6 +75,24 @@ def _swap() -> None:
         module.StdConformityScore = Score
     by_name = utils.CONFORMITY_SCORES_STRING_MAP[conformity_scores.BaseRegressionScore]
     by_name |= {"absolute": Score, "std_normalized": Score}
+    _hand_over(Score)
+
+
+def _hand_over(score_class: type) -> None:
+    """Where MAPIE asks no estimator for its scale, the score has to hold it."""
+    from mapie.conditional_conformal_prediction import (
+        ConditionalSplitConformalRegressor as Conditional,
+    )
+
+    conformalize = Conditional.conformalize
+
+    def with_estimator(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for score in vars(self).values():
+            if isinstance(score, score_class):
+                score.estimator = self._estimator  # type: ignore[attr-defined]
+        return conformalize(self, *args, **kwargs)
+
+    Conditional.conformalize = with_estimator
 
 
 def pytest_configure() -> None:
