@@ -4,8 +4,8 @@ python docs/outputs.py                      all pages, and the README
 python docs/outputs.py docs/reasons.md      one of them
 
 A block that prints is followed by a block marked ``text``; that block is rewritten. One
-that is missing is added. The tests run the same blocks with smaller networks; this shows
-what readers will see.
+that is missing is added. The tests run the same blocks with smaller networks, this with
+those that readers will have.
 """
 
 import contextlib
