@@ -116,11 +116,15 @@ def try_cases(n: int, seed: int, first: int, stop: float = math.inf) -> dict[str
     """How often each outcome came; a failure is kept and the rest still tried."""
     start, cpu = time.perf_counter(), time.process_time()
     found: Counter[tuple[str, str, str | None]] = Counter()
+    frames: Counter[str] = Counter()
     for number in range(first, first + n):
         if time.monotonic() > stop:
             break
         case = draw_case(seed, number)
         outcome = outcome_of(case)
+        if isinstance(case, FuzzCase) and case.kinds:
+            tables = (case.train, case.cal, case.test)
+            frames.update({"in all"} | {table.surprise or "none" for table in tables})
         failure = outcome.failure and f"case {number}: {outcome.failure}\n    {case!r}"
         found[outcome.kind, without_numbers(outcome.message), failure] += 1
     names = ("kind", "message", "failure")
@@ -129,6 +133,7 @@ def try_cases(n: int, seed: int, first: int, stop: float = math.inf) -> dict[str
             dict(zip(names, what, strict=True)) | {"cases": count}
             for what, count in found.items()
         ],
+        "frames": frames,
         "seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - cpu,
     }
@@ -157,9 +162,16 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         for (kind, text), count in messages.most_common(N_MESSAGES)
     ]
     seconds = sum(line["cpu_seconds"] for line in lines)
+    frames: Counter[str] = sum((Counter(line["frames"]) for line in lines), Counter())
     parts = [
         f"{kinds.total()} cases, {len(failures)} failures; {seconds:.0f} s of CPU.\n",
         markdown_table(["outcome", "cases"], counts, align="lr"),
+        "Data frames of mixed columns, and what was done to one of their tables:\n",
+        markdown_table(
+            ["frames", "cases"],
+            [[what, str(count)] for what, count in frames.most_common()],
+            align="lr",
+        ),
         f"Commonest of {len(messages)} messages (numbers replaced):\n",
         markdown_table(["exception", "message begins", "cases"], commonest, "llr"),
     ]
