@@ -19,6 +19,7 @@ COMMANDS = {
     "coverage": "coverage over many replications, against its exact law",
     "drift": "tilted rows and rows in time: weights, levels that follow, crepes",
     "fuzz": "random input and parameters: a valid interval or a documented error",
+    "mapie_tests": "MAPIE's own tests with our estimator and score in place of its own",
     "speed": "time and memory against laplace-torch, MAPIE, skorch, scikit-learn",
     "large": "ten million rows on one machine; two Dask workers against one",
 }

@@ -20,8 +20,8 @@ import sklearn.linear_model
 from sklearn.exceptions import ConvergenceWarning
 
 from ..estimators.regressor import ClapsRegressor
+from .mapie_tests import REPORT, ROWS
 
-REPORT, ROWS = "MAPIE_CLAPS_REPORT", "MAPIE_CLAPS_ROWS"
 OWN_ROWS = 500  # of the tables that most of MAPIE's tests share
 # The paper's network with one layer: a fit takes hundredths of a second.
 FAST: dict[str, Any] = ClapsRegressor.paper(
@@ -87,9 +87,9 @@ def _hand_over(score_class: type) -> None:
     conformalize = Conditional.conformalize
 
     def with_estimator(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for score in vars(self).values():
-            if isinstance(score, score_class):
-                score.estimator = self._estimator  # type: ignore[attr-defined]
+        if isinstance(self._conformity_score, score_class):
+            score: Any = self._conformity_score
+            score.estimator = self._mapie_regressor.estimator
         return conformalize(self, *args, **kwargs)
 
     Conditional.conformalize = with_estimator
