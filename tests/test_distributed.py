@@ -244,6 +244,34 @@ def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
 
 
+def test_the_scheduler_ends_in_the_middle_of_a_run(regressor, tmp_path):
+    """An error comes, and what was calibrated before is as it was."""
+    before = StreamingConformalRegressor(regressor, LEVELS)
+    before.conformalize(X[300:500], y[300:500])
+    expected = before.predict_interval(X[500:])
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    )
+    rows = da.from_array(X, chunks=(30, 3)).map_blocks(
+        slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))
+    )
+    mark = tmp_path / str(os.getpid())
+
+    def end_the_scheduler():
+        while not mark.exists() or len(mark.read_text()) < 2:
+            time.sleep(0.02)
+        cluster.close()
+
+    killer = Thread(target=end_the_scheduler)
+    with Client(cluster), dask.config.set(scheduler="distributed"):
+        killer.start()
+        with pytest.raises(Exception, match="cancel|clos|lost|scheduler"):
+            on_dask(regressor, rows, da.from_array(y, chunks=30))
+        killer.join()
+    for ours, theirs in zip(before.predict_interval(X[500:]), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def ratio(rows):
     return np.exp(0.5 * np.asarray(rows)[:, 0])
 

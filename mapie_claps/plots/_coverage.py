@@ -10,7 +10,13 @@ from .. import metrics
 from ..conformal.explanation import Explanation
 from ..reasons.coverage import coverage_limits, group_columns
 from ..reasons.explain import explain
-from ._display import Display, check_level, column_of, draw_coverage
+from ._display import (
+    Display,
+    check_level,
+    column_of,
+    draw_coverage,
+    finite_bars,
+)
 from ._style import ALEATORIC, EPISTEMIC, NOMINAL, Array
 
 
@@ -187,7 +193,9 @@ class CoverageDisplay(Display):
     def _draw(self, ax: Any) -> None:
         x = np.arange(len(self.labels))
         draw_coverage(ax[0], self.coverage, self.limits, self.confidence_level)
-        noise, lack = self.aleatoric_width, self.epistemic_width
+        labels, noise, lack = finite_bars(
+            self.labels, self.aleatoric_width, self.epistemic_width
+        )
         style = {"edgecolor": "black", "lw": 0.6}
         ax[1].bar(x, noise, color=ALEATORIC, label="noise", **style)
         ax[1].bar(x, lack, bottom=noise, color=EPISTEMIC, label="lack of data", **style)
@@ -195,7 +203,7 @@ class CoverageDisplay(Display):
         ax[1].legend(frameon=False, fontsize=9)
         ax[1].set_xlabel(self.xlabel)
         for each in ax:
-            each.set_xticks(x, self.labels)
+            each.set_xticks(x, labels)
 
 
 def _bins(x: Array, n_bins: int) -> tuple[list[str], NDArray[np.intp]]:
@@ -203,7 +211,7 @@ def _bins(x: Array, n_bins: int) -> tuple[list[str], NDArray[np.intp]]:
     edges = np.unique(np.quantile(x, np.linspace(0, 1, n_bins + 1)))
     bins: NDArray[np.intp] = np.searchsorted(edges[1:-1], x, side="right")
     names = [f"{a:.2g}…{b:.2g}" for a, b in pairwise(edges)]
-    return names, bins
+    return names or [f"{edges[0]:.2g}"], bins
 
 
 class CalibrationLevelsDisplay(Display):

@@ -1,6 +1,7 @@
 """What the displays share: drawing on axes, levels, columns, a panel of coverages."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -99,6 +100,18 @@ def is_curve(X: Any, name: str, position: int) -> bool:
     else:
         others = list(np.delete(np.asarray(X, dtype=object), position, axis=1).T)
     return all(len(set(map(str, column))) <= 1 for column in others)
+
+
+def finite_bars(
+    labels: Sequence[str], noise: Array, lack: Array
+) -> tuple[list[str], Array, Array]:
+    """Labels and heights of bars; what is infinite has no bar and says so."""
+    finite = np.isfinite(noise) & np.isfinite(lack)
+    named = [
+        str(label) if drawn else f"{label} (infinite)"
+        for label, drawn in zip(labels, finite, strict=True)
+    ]
+    return named, np.where(finite, noise, 0.0), np.where(finite, lack, 0.0)
 
 
 def draw_coverage(ax: Any, coverage: Array, limits: Array, level: float) -> None:

@@ -197,6 +197,8 @@ class IntervalDisplay(Display):
             order = order[np.linspace(0, len(order) - 1, MAX_BARS).round().astype(int)]
         x, mu = self.x[order], why.prediction[order]
         lower, upper = why.lower[order, self.level], why.upper[order, self.level]
+        infinite = ~np.isfinite(upper - lower)
+        lower, upper = (np.where(infinite, np.nan, end) for end in (lower, upper))
         # Both ends move towards the centre alike: bounds need not be symmetric.
         share = 1 / why.variance.scale_ratio[order]
         centre = (lower + upper) / 2
@@ -214,11 +216,10 @@ class IntervalDisplay(Display):
             true = np.asarray(self.y)[order]
             ax.plot(x, true, ".", color=ROWS, ms=4, label="true value")
         level = why.confidence_level[self.level]
-        ax.set(
-            xlabel=self.xlabel,
-            ylabel="y",
-            title=f"{percent(level)} prediction interval and why it is wide",
-        )
+        title = f"{percent(level)} prediction interval and why it is wide"
+        if infinite.any():
+            title += f"\n({infinite.sum()} of {len(x)} are infinite and not drawn)"
+        ax.set(xlabel=self.xlabel, ylabel="y", title=title)
         ax.legend(frameon=False, fontsize=9)
 
 

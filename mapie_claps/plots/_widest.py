@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from .._validation import check_integer
 from ..reasons.explain import explain
-from ._display import Display, check_level
+from ._display import Display, check_level, finite_bars
 from ._intervals import LACK, NOISE
 from ._style import ALEATORIC, EPISTEMIC, Array, percent
 
@@ -104,10 +104,12 @@ class WidestRowsDisplay(Display):
 
     def _draw(self, ax: Any) -> None:
         place = np.arange(len(self.labels))
-        noise, lack = self.aleatoric_width, self.epistemic_width
+        labels, noise, lack = finite_bars(
+            self.labels, self.aleatoric_width, self.epistemic_width
+        )
         ax.barh(place, noise, color=ALEATORIC, label=NOISE)
         ax.barh(place, lack, left=noise, color=EPISTEMIC, label=LACK)
-        ax.set_yticks(place, self.labels)
+        ax.set_yticks(place, labels)
         ax.invert_yaxis()
         ax.set_xlabel(f"width of the {percent(self.confidence_level)} interval")
         ax.legend(

@@ -16,6 +16,7 @@ from mapie_claps.benchmarks import (
     _fuzz_draw,
     coverage,
     fuzz,
+    mapie_tests,
 )
 from mapie_claps.benchmarks.__main__ import main
 from mapie_claps.conformal import calibration_state
@@ -253,3 +254,38 @@ def test_stray_arithmetic_is_a_failure(monkeypatch):
 
     monkeypatch.setattr(ClapsScore, "get_bounds", divides)
     assert "somewhere.py:1: divide by zero" in _fuzz_cases.run_case(VALID).failure
+
+
+def test_mapies_own_tests_run_with_our_estimator_and_score(tmp_path, capsys):
+    command = ["mapie_tests", "--files", "test_conformity_scores_utils.py"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"MAPIE [\d.]+: [1-9]\d* passed, 0 failed", out)
+    assert (tmp_path / "mapie_tests.md").read_text(encoding="utf-8") == out
+
+
+def test_a_failure_without_a_reason_is_told(monkeypatch, capsys):
+    line = {"file": "test_regression.py", "outcome": "failed", "message": "wrong"}
+    listed = line | {
+        "test": "test_calibration_data_size_symmetric_score[0.6]",
+        "message": "Failed: DID NOT RAISE ValueError",
+    }
+    lines = [listed, line | {"test": "test_new", "message": "wrong"}]
+    monkeypatch.setattr(mapie_tests, "outcomes", lambda *given: lines)
+    assert main(["mapie_tests"]) == 1
+    out = capsys.readouterr().out
+    assert "NO REASON: test_regression.py::test_new: wrong" in out
+    assert "| n = 1/α − 1 | `test_calibration_data_size_symmetric_score` | 1 |" in out
+    lines.pop()
+    assert main(["mapie_tests"]) == 0
+    # The message counts, too.
+    listed["message"] = "another"
+    assert main(["mapie_tests"]) == 1
+    assert {e.reason for e in mapie_tests.EXCEPTIONS} == set(mapie_tests.REASONS)
+
+
+@pytest.mark.parametrize("files", [["--files", "test_none.py"], ["--rows", "3"]])
+def test_mapies_tests_that_are_not_there(files, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["mapie_tests", *files])
+    assert re.search("without test_none|at least 20", capsys.readouterr().err)
