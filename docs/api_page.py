@@ -49,6 +49,11 @@ GROUPS = [
             "mapie_claps.distributed",
         ],
     ),
+    (
+        "Production",
+        "A calibrated model as a file that runs without this library.",
+        ["mapie_claps.export"],
+    ),
 ]
 REST = ("Building blocks", "What the above is made of, and what it raises.")
 
