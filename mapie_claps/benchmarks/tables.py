@@ -4,8 +4,7 @@
 explain, save and load. Beside it a pipeline with one-hot categories and an imputer, and
 gradient boosting with native categories under MAPIE's CQR, which get the same parts of
 dates. Each split takes at most --max-rows rows of a seeded permutation: 60 % to fit,
-20 % to calibrate, 20 % to test. Peers are tuned as in the peers benchmark, CatBoost at
-its default depth.
+20 % to calibrate, 20 % to test. Peers are tuned as in the peers benchmark.
 
 The same runs tell what values that never occurred do to the epistemic part, and the
 coverage by which cells are missing. Times are seconds of one processor. Finished runs
