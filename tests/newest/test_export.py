@@ -144,7 +144,7 @@ def test_what_is_no_row_gives_nan(of_table):
     estimator = model._fitted()
     columns = input_columns(estimator.table_)
     graph = IntervalGraph(estimator, frozen_rule(model, "an export"), columns, True)
-    rows = graph_inputs(model, X[310:314])
+    rows = {k: v.copy() for k, v in graph_inputs(model, X[310:314]).items()}
     rows["in_size"][0], rows["in_colour"][1] = np.inf, 17
     rows["in_town"][2] = -1
     with torch.no_grad():
