@@ -70,7 +70,7 @@ def to_onnx(
     >>> session.run(["lower", "upper"], graph_inputs(model, X[:5]))  # doctest: +SKIP
     """
     try:
-        import onnx  # noqa: F401
+        import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError(
@@ -87,8 +87,16 @@ def to_onnx(
     )
     if written is None:
         raise RuntimeError("Got no program from torch.onnx.export.")
-    written.model.metadata_props[METADATA] = json.dumps(description)
-    written.save(str(path))
+    graph = written.model_proto
+    # torch names the number of rows by a number of its own.
+    values = [*graph.graph.input, *graph.graph.output, *graph.graph.value_info]
+    symbol = graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in values:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == symbol:
+                dim.dim_param = "rows"
+    graph.metadata_props.add(key=METADATA, value=json.dumps(description))
+    onnx.save(graph, str(path))
     return Path(path)
 
 
