@@ -56,6 +56,13 @@ class AdaptiveLevels:
         """Before any row."""
         return cls(alpha, n_missed=np.zeros(len(alpha)))
 
+    def at(self, alpha: Array) -> "AdaptiveLevels":
+        """At these miscoverages: from the start, if they are others than so far."""
+        if np.array_equal(alpha, self.alpha):
+            return self
+        options = {k: getattr(self, k) for k in ("gamma", "window", "time")}
+        return replace(self.start(alpha), **options)
+
     def with_options(self, gamma: float | None, window: int | None) -> "AdaptiveLevels":
         """With another step size or window, where one is given."""
         hint = "Use 0.01; larger steps follow faster and make widths unsteady."
