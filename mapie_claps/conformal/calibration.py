@@ -22,7 +22,7 @@ from .explanation import Explanation, explanation_of
 from .observing import ObservesRows
 from .parts import check_splits_variance
 from .quantile import ScoreEnds
-from .row_parts import row_parts
+from .row_parts import joined_parts, row_parts
 from .row_rule import EVERYBODY, CalibrationRows, RowRule, RowValues
 from .support import check_support
 from .weighted import worth
@@ -255,10 +255,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         """
         pieces = (piece for X_, _ in row_parts(self._fitted(), X) for piece in _cut(X_))
         rule = self._rule(allow_infinite_bounds, weights, groups)
-        parts = list(self._intervals(pieces, rule))
-        points = [np.empty(0), *(p for p, _ in parts)]
-        intervals = [np.empty((0, 2, len(self.levels))), *(i for _, i in parts)]
-        return np.concatenate(points), np.concatenate(intervals)
+        return joined_parts(self._intervals(pieces, rule), X, len(self.levels))
 
     def iter_intervals(
         self,
