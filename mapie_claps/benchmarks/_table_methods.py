@@ -7,7 +7,7 @@ parts and differences that ``ClapsRegressor`` makes, IDs left out, text as categ
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -282,13 +282,8 @@ def table_methods(smoke: bool = False) -> list[TableMethod]:
         )
     ]
     peers = [m for m in METHODS if m.text and m.calibration == "mapie_cqr"]
-    for method in map(_default_depth, peers):
+    for method in peers:
         peer = shortened(method) if smoke else method
         run = partial(_peer, peer)
         methods.append(TableMethod(method.name, method.label, run, peer.key))
     return methods
-
-
-def _default_depth(method: Method) -> Method:
-    """CatBoost with its default depth, of which the number of trees is chosen."""
-    return replace(method, grid=[e for e in method.grid if e.get("depth", 6) == 6])

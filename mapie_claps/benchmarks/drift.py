@@ -36,12 +36,13 @@ import numpy as np
 
 from .. import CalibratedRegressor, ClapsRegressor, likelihood_ratio
 from ..estimators.local_law import LocalLaw
+from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, seeded_order, take_rows
-from ..studies.runner import Run, run_and_report
+from ..studies.rows import where
+from ..studies.runner import Run, run_and_report, split_run
 from ..studies.scoring import estimate
-from ..studies.store import Row, run_key
+from ..studies.store import Row
 from ..studies.text import markdown_table, number, plus_minus
-from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._peer_table import claps_parameters
 
 LEVEL = 0.9
@@ -63,12 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cost:
         sys.stdout.write(cost())
         return 0
-    check_numbers(arguments)
     params = SMOKE if arguments.smoke else {}
     runs = [
         plan(data, seed, arguments.max_rows, arguments.by_time, params)
         for data in load_datasets(arguments, text=arguments.by_time is not None)
-        for seed in range(arguments.seeds)
+        for seed in seeds_of(arguments)
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
 
@@ -79,11 +79,10 @@ def plan(
     """One split of one data set."""
     split = {"seed": seed, "max_rows": max_rows, "by_time": by_time, "level": LEVEL}
     method = {"parameters": claps_parameters(**params)}
-    key = run_key("drift", data=data.key, split=split, method=method)
     compute = partial(tilted, data, seed, max_rows, params)
     if by_time is not None:
         compute = partial(streamed, data, seed, max_rows, params, by_time)
-    return Run(f"{data.name}, split {seed}", key, compute)
+    return split_run("drift", data, split, method, compute)
 
 
 def tilted(
@@ -225,11 +224,10 @@ def report(rows: list[Row], out: Path) -> str:
     """Mean over splits, by data set and method."""
     lines, done = [], dict.fromkeys((r["data"], r["method"]) for r in rows)
     for data, method in done:
-        own = [r for r in rows if (r["data"], r["method"]) == (data, method)]
-        cells = [plus_minus(estimate([r[m] for r in own])) for m in METRICS[:-1]]
-        effective = [r["effective"] for r in own if r["effective"] is not None]
-        mean = number(float(np.mean(effective)) if effective else None)
-        lines.append([data, method, str(len(own)), *cells, mean])
+        own = where(rows, data=data, method=method)
+        *cells, effective = (estimate(r[m] for r in own) for m in METRICS)
+        texts = [*map(plus_minus, cells), number(effective.mean)]
+        lines.append([data, method, str(len(own)), *texts])
     header = ["data", "method", "splits", "coverage", "infinite rows", "width"]
     header += ["interval score", "effective calibration rows"]
     text = markdown_table(header, lines, align="llrrrrrr")

@@ -36,6 +36,7 @@ STATE = (
     "_known_ends",
     "_followed",
     "_in_posterior",
+    "training_rows_",
 )
 
 

@@ -7,14 +7,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from ..network import stored
-from ..network.table_fit import plain_encoder
 from ..network.views import VIEWS
-from .base import estimator_to_fields, refuse_parts, set_fitted
 from .ensemble_training import EnsembleTraining
 from .parameters import PAPER
+from .stored import check_columns, estimator_to_fields, refuse_parts, set_fitted
 
 __all__ = ["ClapsRegressor"]
 
@@ -90,14 +88,14 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         Share of the training rows that each member holds out (each its own) to keep
         its best state, to weigh the views and to choose ``prior_precision="grid"``. 0
         holds out none, and all members weigh the same.
-    patience : int, "auto" or None, default=None
+    patience : int, "auto" or None, default="auto"
         Evaluations (there are about 20 in a full run) without a better state after
         which a member stops; where nothing is held out, by the training loss. None
         trains all members to the end. "auto" is 4, or 6 for a member whose held-out
         loss is at most −0.5 (little noise), and lets a view stop whose held-out loss is
         behind that of the best view by more than 0.5 after 6 evaluations or more; where
         nothing is held out or there are fewer than 400 steps it is None. It saves about
-        two fifths of the steps.
+        a third of the time.
     tol : float or None, default=0.05
         A ``ConvergenceWarning`` is given where more than this share of the whole gain
         in the loss fell into the last tenth of training. None never warns.
@@ -243,7 +241,7 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         dropout: float = 0.0,
         beta: float = 0.5,
         validation_fraction: float = 0.12,
-        patience: int | Literal["auto"] | None = None,
+        patience: int | Literal["auto"] | None = "auto",
         tol: float | None = 0.05,
         variance_floor: float = 1e-6,
         input_clip: float | None = 6.0,
@@ -386,26 +384,7 @@ def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:
     refuse_parts(context, "ClapsRegressor")
     estimator = ClapsRegressor(**values["params"])
     set_fitted(estimator, values["fitted"])
-    n_columns, n_inputs = estimator.n_features_in_, estimator.network_.encoding.n_raw
-    for name, n in (("scaler_X_", n_inputs), ("scaler_y_", 1)):
-        found = getattr(estimator, name).n_features_in_
-        if found != n:
-            raise FileFormatError(
-                f"Got a {name} for {found} columns, but expected {n}, as the network "
-                f"has {n_inputs} inputs."
-            )
-    if not hasattr(estimator, "table_"):  # version 1 took numbers only
-        if n_columns != n_inputs:
-            raise FileFormatError(
-                f"Got {n_columns} columns, but a network of {n_inputs} inputs."
-            )
-        names = getattr(estimator, "feature_names_in_", range(n_columns))
-        labels = [f"x{name}" if isinstance(name, int) else name for name in names]
-        scaler = estimator.scaler_X_
-        estimator.table_ = plain_encoder(labels, scaler.mean_, scaler.scale_)
-    estimator.table_.check_sizes(n_columns, n_inputs)
-    if estimator.kernel_ is not None:
-        estimator.kernel_.check(n_inputs)
+    check_columns(estimator)
     return estimator
 
 
