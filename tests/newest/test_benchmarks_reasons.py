@@ -97,6 +97,6 @@ def test_collecting_compares_with_random_rows():
 
 def test_causes_are_counted_and_sums_checked():
     sizes = dict.fromkeys(reasons.CAUSES_ROWS, 60)
-    (row,) = reasons.measure_causes(sizes, 0, smoke=True)
+    (row,) = reasons.measure_causes(sizes, 0, "CLAPS", smoke=True)
     assert 0 <= row["aleatoric_first"] <= 1
     assert row["additivity"] < 1e-8
