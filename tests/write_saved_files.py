@@ -2,8 +2,9 @@
 
     python tests/write_saved_files.py
 
-To be run once, when a version of the format is new: the files are then loaded for ever.
-What networks are trained to does not matter, so training is brief.
+Needs the newest MAPIE. To be run once, when a version of the format is new: the files
+are then loaded for ever. What networks are trained to does not matter, so training is
+brief.
 """
 
 import sys
@@ -20,6 +21,7 @@ from mapie_claps import (
     ClapsRegressor,
     ColumnGroups,
     EpistemicGroups,
+    ExchangeabilityMonitor,
     StreamingConformalRegressor,
     likelihood_ratio,
     save,
@@ -84,6 +86,8 @@ def models():
     follows = calibrated(CalibratedRegressor, by_name, names, y, groups=side)
     follows.observe(names[:30], y[:30], gamma=0.02, window=90)
     yield "calibrated_names", follows
+    watched = calibrated(CalibratedRegressor, plain)
+    yield "monitor", ExchangeabilityMonitor(watched, X[cal]).update(X[:20], y[:20])
 
 
 def main():
