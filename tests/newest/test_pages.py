@@ -8,8 +8,6 @@ import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
-# Pages that say that they go on from the names of the quick start.
-AFTER_QUICK_START = {"index", "reasons", "user_guide"}
 # The pages show the defaults; here the networks are small.
 FAST = "ClapsRegressor(n_members=1, max_steps=40, tol=None, views=('raw',), "
 
@@ -35,12 +33,15 @@ def test_the_pages_with_code_are_there():
 def test_every_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some blocks write files
     names: dict = {}
-    if page in AFTER_QUICK_START:
-        assert "quickstart.md" in (DOCS / f"{page}.md").read_text(encoding="utf-8")
-        code = blocks("quickstart") + blocks(page)
-    else:
-        code = blocks(page)
     with torch.random.fork_rng():
-        for text in code:
+        for text in blocks(page):
             exec(compile(text, f"{page}.md", "exec"), names)
     assert names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_block_prints_is_shown_under_it(page):
+    """`python docs/outputs.py` writes it."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```python\n(.*?)^```\n(\n```text$)?", text, flags=re.S | re.M)
+    assert [code for code, output in shown if "print(" in code and not output] == []
