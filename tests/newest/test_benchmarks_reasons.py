@@ -82,7 +82,7 @@ def test_command_prints_its_tables_and_goes_on_where_it_stopped(tmp_path, capsys
     assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
     with pytest.raises(SystemExit):
         main(["reasons", "--models", "forest"])
-    assert "Got --models forest, but expected names of CLAPS, GP" in capsys.readouterr().err
+    assert "Got --models forest, but expected names of" in capsys.readouterr().err
 
 
 def test_collecting_compares_with_random_rows():
