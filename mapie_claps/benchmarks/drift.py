@@ -10,7 +10,8 @@ installed) use a random forest and the true ratios.
 With --by-time COLUMN rows are sorted by that column instead, and the last ones come as
 a stream of 50 at a time: "fixed" beside "follows" (``observe``, γ = 0.01, window 500).
 
---cost times weighted intervals of a million rows on 5,000 weighted calibration rows.
+--cost prints time and memory of weighted and unweighted intervals of 200,000 and a
+million rows, on 5,000 calibration rows.
 
 Examples
 --------
@@ -234,36 +235,43 @@ def report(rows: list[Row], out: Path) -> str:
     return text
 
 
-def cost(n_test: int = 1_000_000, n_cal: int = 5_000) -> str:
+def cost(sizes: tuple[int, ...] = (200_000, 1_000_000), n_cal: int = 5_000) -> str:
     """Time and memory of intervals beyond what the model itself needs."""
     rng = np.random.default_rng(0)
     scores, w = rng.standard_normal(n_cal), rng.exponential(size=n_cal)
-    X, own = rng.normal(size=(n_test, 1)), rng.exponential(size=n_test)
+    X, own = rng.normal(size=(max(sizes), 1)), rng.exponential(size=max(sizes))
 
     def law(X: Array) -> LocalLaw:
         return LocalLaw.symmetric(X[:, 0], np.ones(len(X)))
 
     model, lines = SimpleNamespace(predict_law=law), []
-    given = {"unweighted": (None, None), "weighted": (w, own)}
-    for name, (weights, test_weights) in given.items():
-        calibrated = CalibratedRegressor.from_scores(
-            model, scores, LEVEL, signed=True, weights=weights
-        )
-        calls = []
-        for _ in range(3):
-            start = time.perf_counter()
-            calibrated.predict_interval(X, True, weights=test_weights)
-            calls.append(time.perf_counter() - start)
-        peaks = []
-        for n in (n_test // 4, n_test):
-            own_ = None if test_weights is None else test_weights[:n]
-            tracemalloc.start()
-            _, bounds = calibrated.predict_interval(X[:n], True, weights=own_)
-            results = bounds.nbytes + 8 * n
-            peaks.append((tracemalloc.get_traced_memory()[1] - results) / 2**20)
-            tracemalloc.stop()
-        seconds, mebibytes = f"{min(calls):.3f}", [f"{p:.1f}" for p in peaks]
-        lines.append([name, str(n_cal), str(n_test), seconds, *mebibytes])
+    for n in sizes:
+        for name, weights in (("unweighted", None), ("weighted", w)):
+            calibrated = CalibratedRegressor.from_scores(
+                model, scores, LEVEL, signed=True, weights=weights
+            )
+            given = {} if weights is None else {"weights": own[:n]}
+            whole = partial(calibrated.predict_interval, X[:n], True, **given)
+            calls = []
+            for _ in range(3):
+                start = time.perf_counter()
+                whole()
+                calls.append(time.perf_counter() - start)
+            batches = (X[:n][i : i + 10_000] for i in range(0, n, 10_000))
+            streamed = partial(calibrated.iter_intervals, batches, True, **given)
+            peaks = [peak(whole) - 24 * n / 2**20, peak(lambda s=streamed: all(s()))]
+            cells = [f"{min(calls):.3f}", *(f"{p:.1f}" for p in peaks)]
+            lines.append([name, str(n_cal), str(n), *cells])
     header = ["interval", "calibration rows", "test rows", "seconds (best of 3)"]
-    header += ["MiB beside the result, a quarter of the rows", "all rows"]
+    header += ["MiB beside the result", "MiB in all, in batches of 10,000"]
     return markdown_table(header, lines, align="lrrrrr")
+
+
+def peak(call: Any) -> float:
+    """Mebibytes that a call takes at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
