@@ -14,7 +14,7 @@ from .online import AdaptiveLevels
 from .parts import check_unchanged, fingerprint_of
 from .quantile import ScoreEnds, score_ends
 from .ranks import RankTable
-from .row_keys import keys_of_rows, known_rows
+from .row_keys import FittedOverlap, keys_of_rows, known_rows
 from .row_parts import row_parts
 from .row_rule import (
     EVERYBODY,
@@ -204,10 +204,18 @@ class CalibrationState:
         return self
 
     def _rows_of(
-        self, estimator: Any, X: Any, y: Any, values: RowValues | None
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        values: RowValues | None,
+        by_hand: bool = False,
     ) -> CalibrationRows:
-        """Signed scores of some rows, with weights and labels."""
-        scores, n_rows = [np.empty(0)], 0
+        """Signed scores of some rows, with weights and labels.
+
+        Rows that were chosen by hand may have been chosen wrongly.
+        """
+        scores, n_rows, overlap = [np.empty(0)], 0, FittedOverlap()
         weights: list[Any] = []
         labels: list[Any] = []
         for X_, target in row_parts(estimator, X, y, need_y=True):
@@ -220,8 +228,11 @@ class CalibrationState:
                 rows = slice(n_rows, n_rows + len(law))
                 weights.append(values.weights_at(X_, rows))
                 labels.append(values.labels_at(X_, law, rows))
+            if by_hand:
+                overlap.add(estimator, X_, y_)
             scores.append(score_rows(law, y_, self._support()))
             n_rows += len(law)
+        overlap.warn()
         if values is None or not n_rows:
             return CalibrationRows(np.concatenate(scores))
         values.check_all_used(n_rows)

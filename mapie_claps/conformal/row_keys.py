@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..estimators.fitted_rows import FittedRows, Overlap, asked_rows
 from ..network.batches import row_keys
+from .parts import last_step, split_pipeline
 
-__all__ = ["keys_of_rows", "known_rows"]
+__all__ = ["FittedOverlap", "keys_of_rows", "known_rows"]
 
 Keys = NDArray[np.int64]
 
@@ -42,3 +44,27 @@ def known_rows(keys: Keys, known: Keys) -> NDArray[np.intp]:
 def _digest(row: Any, target: Any) -> int:
     text = repr((row, target)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=True)
+
+
+class FittedOverlap:
+    """Counts, batch by batch, rows on which their model was fitted."""
+
+    def __init__(self) -> None:
+        self._fitted: FittedRows | None = None
+        self._found = Overlap(0, 0)
+
+    def add(self, model: Any, X: Any, y: Any) -> None:
+        """Count some rows, if the model knows the rows that it was fitted on."""
+        if not hasattr(last_step(model), "_fitted_rows"):
+            return
+        asked = asked_rows(*split_pipeline(model, X))
+        if asked is not None:
+            self._fitted = asked.fitted
+            more = asked.fitted.overlap(asked.numbers, y)
+            both = zip(self._found, more, strict=True)
+            self._found = Overlap(*(a + b for a, b in both))
+
+    def warn(self) -> None:
+        """Warn if there are more than equal rows of a table explain."""
+        if self._fitted is not None:
+            self._fitted.warn_of(self._found)
