@@ -8,6 +8,7 @@ import mapie_claps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from address import documentation  # noqa: E402
 from api_page import api_page  # noqa: E402
 
 # The examples train small networks: one thread is fastest.
@@ -39,6 +40,7 @@ suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
 html_title = f"mapie_claps {version}"
+html_baseurl = documentation(HERE.parent)  # set in pyproject.toml
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]

@@ -60,7 +60,8 @@ def everything(make, tmp_path, network=None):
     both = sums_of(model) + partial_sums(model, X, y)
     yield with_sums(model, both).predict(X, return_std=True)
     for scale in ("aleatoric", "posterior", "constant"):
-        yield model.set_params(scale=scale).predict(X, return_std=True)
+        model = with_sums(model.set_params(scale=scale), partial_sums(model, X, y))
+        yield model.predict(X, return_std=True)
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model", network=network)
     yield loaded.predict(X, return_std=True)

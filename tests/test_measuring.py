@@ -12,10 +12,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import (
+    CalibratedRegressor,
     ClapsRegressor,
     ClapsScore,
     PredictiveVariance,
     explain,
+    load,
     update_posterior,
 )
 from mapie_claps.diagnostics import nearest_rows, rank_rows
@@ -170,3 +172,23 @@ def test_bad_input_is_named(fitted, data):
     with pytest.raises(ValueError, match="scale='aleatoric', which counts no lack"):
         noise_only.predict_covariance(X, X)
     assert explain(fitted, X[:2]).by_column is None
+
+
+def test_training_rows_are_kept_by_choice_and_never_saved(data, tmp_path):
+    X, y = data[0]
+    table = pd.DataFrame(X, columns=list("abc"), index=range(100, 100 + len(X)))
+    model = CalibratedRegressor(tiny(), random_state=0, keep_training_rows=True)
+    model.fit(table, y)
+    rows, targets = model.training_rows_
+    assert len(rows) + len(model.conformity_scores_) == len(X)
+    np.testing.assert_array_equal(targets, y[rows.index - 100])
+    kept = nearest_rows(model, table[:4])
+    given = nearest_rows(model, table[:4], rows, y_train=targets)
+    pd.testing.assert_frame_equal(kept, given)
+
+    model.save(tmp_path / "model.claps")
+    loaded = load(tmp_path / "model.claps")
+    assert not hasattr(loaded, "training_rows_")
+    for forgetful in (loaded, model.set_params(keep_training_rows=False).fit(table, y)):
+        with pytest.raises(ValueError, match="CalibratedRegressor that has kept no"):
+            nearest_rows(forgetful, table[:4])

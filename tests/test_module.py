@@ -18,7 +18,17 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
-from mapie_claps import ClapsModule, ClapsRegressor, explain
+from mapie_claps import (
+    ClapsModule,
+    ClapsRegressor,
+    explain,
+    load,
+    partial_sums,
+    save,
+    sums_of,
+    update_posterior,
+    with_sums,
+)
 
 pytestmark = pytest.mark.usefixtures("own_random_state")
 X, y = table(120)
@@ -288,3 +298,42 @@ def test_no_number_is_drawn_from_the_generator_of_torch():
     before = torch.get_rng_state()
     ClapsModule(net, prior_precision="grid").fit(images, y[:20]).predict(images)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_second_gram_matrix_only_for_the_scale_that_needs_it(tmp_path):
+    network = seeded(Pair)
+    plain = ClapsModule(network).fit(X, y)
+    asked = ClapsModule(network, scale="posterior").fit(X, y)
+    assert not hasattr(plain.sums_.homoscedastic, "gram")
+    # σ² is the same to the last bit, and so is the scale that consists of it.
+    assert plain.residual_variance_ == asked.residual_variance_
+    np.testing.assert_array_equal(
+        asked.set_params(scale="claps").predict(X, return_std=True)[1],
+        plain.predict(X, return_std=True)[1],
+    )
+    asked.set_params(scale="posterior")
+    save(plain, tmp_path / "plain")
+    loaded = load(tmp_path / "plain", network=network)
+    for model in (plain, loaded):
+        model.set_params(scale="posterior")
+        for use in (
+            lambda m: m.predict(X, return_std=True),
+            lambda m: m.predict_covariance(X, X),
+            lambda m: m.partial_fit(X, y),
+            lambda m: m.with_prior_precision(2.0),
+            lambda m: update_posterior(m, X, y),
+        ):
+            with pytest.raises(ValueError, match="Got sums without HᵀH.*call fit"):
+                use(model)
+        again = with_sums(model, partial_sums(model, X, y))
+        np.testing.assert_array_equal(
+            again.predict(X, return_std=True)[1], asked.predict(X, return_std=True)[1]
+        )
+        model.set_params(scale="claps")
+    # Sums with and without it add up to sums without.
+    both = with_sums(plain, sums_of(asked) + sums_of(plain))
+    twice = with_sums(plain, sums_of(plain) + sums_of(plain))
+    epistemic = [m.predict_variance(X).epistemic for m in (both, twice)]
+    np.testing.assert_allclose(*epistemic, rtol=1e-12)
+    with pytest.raises(ValueError, match="Got sums without HᵀH"):
+        both.set_params(scale="posterior").predict_parts(X)

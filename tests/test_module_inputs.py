@@ -195,7 +195,9 @@ def test_batches_that_come_in_the_same_memory(rows, deep):
     layers = [torch.nn.Linear(3, 4), torch.nn.Tanh()] if deep else []
     network = torch.nn.Sequential(*layers, torch.nn.Linear(4 if deep else 3, 1))
     model = ClapsModule(
-        network.double(), noise_variance=lambda x: 0.5 + x[:, 0] ** 2
+        network.double(),
+        noise_variance=lambda x: 0.5 + x[:, 0] ** 2,
+        scale="posterior",
     ).fit(X, y)
 
     def same_memory():

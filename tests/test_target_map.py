@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import (
@@ -15,6 +16,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
+from mapie_claps.network import target_choice
 from mapie_claps.network.target_choice import fit_target_map
 from mapie_claps.network.target_curves import MonotoneSpline, YeoJohnson
 from mapie_claps.network.target_map import EPS, Identity, TargetMap
@@ -266,3 +268,29 @@ def test_identity_adds_no_rounding():
         assert same.end(z, side) is z
     np.testing.assert_array_equal(same.inverse(same.forward(z)), z)
     np.testing.assert_array_equal(same.derivative(z), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(1.0, Identity), (1e-9, MonotoneSpline)]
+)
+def test_the_kernel_has_a_say_in_the_choice(monkeypatch, level, expected):
+    """Networks gain by a curve; it counts where they are ahead of a kernel."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (400, 2))
+    y = X[:, 0] + 1e-4 * rng.normal(size=400)  # next to a line: easy for a kernel
+    scores = level * np.array([[1.0] * 4, [0.95] * 4])
+    monkeypatch.setattr(target_choice, "_held_out_scores", lambda *_: scores)
+
+    def chosen(kernel: bool) -> object:
+        return target_choice.choose_target_map(
+            torch.from_numpy(X),
+            y,
+            None,  # the networks, whose scores are given
+            None,
+            torch.Generator().manual_seed(0),
+            torch.device("cpu"),
+            kernel=kernel,
+        )
+
+    assert isinstance(chosen(kernel=False), MonotoneSpline)
+    assert isinstance(chosen(kernel=True), expected)

@@ -85,12 +85,12 @@ def fit_ours(member: HeteroscedasticNetwork, X: Tensor, y: Tensor) -> Tensor:
     size, ones = rows_of_ensemble(member), torch.ones_like(y)[None]
     parts = zip(X.split(size), y.split(size), ones.split(size, 1), strict=True)
     batches = (feature_rows(member, *part) for part in parts)
-    (moments,) = sum_rows(batches, "full", homoscedastic=False) or ()
+    moments, _ = sum_rows(batches, "full", homoscedastic=False) or ()  # type: ignore[misc]
     return make_posterior(moments, member.trained_weights(), "ridge", 1.0).scale
 
 
 def fit_module(network: TwoHeads, X: Tensor, y: Tensor, **params: Any) -> ClapsModule:
-    """All that ``ClapsModule.fit`` does: checks, and the sums with W = I as well."""
+    """All that ``ClapsModule.fit`` does, checks included."""
     model = ClapsModule(network, last_layer_name="mean", prior_precision=1.0, **params)
     return model.fit(X, y)
 

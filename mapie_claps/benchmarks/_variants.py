@@ -224,6 +224,7 @@ VARIANTS: dict[str, Variant] = {
     "Adam with β₂ = 0.95": (lambda: second_moment(0.95), {}, ClapsRegressor),
     "parametric activations": (parametric_activations, {}, ClapsRegressor),
     "refit at the best step": (nullcontext, {}, RefittedRegressor),
+    "members that stop": (nullcontext, {"patience": "auto"}, ClapsRegressor),
     "a λ for each view": (prior_of_each_view, {}, ClapsRegressor),
     "last layer of 128": (nullcontext, {"representation_size": 128}, ClapsRegressor),
     "12 members, half the steps": (

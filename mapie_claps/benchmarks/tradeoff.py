@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _variant(name: str, params: dict[str, Any]) -> Method:
-    """The networks and the kernel in units of y, with one change."""
-    params = params | {"target_map": None}
+    """The networks and the kernel in units of y, trained to the end; one change."""
+    params = params | {"target_map": None, "patience": None}
     functions = fit_variant, std_band, "mapie_std"
     key = partial(claps_parameters, **params)
     entry = params | {"variant": name}

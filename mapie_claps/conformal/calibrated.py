@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_number
+from .._validation import check_choice, check_number
 from ..estimators.regressor import ClapsRegressor
 from ..network.batches import check_has_target
 from ..network.inputs import check_target
@@ -53,6 +53,10 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back.
+    keep_training_rows : bool, default=False
+        Whether ``fit`` keeps the rows that it fitted on, for
+        :func:`~mapie_claps.diagnostics.nearest_rows`. They stay in memory and in
+        pickles; ``save`` never writes them.
     random_state : int, RandomState or None, default=None
         Seed of the split, and of a default estimator.
 
@@ -64,6 +68,8 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
         Signed scores of the calibration rows, in the order in which they came.
     conformity_scores_ : ndarray of shape (n_cal,)
         Their absolute values.
+    training_rows_ : tuple of X and y
+        The rows that ``fit`` fitted on, if ``keep_training_rows``.
 
     Examples
     --------
@@ -93,6 +99,7 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
         sym: bool = True,
         support: Any = "auto",
         calibration_fraction: float = 0.25,
+        keep_training_rows: bool = False,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(estimator, confidence_level, sym=sym, support=support)
@@ -105,6 +112,10 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
             low_open=True,
             high_open=True,
             hint="Use 0.25 if unsure.",
+        )
+        self.keep_training_rows = keep_training_rows
+        check_choice(
+            "keep_training_rows", keep_training_rows, (True, False), "Use False."
         )
         self.random_state = random_state
 
@@ -222,9 +233,8 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
         weight = {}
         if sample_weight is not None:
             weight["sample_weight"] = _safe_indexing(sample_weight, rest)
-        fitted = clone(template).fit(
-            _safe_indexing(X, rest), _safe_indexing(y, rest), **weight
-        )
+        training = _safe_indexing(X, rest), _safe_indexing(y, rest)
+        fitted = clone(template).fit(*training, **weight)
         fitted = getattr(fitted, "best_estimator_", fitted)  # of a search
         values = RowValues(weights, groups)
         values.check_all_used(n)
@@ -235,6 +245,8 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
             fitted, _safe_indexing(X, kept), np.asarray(y)[kept], values
         )
         fresh.__dict__["estimator_"] = fitted
+        if self.keep_training_rows:
+            fresh.__dict__["training_rows_"] = training
         self.__dict__ = fresh._set_rows(rows).__dict__
         return self
 

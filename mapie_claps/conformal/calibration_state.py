@@ -37,6 +37,7 @@ STATE = (
     "_known_ends",
     "_followed",
     "_in_posterior",
+    "training_rows_",
 )
 
 

@@ -388,7 +388,8 @@ def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
         setattr(estimator, name, value)
     n_members, size = estimator.network_.trained_weights().shape
     for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
-        _check_posterior(posterior, (n_members, size))
+        if posterior is not None:
+            _check_posterior(posterior, (n_members, size))
     _check_model(estimator.model_, n_members)
     fingerprint = estimator.network_.fingerprint()
     if estimator.sums_.network == UNKNOWN_NETWORK:

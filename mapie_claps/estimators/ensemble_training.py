@@ -150,7 +150,9 @@ class EnsembleTraining(EnsembleRows):
 
         config = training_config(self.get_params(deep=False), len(X), 0)
         device, n_jobs = choose_device(self.device), resolve_jobs(self.n_jobs)
-        return choose_target_map(X, y, new_network, config, generator, device, n_jobs)
+        return choose_target_map(
+            X, y, new_network, config, generator, device, n_jobs, self.kernel
+        )
 
     def _new_network(
         self,

@@ -31,7 +31,7 @@ from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
 from ..network.own_pass import are_tokens
 from ..network.own_search import wrap
-from ..posterior.moments import FeatureRows
+from ..posterior.moments import FeatureRows, with_gram
 from ..posterior.scales import LastLayerRecipe, Units, make_model
 from ..posterior.sums import LastLayerSums, Spread, SummedRows, last_layer_sums
 from .base import LastLayerEstimator, estimator_to_fields, set_fitted
@@ -92,7 +92,9 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         ``last_layer="trained"``.
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
         What v is: h² + φᵀΣφ; h²; σ² + φᵀΣφ with W = I/σ²; or σ², the mean squared
-        residual. May be changed on a fitted estimator with ``set_params``.
+        residual. May be changed on a fitted estimator with ``set_params``; "posterior"
+        needs a second HᵀWH, which ``fit`` computes only if it is asked for before (or
+        if ``last_layer="ridge"``).
     validation_fraction : float, default=0.12
         Share of the rows (at most 4,000 rows) on which "grid" chooses λ. Which rows
         these are depends on their content alone, not on their order or batches.
@@ -344,6 +346,9 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
             self.hessian_structure,
             self.network_.fingerprint(),
             float(self.validation_fraction),
+            # HᵀH costs as much as HᵀWH; beyond this scale only the σ² of a refitted
+            # last layer comes from it.
+            self.scale == "posterior" or self.last_layer == "ridge",
         )
         if sums is None:
             raise ValueError("Got X without rows, but expected at least one.")
@@ -354,6 +359,8 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """Posteriors from sums; λ is chosen again unless it is a number."""
         check_some_weight(sums.targets.weight)
         recipe = LastLayerRecipe(self.last_layer, self.prior_precision, VARIANCE_FLOOR)
+        if self.scale == "posterior":
+            with_gram(sums.homoscedastic)
         units = Units(sums.targets.mean, sums.targets.variance**0.5 or 1.0)
         trained = self.network_.trained_weights()
         self.model_ = make_model(sums, trained, recipe, [slice(0, 1)], units)

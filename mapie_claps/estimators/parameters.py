@@ -200,6 +200,7 @@ PAPER: dict[str, Any] = {
     "weight_decay": 0.0,
     "beta": 0.0,
     "validation_fraction": 0.0,
+    "patience": None,
     "tol": None,
     "variance_floor": 1e-3,
     "input_clip": None,

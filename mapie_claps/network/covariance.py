@@ -14,7 +14,7 @@ from torch import Tensor
 from ..files.codec import saved_as
 
 # Adam on the marginal likelihood of random rows, with a cosine schedule.
-STEPS, STEP_ROWS, LEARNING_RATE, BETAS = 200, 192, 0.15, (0.9, 0.95)
+STEPS, STEP_ROWS, LEARNING_RATE, BETAS = 300, 192, 0.15, (0.9, 0.95)
 WARM_UP_STEPS = 5
 MIN_NOISE = 1e-9
 # Logarithms of 1/length scale, of variances and of σ² stay in these ranges.

@@ -2,7 +2,8 @@
 
 "auto" trains small, short networks on every candidate, with equal initial weights and
 equal held-out rows, and compares interval scores in units of y. A likelihood would
-compare densities, which spike on integers.
+compare densities, which spike on integers. Where a kernel member will stand beside the
+networks it has a say: what is easier for networks may be harder for a kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from torch.nn.functional import pad, softplus
 from .._validation import raise_for
 from .ensemble import HeteroscedasticNetwork
 from .hold_out import Rows
+from .kernel import constant_noise_prediction
 from .target_curves import MonotoneSpline, YeoJohnson
 from .target_map import Identity, Log, SquareRoot, TargetMap
 from .target_transformer import TransformerMap
@@ -86,8 +88,12 @@ def choose_target_map(
     generator: torch.Generator,
     device: torch.device,
     n_jobs: int | None = None,
+    kernel: bool = True,
 ) -> TargetMap:
-    """The identity, unless a curve is clearly better on held-out training rows."""
+    """The identity, unless a curve is clearly better on held-out training rows.
+
+    With ``kernel`` the better of networks and kernel counts, for each of the two.
+    """
     if len(y) < MIN_ROWS or not _can_be_bent(y):
         return Identity()
     curves = [MonotoneSpline.fit(y), YeoJohnson.fit(y)]
@@ -95,12 +101,17 @@ def choose_target_map(
     if len(maps) == 1:
         return maps[0]
     rows = torch.randperm(len(y), generator=generator)[:MAX_ROWS]
+    X, y = X[rows], y[rows.numpy()]
     scores = _held_out_scores(
-        X[rows], y[rows.numpy()], maps, new_network, config, generator, device, n_jobs
+        X, y, maps, new_network, config, generator, device, n_jobs
     )
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
     # A later candidate must be better than an earlier one, not as good.
     best = 1 if gain[1] >= gain[-1] - MORE_GAIN else len(maps) - 1
+    if gain[best] > GAIN and kernel:
+        gain[best] = _gain_with_kernel(
+            X, y, maps[best], scores[0], scores[best], generator
+        )
     return maps[best] if gain[best] > GAIN else maps[0]
 
 
@@ -156,6 +167,39 @@ def _held_out_scores(
         scale = std[j::n_maps].flatten().numpy() * unit[j]
         scores[j] = _interval_scores(each, y[held_out], centre, scale)
     return scores
+
+
+def _gain_with_kernel(
+    X: Tensor,
+    y: Array,
+    curve: TargetMap,
+    straight: Array,  # (n_levels,), scores of networks without a map
+    bent: Array,  # (n_levels,), with the curve
+    generator: torch.Generator,
+) -> float:
+    """What the curve gains where the better of networks and kernel counts."""
+    order = torch.randperm(len(y), generator=generator)
+    straight = np.minimum(straight, _kernel_scores(X, y, Identity(), order))
+    if np.log(straight / bent).mean() <= GAIN:
+        bent = np.minimum(bent, _kernel_scores(X, y, curve, order))
+    return float(np.log(straight / bent).mean())
+
+
+def _kernel_scores(
+    X: Tensor, y: Array, target_map: TargetMap, order: Tensor
+) -> Array:  # (n_levels,)
+    """Interval scores in units of y of a kernel with length scales of its own."""
+    n_out = round(HELD_OUT * len(y))
+    held_out, fit = order[:n_out], order[n_out:]
+    z = target_map.forward(y)
+    mean, unit = z.mean(), z.std()
+    targets = torch.from_numpy((z - mean) / unit)
+    generator = torch.Generator().manual_seed(int(order[0]))
+    mu, variance = constant_noise_prediction(
+        X[fit], targets[fit], X[held_out], generator
+    )
+    centre, scale = mu.numpy() * unit + mean, variance.sqrt().numpy() * unit
+    return _interval_scores(target_map, y[held_out.numpy()], centre, scale)
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ def networks_covariance(
     model: LastLayerModel, out: Features, other: Features, scale: str
 ) -> Tensor:  # (n, m)
     """φᵀΣφ' as the mean over members, and how their means vary together."""
-    posterior = model.homoscedastic if scale == "posterior" else model.posterior
+    posterior = model.posterior_of(scale)
     a, b = (posterior.whitened(o.phi) for o in (out, other))  # (K, n, d + 1)
     weight = model.member_weight
     found = torch.einsum("k,knd,kmd->nm", weight, a, b) * model.unit**2

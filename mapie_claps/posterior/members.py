@@ -9,7 +9,7 @@ from torch import Tensor
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
 from .gaussian import make_posterior
-from .moments import FeatureRows, rows_per_batch, sum_rows
+from .moments import FeatureRows, rows_per_batch, sum_rows, with_gram
 from .scales import (
     LastLayerModel,
     LastLayerRecipe,
@@ -72,7 +72,8 @@ def fit_last_layers(
         raise ValueError("Got X without rows, but expected at least one.")
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
-    weighted, homoscedastic = (replace(m, n_rows=n_rows) for m in moments)
+    weighted = replace(moments[0], n_rows=n_rows)
+    homoscedastic = replace(with_gram(moments[1]), n_rows=n_rows)
     sums = LastLayerSums(
         weighted,
         homoscedastic,

@@ -20,6 +20,12 @@ BATCH_ELEMENTS, BATCH_ROWS = 2**19, 2**12
 WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
 # Elements for one call of Laplace.fit, which has a price of its own; also times d².
 FIT_ELEMENTS, FIT_SQUARES = 2**20, 8
+NO_SECOND_GRAM = (
+    "Got sums without HᵀH, which scale='posterior' and last_layer='ridge' need: a "
+    "ClapsModule makes it only if one of them is set before the rows are summed. Set "
+    "it and call fit again, or sum the rows again: "
+    "with_sums(model, partial_sums(model, X, y))."
+)
 
 
 def rows_per_batch(widest: int) -> int:
@@ -131,24 +137,63 @@ class Moments:
         )
 
 
+@saved_as("squares")
+@dataclass(frozen=True)
+class Squares:
+    """What is left of sums with W = I where nobody asks for HᵀH."""
+
+    loss: Tensor  # ½Σ s r²: (K,)
+    n_rows: int
+
+    @staticmethod
+    def of(batches: list[FeatureRows]) -> "Squares":
+        """Sums over some batches, with the roundings of ``Moments.loss``."""
+        loss = torch.zeros(len(batches[0].h2), dtype=torch.float64)
+        for batch in batches:
+            for k, (r, s) in enumerate(zip(batch.residual, batch.weight, strict=True)):
+                loss[k] += 0.5 * (r.square() @ s.sqrt().square())
+        return Squares(loss, sum(batch.h2.shape[1] for batch in batches))
+
+
 def sum_rows(
     batches: Iterable[FeatureRows], structure: str, homoscedastic: bool = True
-) -> tuple[Moments, ...] | None:
+) -> tuple[Moments, Moments | Squares] | None:
     """Sums with W = diag(1/h²) and with W = I from one pass; None without a batch.
 
-    They come from ``laplace.Laplace`` with our curvature backend.
+    They come from ``laplace.Laplace`` with our curvature backend. Without
+    ``homoscedastic`` the second HᵀWH, which costs as much as the first, is left out.
     """
     members: list[_Member] = []
-    total: tuple[Moments, ...] | None = None
+    total: tuple[Moments, Moments | Squares] | None = None
     for group in _groups(batches):
         if not members:
             n_members, _, size = group[0].phi.shape
             members = [_Member(size, structure, k) for k in range(n_members)]
-        sums = [_sum_group(members, group)]
-        if homoscedastic:
-            sums += [_sum_group(members, [rows.homoscedastic() for rows in group])]
-        total = tuple(sums) if total is None else tuple(map(Moments.add_, total, sums))
+        weighted = _sum_group(members, group)
+        plain: Moments | Squares = (
+            _sum_group(members, [rows.homoscedastic() for rows in group])
+            if homoscedastic
+            else Squares.of(group)
+        )
+        if total is None:
+            total = weighted, plain
+        else:
+            total = total[0].add_(weighted), add_plain(total[1], plain)
     return total
+
+
+def with_gram(plain: Moments | Squares | None) -> Moments:
+    """Sums with W = I, if HᵀH is among them."""
+    if isinstance(plain, Moments):
+        return plain
+    raise ValueError(NO_SECOND_GRAM)
+
+
+def add_plain(a: Moments | Squares, b: Moments | Squares) -> Moments | Squares:
+    """Sums with W = I of disjoint rows; HᵀH only where both have it."""
+    if isinstance(a, Moments) and isinstance(b, Moments):
+        return a + b
+    return Squares(a.loss + b.loss, a.n_rows + b.n_rows)
 
 
 def _sum_group(members: list["_Member"], batches: list[FeatureRows]) -> Moments:

@@ -11,7 +11,7 @@ from ..files.codec import saved_as
 from ..network.hold_out import MIN_ROWS_TO_HOLD_OUT
 from ..network.interface import Features
 from .gaussian import LastLayerPosterior, make_posterior
-from .moments import FeatureRows
+from .moments import NO_SECOND_GRAM, FeatureRows, Moments, with_gram
 from .prior import choose_prior_precision, nll_of_views, weights_of_members
 from .sums import LastLayerSums
 
@@ -47,7 +47,7 @@ class LastLayerModel:
     """
 
     posterior: LastLayerPosterior
-    homoscedastic: LastLayerPosterior  # W = I/σ², for the "posterior" scale
+    homoscedastic: LastLayerPosterior | None  # W = I/σ², for the scale "posterior"
     residual_variance: float  # σ²
     member_weight: Tensor  # (K,), sums to one
     centre: float = 0.0
@@ -67,11 +67,19 @@ class LastLayerModel:
             aleatoric = torch.full_like(mean, self.residual_variance * self.unit**2)
         if scale in ("aleatoric", "constant"):
             return PredictiveParts(mean, aleatoric, torch.zeros_like(mean))
-        posterior = self.posterior if scale == "claps" else self.homoscedastic
+        posterior = self.posterior_of(scale)
         epistemic = self._mean(posterior.epistemic(out.phi)) * self.unit**2
         if len(mu) > 1:
             epistemic = epistemic + self.member_weight @ (mu - mean).square()
         return PredictiveParts(mean, aleatoric, epistemic)
+
+    def posterior_of(self, scale: str) -> LastLayerPosterior:
+        """The posterior that the epistemic part of a scale comes from."""
+        if scale != "posterior":
+            return self.posterior
+        if self.homoscedastic is None:
+            raise ValueError(NO_SECOND_GRAM)
+        return self.homoscedastic
 
     def mu_of_members(self, out: Features) -> Tensor:  # (K, n)
         """As trained, μ is the representation's own to the last bit."""
@@ -142,7 +150,9 @@ def make_model(
         member_weight = weights_of_members(nll, views)
     posterior = posterior_of(moments, recipe.last_layer)
     variance = residual_variance(total, posterior, units.unit, recipe.variance_floor)
-    homoscedastic = posterior_of(total.homoscedastic / variance, "trained")
+    homoscedastic = None
+    if isinstance(total.homoscedastic, Moments):
+        homoscedastic = posterior_of(total.homoscedastic / variance, "trained")
     return LastLayerModel(posterior, homoscedastic, variance, member_weight, *units)
 
 
@@ -154,7 +164,7 @@ def with_residuals(
         sums, model.posterior, model.unit, recipe.variance_floor
     )
     homoscedastic = make_posterior(
-        sums.homoscedastic / variance,
+        with_gram(sums.homoscedastic) / variance,
         model.posterior.trained,
         "trained",
         model.posterior.prior_precision,
@@ -215,5 +225,5 @@ def residual_variance(
         square = 2 * float(sums.homoscedastic.loss[0]) / weight
     else:
         step = (posterior.mean - posterior.trained) * unit
-        square = 2 * float(sums.homoscedastic.loss_after(step)[0]) / weight
+        square = 2 * float(with_gram(sums.homoscedastic).loss_after(step)[0]) / weight
     return max(square / unit**2, floor)

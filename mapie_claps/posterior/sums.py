@@ -8,7 +8,14 @@ from torch import Tensor
 
 from ..files.codec import saved_as
 from ..network.hold_out import MAX_HELD_OUT_ROWS
-from .moments import FeatureRows, Moments, fills_a_batch, sum_rows
+from .moments import (
+    FeatureRows,
+    Moments,
+    Squares,
+    add_plain,
+    fills_a_batch,
+    sum_rows,
+)
 
 __all__ = ["LastLayerSums"]
 
@@ -100,8 +107,8 @@ class LastLayerSums:
     ----------
     moments : Moments
         Sums with W = diag(1/h²).
-    homoscedastic : Moments
-        Sums with W = I.
+    homoscedastic : Moments or Squares
+        Sums with W = I; without HᵀH unless the scale "posterior" was asked for.
     targets : Spread
         Weight, mean and squared deviations of the targets.
     residuals : Spread
@@ -124,7 +131,7 @@ class LastLayerSums:
     """
 
     moments: Moments
-    homoscedastic: Moments
+    homoscedastic: Moments | Squares
     targets: Spread
     residuals: Spread
     network: str
@@ -150,7 +157,7 @@ class LastLayerSums:
         held_out, rest = _joined(self.held_out, other.held_out)
         both = LastLayerSums(
             self.moments + other.moments,
-            self.homoscedastic + other.homoscedastic,
+            add_plain(self.homoscedastic, other.homoscedastic),
             self.targets + other.targets,
             self.residuals + other.residuals,
             self.network,
@@ -166,13 +173,14 @@ class LastLayerSums:
 
     def _with_rows(self, rows: FeatureRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
-        more = sum_rows([rows], self.moments.structure)
+        has_gram = isinstance(self.homoscedastic, Moments)
+        more = sum_rows([rows], self.moments.structure, has_gram)
         if more is None:
             return self
         return replace(
             self,
             moments=self.moments + more[0],
-            homoscedastic=self.homoscedastic + more[1],
+            homoscedastic=add_plain(self.homoscedastic, more[1]),
         )
 
 
@@ -200,19 +208,23 @@ class SummedRows:
 
 
 def last_layer_sums(
-    parts: Iterable[SummedRows], structure: str, network: str, fraction: float
+    parts: Iterable[SummedRows],
+    structure: str,
+    network: str,
+    fraction: float,
+    homoscedastic: bool = True,
 ) -> LastLayerSums | None:
     """Sums over all parts; None if there is none. Rows with keys below fraction wait.
 
     Parts are gathered into batches that are worth a matrix product.
     """
     splitter = _HoldOutSplitter(fraction)
-    moments = sum_rows(splitter.batches(_gathered(parts)), structure)
+    batches = splitter.batches(_gathered(parts))
+    moments = sum_rows(batches, structure, homoscedastic)
     if moments is None:
         return None
     spreads = splitter.targets, splitter.residuals
-    weighted, homoscedastic = moments
-    return LastLayerSums(weighted, homoscedastic, *spreads, network, splitter.held_out)
+    return LastLayerSums(*moments, *spreads, network, splitter.held_out)
 
 
 class _HoldOutSplitter:

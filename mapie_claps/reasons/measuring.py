@@ -39,7 +39,7 @@ def own_narrowing(aleatoric: Array, epistemic: Array) -> Array:
 def nearest_rows(
     mapie_or_estimator: Any,
     X: ArrayLike,
-    X_train: ArrayLike,
+    X_train: ArrayLike | None = None,
     *,
     y_train: ArrayLike | None = None,
     n_neighbors: int = 3,
@@ -53,10 +53,11 @@ def nearest_rows(
         ``ClapsModule``, by itself or as the last step of a ``Pipeline``.
     X : array-like of shape (n, p)
         Rows to explain.
-    X_train : array-like of shape (m, p)
-        Training rows, which models do not keep.
+    X_train : array-like of shape (m, p), optional
+        Training rows. They may be left out for a ``CalibratedRegressor`` that was
+        fitted with ``keep_training_rows=True``.
     y_train : array-like of shape (m,), optional
-        Their targets, to be shown beside them.
+        Their targets, to be shown beside them. Rows that were kept bring theirs.
     n_neighbors : int, default=3
         Training rows to show for each row; all if there are fewer.
 
@@ -82,6 +83,8 @@ def nearest_rows(
     True
     """
     check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
+    if X_train is None:
+        X_train, y_train = _kept_rows(mapie_or_estimator)
     last, seen = _with_covariance(mapie_or_estimator, X)
     _, training = _with_covariance(mapie_or_estimator, X_train)
     phi, phi_train = last.embed(seen), last.embed(training)
@@ -162,6 +165,18 @@ def best_order(
 
 def _both(limit: Array) -> tuple[Array, Array]:
     return -limit, limit
+
+
+def _kept_rows(mapie_or_estimator: Any) -> tuple[Any, Any]:
+    """Training rows of an object that was asked to keep them."""
+    rows: tuple[Any, Any] | None = getattr(mapie_or_estimator, "training_rows_", None)
+    if rows is None:
+        raise ValueError(
+            f"Got no X_train, and a {type(mapie_or_estimator).__name__} that has kept "
+            "no training rows. Pass X_train, or fit with "
+            "CalibratedRegressor(keep_training_rows=True)."
+        )
+    return rows
 
 
 def has_covariance(mapie_or_estimator: Any) -> bool:

@@ -118,7 +118,7 @@ def test_plain_interval_is_that_of_mapie():
 def test_rivals_of_the_posterior_take_the_same_network_and_rows():
     network, (X, y) = make_network(6), as_tensors(300)
     gram = limit(network, X).numpy()
-    module = fit_module(network, X, y)
+    module = fit_module(network, X, y, scale="posterior")
     plain = module.sums_.homoscedastic.gram[0, :-1, :-1].numpy()
     np.testing.assert_allclose(plain, gram, rtol=1e-10)
     with torch.random.fork_rng(devices=[]):  # the DataLoader draws a seed
