@@ -59,13 +59,13 @@ def measure_wide(
     )
     fit, _ = _measured(lambda: model.fit(X_fit, y[first]))
     predict, (_, bounds) = _measured(lambda: model.predict_interval(X_new))
-    encoder = model.estimator_.table_
+    encoder, (lower, upper) = model.estimator_.table_, bounds[:, :, 0].T
     return {
         "kind": kind,
         "n_inputs": len(encoder.outputs()),
         "fit": fit,
         "predict_interval": predict,
-        **score_intervals(y[second], *bounds[:, :, 0].T, alpha=0.1),
+        **score_intervals(y[second], lower, upper, alpha=0.1),
     }
 
 
