@@ -8,8 +8,8 @@ import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
-# Pages that say that they go on from the names of the quick start.
-AFTER_QUICK_START = {"index", "reasons", "user_guide"}
+# Pages that say that they go on from the names of the page on MAPIE's classes.
+AFTER_WITH_MAPIE = {"index", "reasons", "user_guide"}
 # The pages show the defaults; here the networks are small.
 FAST = "ClapsRegressor(n_members=1, max_steps=40, tol=None, views=('raw',), "
 
@@ -27,7 +27,7 @@ PAGES = sorted(
 
 
 def test_the_pages_with_code_are_there():
-    known = {"index", "quickstart", "user_guide", "own_model", "laplace", "large_data"}
+    known = {"index", "with_mapie", "user_guide", "own_model", "laplace", "large_data"}
     assert known <= set(PAGES)
 
 
@@ -35,9 +35,9 @@ def test_the_pages_with_code_are_there():
 def test_every_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some blocks write files
     names: dict = {}
-    if page in AFTER_QUICK_START:
-        assert "quickstart.md" in (DOCS / f"{page}.md").read_text(encoding="utf-8")
-        code = blocks("quickstart") + blocks(page)
+    if page in AFTER_WITH_MAPIE:
+        assert "with_mapie.md" in (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        code = blocks("with_mapie") + blocks(page)
     else:
         code = blocks(page)
     with torch.random.fork_rng():
