@@ -4,8 +4,8 @@ Quick start: from a CSV file to a service
 
 A table with text, a date, gaps, an ID and a skewed target: read it, fit, look at the
 intervals, their coverage by group and the widest rows, save one file, and answer
-requests from it. All you need is ``pip install "mapie-claps[plot,save]" pandas``. The core
-of it is four lines::
+requests from it. All you need is ``pip install "mapie-claps[plot,save]" pandas``. Its
+core is four lines::
 
     table = pandas.read_csv("flats.csv")
     model = CalibratedRegressor().fit(table.drop(columns="rent"), table["rent"])
@@ -100,9 +100,12 @@ print(summarise(model, X_new, y_new, groups=missing)[columns].round(3))
 # %%
 # The widest rows
 # ---------------
-# Is it noise, or would more data help?
+# Is it noise, or would more data help? And which columns are to blame? Other flats, the
+# background, are what the widest are compared with.
 
-WidestRowsDisplay.from_estimator(model, X_new)
+WidestRowsDisplay.from_estimator(
+    model, X_new, n_rows=8, background=rows.drop(columns="rent")
+)
 
 # %%
 # One file
