@@ -108,7 +108,7 @@ class WidestRowsDisplay(Display):
         if background is not None:
             widest = _safe_indexing(X, order)
             options = {"by_column": True, "background": background} | explain_params
-            adds = explain(mapie, widest, **options).by_column
+            adds: Any = explain(mapie, widest, **options).by_column
             reasons = [adds.sentence(i, level) for i in range(len(order))]
         return cls(
             labels,

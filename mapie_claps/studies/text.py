@@ -26,7 +26,8 @@ def plus_minus(found: Estimate | None) -> str:
     """Mean and standard error."""
     if found is None or math.isnan(found.error):
         return number(found.mean if found else None)
-    return f"{number(found.mean)} ± {found.error:.2g}"
+    error = f"{found.error:.2g}" if found.error < 99.5 else f"{found.error:.0f}"
+    return f"{number(found.mean)} ± {error}"
 
 
 def markdown_table(

@@ -88,6 +88,19 @@ def test_native_columns_and_missing_patterns():
     assert missing_columns(rows) == ["none", "a, b"]
 
 
+def test_the_benchmark_of_a_large_table(tmp_path, capsys):
+    arguments = ["tables", "--smoke", "--wide", "300", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    for part in ("300 rows of 30 columns", "mixed types", "as numbers"):
+        assert part in text
+    assert text.count("| predict_interval |") == 2
+    assert main(arguments) == 0  # nothing is measured again
+    assert capsys.readouterr().out == text
+    assert main(["tables", "--wide", "3"]) == 2
+    assert "Got --wide 3" in capsys.readouterr().err
+
+
 def test_the_benchmark_of_tables(tmp_path, capsys):
     arguments = ["tables", "--smoke", "--out", str(tmp_path)]
     arguments += ["--methods", "claps", "one-hot"]
