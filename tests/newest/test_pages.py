@@ -11,8 +11,6 @@ from matplotlib import pyplot as plt
 DOCS = Path(__file__).parents[2] / "docs"
 QUICK_START = DOCS.parent / "examples" / "plot_00_walkthrough.py"
 PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
-# Pages that say that they go on from the names of the page on MAPIE's classes.
-AFTER_WITH_MAPIE = {"index", "reasons", "user_guide"}
 # The pages show the defaults; here the networks are small.
 FAST = "ClapsRegressor(n_members=1, max_steps=40, tol=None, views=('raw',), "
 
@@ -30,7 +28,7 @@ PAGES = sorted(
 
 
 def test_the_pages_with_code_are_there():
-    known = {"index", "with_mapie", "user_guide", "own_model", "laplace", "large_data"}
+    known = {"index", "reasons", "user_guide", "own_model", "laplace", "large_data"}
     assert known <= set(PAGES)
 
 
@@ -52,12 +50,15 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
 def test_every_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some blocks write files
     names: dict = {}
-    if page in AFTER_WITH_MAPIE:
-        assert "with_mapie.md" in (DOCS / f"{page}.md").read_text(encoding="utf-8")
-        code = blocks("with_mapie") + blocks(page)
-    else:
-        code = blocks(page)
     with torch.random.fork_rng():
-        for text in code:
+        for text in blocks(page):
             exec(compile(text, f"{page}.md", "exec"), names)
     assert names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_block_prints_is_shown_under_it(page):
+    """`python docs/outputs.py` writes it."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```python\n(.*?)^```\n(\n```text$)?", text, flags=re.S | re.M)
+    assert [code for code, output in shown if "print(" in code and not output] == []

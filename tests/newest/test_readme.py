@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 README = Path(__file__).parents[2] / "README.md"
@@ -13,12 +11,6 @@ NUMBER = r"-?\d+(?:\.\d+)?"
 
 
 def test_blocks_run_and_print_what_they_say(tmp_path, monkeypatch, capsys):
-    rng = np.random.default_rng(0)
-    rows = pd.DataFrame(rng.normal(size=(120, 3)), columns=["a", "b", "y"])
-    rows.insert(0, "kind", rng.choice(["x", "y", "z"], 120))
-    rows.insert(0, "day", np.datetime64("2024-01-01") + rng.integers(0, 99, 120))
-    rows.loc[rng.random(120) < 0.2, ["a", "kind"]] = None
-    rows.to_csv(tmp_path / "my_data.csv", index=False)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     printed = []
