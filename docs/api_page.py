@@ -103,6 +103,6 @@ def _section(title: str, text: str, pairs: list[tuple[str, str]]) -> list[str]:
         if module != "mapie_claps":
             lines += [f"``{module}``", ""]
         lines += [f".. currentmodule:: {module}", "", ".. autosummary::"]
-        lines += ["   :toctree: api_generated", ""]
+        lines += ["   :toctree: api_generated", "   :nosignatures:", ""]
         lines += [f"   {name}" for found, name in pairs if found == module] + [""]
     return lines

@@ -136,6 +136,16 @@ def test_reasons_metrics_and_plots_do_without_torch():
     assert run.stdout.split() == ["False"], run.stderr
 
 
+def test_importing_every_public_name_shows_no_warning_of_other_libraries():
+    run = subprocess.run(
+        [sys.executable, "-c", "from mapie_claps import *"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT.parent,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
 CONTRIBUTING = ROOT.parent / "docs" / "contributing.md"
 TABLE = [
     line.split("|")[1:3]

@@ -46,6 +46,12 @@ def test_no_supported_value_is_lost(seed):
         assert (low <= up).all()
 
 
+def test_rounding_does_not_lose_the_end_point():
+    ends = np.array([[0.1 * 3 * 10]]), np.array([[2.9999999999999996]])
+    low, up = check_support("integer").snap(*ends)
+    assert (low[0, 0], up[0, 0]) == (3, 3)
+
+
 def test_values_of_any_unit():
     support = check_support(np.arange(11) * 1e-10)
     low, up = support.snap(np.array([[2.6e-10]]), np.array([[3.4e-10]]))

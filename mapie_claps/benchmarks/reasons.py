@@ -27,11 +27,16 @@ from typing import Any
 
 import numpy as np
 
-from ..studies.data import PAPER_DATASETS, Array, Dataset, load_named, seeded_order
+from ..studies.arguments import (
+    add_data_arguments,
+    check_names,
+    load_datasets,
+    seeds_of,
+)
+from ..studies.data import Array, Dataset, first_component, seeded_order
 from ..studies.runner import Run, run_and_report
 from ..studies.store import Row, run_key
-from ._arguments import add_data_arguments, check_numbers
-from ._reasons_models import MODELS, Claps, first_component, fit_model, parameters_of
+from ._reasons_models import MODELS, Claps, fit_model, parameters_of
 from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
 from ._reasons_report import report
 
@@ -56,13 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the tables; 1 if a run failed."""
-    check_numbers(arguments)
-    for name in arguments.models:
-        if name not in MODELS:
-            raise ValueError(
-                f"Got --models {name!r}, but expected one of {', '.join(MODELS)}."
-            )
-    seeds = range(1 if arguments.smoke else arguments.seeds)
+    check_names("models", arguments.models, MODELS)
+    seeds = seeds_of(arguments)
     plans = [
         plan
         for seed in seeds
@@ -86,14 +86,7 @@ def _problems(arguments: argparse.Namespace) -> list[Plan]:
         found += [partial(_plan_generated, name, smoke) for name in KNOWN]
     if arguments.only == "known":
         return found
-    if smoke:
-        from ..studies.data import load_diabetes_rows
-
-        sets = [load_diabetes_rows()]
-    else:
-        names = arguments.datasets or PAPER_DATASETS
-        sets = [load_named(name, arguments.data) for name in names]
-    for data in sets:
+    for data in load_datasets(arguments):
         found.append(partial(_plan_real, data, n, smoke))
         if data.name in ADDED_NOISE:
             found.append(partial(_plan_noised, data, n, smoke))

@@ -25,10 +25,12 @@ from .dask_partitions import (
     check_partition,
     import_dask,
     in_place_of,
+    is_collection,
     is_frame,
     partitions,
     rows_of_partitions,
     scores_of_partition,
+    values_of_rows,
     whole_rows,
 )
 from .parts import check_unchanged, fingerprint_of
@@ -128,11 +130,7 @@ def conformity_scores(
     >>> conformity_scores(model, big, big[:, 0]).shape
     (60,)
     """
-    dask = import_dask()
-    shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(partial(scores_of_partition, support))
-    parts = dask.compute(*(one(shared, x, t) for x, t in partitions(X, y)))
-    scores = np.concatenate(parts)
+    scores = values_of_rows(partial(scores_of_partition, support), estimator, X, y)
     return scores if signed else np.abs(scores)
 
 
@@ -242,7 +240,7 @@ def observe(
     40
     """
     conformal._scores()  # raises if not calibrated
-    stand_ins = in_place_of(weights), in_place_of(groups)
+    stand_ins = in_place_of("weights", weights), in_place_of("groups", groups)
     values = conformal._values_for(*stand_ins, "observe")
     given = (
         values.weights if weights is None else weights,
@@ -280,9 +278,9 @@ def predict_interval(
         Inputs.
     allow_infinite_bounds : bool, default=False
         Whether bounds may be infinite where there are too few scores.
-    weights, groups : Dask array or Series, optional
+    weights, groups : callable or Dask array or Series, optional
         Likelihood ratios and groups of the rows, partitioned as X is, where
-        calibration had them and not as functions of X.
+        calibration had them and not as functions of X; indexes are compared.
 
     Returns
     -------
@@ -305,8 +303,8 @@ def predict_interval(
     (40, 2, 1)
     """
     given = {"weights": weights, "groups": groups}
-    series = {name: value for name, value in given.items() if value is not None}
-    checked = {name: in_place_of(value) for name, value in given.items()}
+    series = {k: value for k, value in given.items() if is_collection(k, value)}
+    checked = {k: in_place_of(k, value) for k, value in given.items()}
     # Ends or sorted scores alone: workers have no need of the calibration rows.
     rule, levels = conformal._rule(allow_infinite_bounds, **checked), conformal.levels
     estimator = conformal._fitted()
@@ -323,8 +321,12 @@ def predict_interval(
 
         columns = _column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
+        # Not aligned: rows of values that stand elsewhere are named, not moved.
         return X.map_partitions(
-            partial(_frame, predict, columns), *series.values(), meta=meta
+            partial(_frame, predict, columns),
+            *series.values(),
+            meta=meta,
+            align_dataframes=False,
         )
     X = whole_rows(X)
     rows, n_columns = X.chunks[0], 1 + 2 * len(levels)
@@ -379,13 +381,11 @@ def _points_and_bounds(
 ) -> Array:
     """Points, lower and upper bounds as columns."""
     check_unchanged(estimator, fingerprint)  # the graph may be computed much later
+    for name, value in zip(names, beside, strict=True):
+        check_partition(X, value, name)
     if not len(X):
-        n_levels = (
-            len(next(iter(ends.alphas.values())))
-            if isinstance(ends, RowRule)
-            else len(ends.lower)
-        )
-        return np.empty((0, 1 + 2 * n_levels))
+        levels = ends.alpha if isinstance(ends, RowRule) else ends.lower
+        return np.empty((0, 1 + 2 * len(levels)))
     if isinstance(ends, RowRule) and names:
         given = {
             name: np.asarray(value).reshape(len(X))
