@@ -40,6 +40,7 @@ def with_value(value, array):
         (X, np.full(40, "text"), "could not convert string to float: .*text"),
         (1e200 * X, Y, r"Got X whose values overflow .*column 'x0'"),
         (X, 1e200 * Y, "Got y whose values overflow when squared"),
+        (X, 1e160 * Y, "Got y whose values overflow when squared"),
         (X, 1e-170 * Y, "Got y with a range of .*underflows. Multiply"),
     ],
 )

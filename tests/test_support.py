@@ -113,6 +113,34 @@ def test_integer_targets_through_mapie():
     assert (inside(whole) >= inside(plain)).all()
 
 
+def test_integers_are_not_negative_where_no_training_target_was():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (400, 1))
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    model = tiny(target_map=None).fit(X[:200], y[:200])
+    cal = CalibratedRegressor(model, support="integer")
+    bounds = cal.conformalize(X[200:], y[200:]).predict_interval(X)[1]
+    assert bounds.min() == 0
+    # A calibration target below has no finite score: the rank pays for it.
+    assert np.isposinf(cal.score_rows(X[:2], [-1.0, 1.0], signed=True)).tolist() == [
+        True,
+        False,
+    ]
+    signed = tiny(target_map=None).fit(X[:200], y[:200] - 3)
+    cal = CalibratedRegressor(signed, support="integer")
+    bounds = cal.conformalize(X[200:], y[200:] - 3).predict_interval(X)[1]
+    assert bounds.min() < 0
+
+
+def test_limits_that_differ_from_a_listed_value_by_rounding():
+    steps = np.arange(11) * 0.1  # 3 · 0.1 is not 0.3
+    known = check_support(steps)
+    tenths = np.arange(11) / 10
+    np.testing.assert_array_equal(known.cut(tenths), known.cut(steps))
+    np.testing.assert_array_equal(known.cut(tenths, True), known.cut(steps, True))
+    assert not np.signbit(check_support("integer").nearest(np.array([-0.2]))).any()
+
+
 def test_counts_have_no_negative_end():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 1))

@@ -257,7 +257,7 @@ def cost(sizes: tuple[int, ...] = (200_000, 1_000_000), n_cal: int = 5_000) -> s
                 start = time.perf_counter()
                 whole()
                 calls.append(time.perf_counter() - start)
-            batches = (X[i : i + 10_000] for i in range(0, n, 10_000))
+            batches = (X[:n][i : i + 10_000] for i in range(0, n, 10_000))
             streamed = partial(calibrated.iter_intervals, batches, True, **given)
             peaks = [peak(whole) - 24 * n / 2**20, peak(lambda s=streamed: all(s()))]
             cells = [f"{min(calls):.3f}", *(f"{p:.1f}" for p in peaks)]

@@ -162,10 +162,10 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
                 f"Got a {type(mapie).__name__}{with_what}, but expected a calibrated "
                 "SplitConformalRegressor of MAPIE with conformity_score=ClapsScore()."
             )
-        if _mapie.uses_folds(ensemble, ensemble.method):
+        if not _mapie.is_split(ensemble):
             raise TypeError(
-                f"Got a {type(mapie).__name__}, whose intervals come from one model "
-                "per fold, but expected one model. Use SplitConformalRegressor, or "
+                f"Got a {type(mapie).__name__}, whose scores come from one model per "
+                "fold, but expected one model. Use SplitConformalRegressor, or "
                 "keep the rows and calibrate again."
             )
         levels: Any = _mapie.levels_of(mapie)

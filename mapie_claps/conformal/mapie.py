@@ -66,6 +66,7 @@ __all__ = [
     "conformity_scores_of",
     "ensemble_of",
     "fold_models",
+    "is_split",
     "is_std_score",
     "levels_of",
     "point_model",
@@ -97,9 +98,15 @@ def fold_models(ensemble: Any) -> list[Any]:
     return list(ensemble.estimators_)
 
 
+def is_split(ensemble: Any) -> bool:
+    """Whether the model that makes the bounds made the scores, on rows kept back."""
+    split: bool = ensemble.use_split_method_
+    return split
+
+
 def uses_folds(ensemble: Any, method: str) -> bool:
     """Whether bounds come from the models of the folds."""
-    return method in ("plus", "minmax") and not ensemble.use_split_method_
+    return method in ("plus", "minmax") and not is_split(ensemble)
 
 
 def scale_models(ensemble: Any) -> list[Any]:

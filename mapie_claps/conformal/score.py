@@ -46,8 +46,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         ``ConditionalSplitConformalRegressor``. With None, MAPIE (1.5 or later) asks
         the estimator that it fits.
     support : str, tuple, array-like or None, default="auto"
-        Values that y can take: "integer", "non-negative", "count" (integers from 0),
-        a range as a tuple (low, high), where None is no bound, a list of values, or
+        Values that y can take: "integer" (from 0 where no training target of a
+        ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
+        range as a tuple (low, high), where None is no bound, a list of values, or
         "training", the range of the estimator's training targets, and the integers if
         all of these were integers. End points move to the nearest such value, which
         loses no value that y can take: coverage stays or rises. A calibration target

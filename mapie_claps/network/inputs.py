@@ -140,7 +140,9 @@ def fit_scalers(
             "Multiply y by a constant, for example 1e150."
         )
     for name, scaler, labels in (("X", scaler_X, names), ("y", scaler_y, ["y"])):
-        bad = ~np.isfinite(scaler.scale_) | ~np.isfinite(scaler.mean_)
+        # StandardScaler takes a variance that overflows for that of a constant.
+        found = np.stack([scaler.mean_, scaler.var_, scaler.scale_])
+        bad = ~np.isfinite(found).all(axis=0)
         if bad.any():
             raise ValueError(
                 f"Got {name} whose values overflow when squared (column "

@@ -40,11 +40,17 @@ def test_a_mapie_object_is_taken_over_and_saved(sym, tmp_path):
 def test_other_objects_are_not_taken_over():
     with pytest.raises(TypeError, match="whose score is another one"):
         CalibratedRegressor.from_mapie(split("absolute"))
-    folds = CrossConformalRegressor(
-        tiny(), confidence_level=0.8, conformity_score=ClapsScore(), cv=2
-    )
-    with pytest.raises(TypeError, match="one model per fold"):
-        CalibratedRegressor.from_mapie(folds.fit_conformalize(X[TRAIN], Y[TRAIN]))
+    for method in ("plus", "base"):
+        folds = CrossConformalRegressor(
+            tiny(),
+            confidence_level=0.8,
+            conformity_score=ClapsScore(),
+            cv=2,
+            method=method,
+        )
+        folds.fit_conformalize(X[TRAIN], Y[TRAIN])
+        with pytest.raises(TypeError, match="one model per fold"):
+            CalibratedRegressor.from_mapie(folds)
     with pytest.raises(TypeError, match="Got a ClapsRegressor, but expected"):
         CalibratedRegressor.from_mapie(tiny())
 
