@@ -124,7 +124,9 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of (X, y)
-            Calibration rows, which the estimator has not seen.
+            Calibration rows, which the estimator has not seen. A ``ClapsRegressor``
+            knows the rows that it was fitted on (not after ``load``): there is a
+            warning if more of them come than equal rows of a table explain.
         y : array-like of shape (n,), optional
             Their targets, unless X is an iterable of batches.
         weights : array-like of shape (n,) or callable, optional
@@ -143,7 +145,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         object
             This object, calibrated.
         """
-        rows = self._rows_of(self._fitted(), X, y, RowValues(weights, groups))
+        values = RowValues(weights, groups)
+        rows = self._rows_of(self._fitted(), X, y, values, by_hand=True)
         dropped = self._rows_or_none() is None
         return self._set_rows(rows, self._adaptive() if dropped else None)
 
@@ -169,7 +172,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         self._check_estimator()
         earlier = self._rows_or_none()
         values = self._values_for(weights, groups, "partial_conformalize")
-        more = self._rows_of(self._fitted(), X, y, values)
+        more = self._rows_of(self._fitted(), X, y, values, by_hand=True)
         rows = more if earlier is None else earlier.joined(more)
         return self._set_rows(rows, self._adaptive())
 
