@@ -4,8 +4,8 @@ python docs/outputs.py                      all pages, and the README
 python docs/outputs.py docs/reasons.md      one of them
 
 A block that prints is followed by a block marked ``text``; that block is rewritten. One
-that is missing is added. The tests run the same blocks with smaller networks, this with
-those that readers will have.
+that is missing is added. Pictures go to docs/_static, as PAGE_1.png and so on. Tests
+run the same blocks with smaller networks, this with those that readers will have.
 """
 
 import contextlib
@@ -40,6 +40,17 @@ def with_outputs(text: str, name: str) -> str:
     return BLOCK.sub(run, text)
 
 
+def save_pictures(page: str) -> None:
+    """Keep what the blocks of a page have drawn."""
+    if "matplotlib.pyplot" not in sys.modules:
+        return
+    plt = sys.modules["matplotlib.pyplot"]
+    for i, number in enumerate(plt.get_fignums(), start=1):
+        file = ROOT / "docs" / "_static" / f"{page}_{i}.png"
+        plt.figure(number).savefig(file, dpi=110, bbox_inches="tight")
+    plt.close("all")
+
+
 def pages() -> list[Path]:
     """All pages with Python in them."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,6 +71,7 @@ def main(files: list[Path]) -> None:
                 after = with_outputs(before, file.name)
             finally:
                 os.chdir(here)
+        save_pictures(file.stem)
         if after != before:
             file.write_text(after, encoding="utf-8")
         sys.stdout.write(f"{file}: {'changed' if after != before else 'as it was'}\n")

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .conformal.calibrated import CalibratedRegressor
+from .conformal.monitor import ExchangeabilityMonitor
 from .conformal.streaming import StreamingConformalRegressor
 from .estimators.module import ClapsModule
 from .estimators.regressor import ClapsRegressor
@@ -21,7 +22,11 @@ from .files.methods import load_object, save_object
 __all__ = ["load", "save"]
 
 Saveable = (
-    ClapsRegressor | ClapsModule | CalibratedRegressor | StreamingConformalRegressor
+    ClapsRegressor
+    | ClapsModule
+    | CalibratedRegressor
+    | StreamingConformalRegressor
+    | ExchangeabilityMonitor
 )
 
 
@@ -36,8 +41,9 @@ def save(estimator: Saveable, path: str | os.PathLike[str]) -> None:
     ----------
     estimator : estimator or calibrated object
         A fitted ``ClapsRegressor`` or ``ClapsModule``, or a ``CalibratedRegressor`` or
-        ``StreamingConformalRegressor`` around one. The network of a ``ClapsModule`` is
-        not stored, only a hash of its weights: keep it as you keep your networks.
+        ``StreamingConformalRegressor`` around one, or an ``ExchangeabilityMonitor``.
+        The network of a ``ClapsModule`` is not stored, only a hash of its weights: keep
+        it as you keep your networks.
     path : path-like
         File to write or replace.
 

@@ -136,6 +136,7 @@ def test_nearest_possible_value(given, expected):
         ("non-negative", [0, 0.5, 1e300], [-1e-12]),
         ((1, 2), [1, 1.5, 2], [1 - 1e-9, 2 + 1e-9]),
         ([1.0, 2.0, 1e-12], [1e-12, 1 - 1e-10, 2], [0.9e-12, 1.5, 2 - 1e-8]),
+        ([0.1, 0.3], [0.1 - 1e-11, 0.1 * 3], [0.1 - 1e-9, 0.31, np.inf, -np.inf]),
     ],
 )
 def test_possible_targets(given, inside, outside):
@@ -151,7 +152,7 @@ def test_possible_targets(given, inside, outside):
 
 def test_supports_as_given():
     fields = {
-        "integer": (-np.inf, np.inf, True, None),
+        "integer": (-np.inf, np.inf, True, "integer"),
         "count": (0, np.inf, True, None),
         "non-negative": (0, np.inf, False, None),
         "auto": (-np.inf, np.inf, False, "auto"),

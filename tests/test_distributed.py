@@ -341,6 +341,50 @@ def test_weights_that_cannot_be(module):
     np.testing.assert_array_equal(there.conformity_scores_, before)
 
 
+@pytest.mark.parametrize("name", ["weights", "groups"])
+def test_values_whose_index_is_another_one_are_refused(module, name):
+    columns = [str(i) for i in range(X.shape[1])]
+    frame = pd.DataFrame(X, columns=columns)
+    model = ClapsModule(seeded(Pair), prior_precision=1.0).fit(frame[:50], y[:50])
+    frame = frame[50:]
+    frame["y"], frame["v"] = y[50:], np.arange(550.0) % 2 + 1
+    whole = dd.from_pandas(frame, npartitions=5)
+    turned = dd.from_pandas(frame.iloc[::-1], npartitions=5, sort=False)
+    rows = whole[columns]
+    with pytest.raises(ValueError, match=rf"row 0 is \d+ in X and \d+ in {name}"):
+        conformalize(model, rows, whole["y"], **{name: turned["v"]})
+    there = conformalize(model, rows, whole["y"], **{name: whole["v"]})
+    here = StreamingConformalRegressor(model).conformalize(
+        frame[columns], y[50:], **{name: frame["v"].to_numpy()}
+    )
+    own = {name: frame["v"].to_numpy()}
+    expected = here.predict_interval(frame[columns], **own)[1]
+    found = predict_interval(there, rows, **{name: whole["v"]}).compute()
+    np.testing.assert_allclose(found["upper_0.9"], expected[:, 1, 0], rtol=1e-6)
+    by_function = predict_interval(
+        there, rows, **{name: lambda rows: frame["v"].loc[rows.index]}
+    ).compute()
+    pd.testing.assert_frame_equal(by_function, found)
+    with pytest.raises(ValueError, match=rf"row 0 is \d+ in X and \d+ in {name}"):
+        predict_interval(there, rows, **{name: turned["v"]}).compute()
+    for call in (
+        lambda v: conformalize(model, rows, whole["y"], **{name: v}),
+        lambda v: predict_interval(there, rows, **{name: v}),
+        lambda v: observe(there, rows, whole["y"], **{name: v}),
+    ):
+        with pytest.raises(TypeError, match=f"Got {name} of type Series, but expected"):
+            call(frame["v"])
+
+
+def test_partitions_without_rows_keep_the_kind(module):
+    empty = conformalize(module, *chunked(X[:0], y[:0]), LEVELS, weights=ratio)
+    empty.partial_conformalize(X[50:400], y[50:400])
+    whole = conformalize(module, *chunked(X[50:400], y[50:400]), LEVELS, weights=ratio)
+    np.testing.assert_allclose(
+        empty.predict_interval(X[400:])[1], whole.predict_interval(X[400:])[1]
+    )
+
+
 def test_groups_by_epistemic_fraction(module):
     bins = EpistemicGroups.from_training(module, X[:50], n_groups=2)
     here = StreamingConformalRegressor(module).conformalize(

@@ -97,6 +97,32 @@ def test_bins_of_the_epistemic_fraction(model):
     )
 
 
+def test_scores_of_bins_that_come_from_elsewhere(model):
+    bins = EpistemicGroups.from_training(model, X[:150], n_groups=3)
+    cal = CalibratedRegressor(model, 0.8).conformalize(X[CAL], Y[CAL], groups=bins)
+    with pytest.raises(TypeError, match=r"groups of type EpistemicGroups.*\.labels"):
+        CalibratedRegressor.from_scores(
+            model, cal.signed_scores_, 0.8, signed=True, groups=bins
+        )
+    given = CalibratedRegressor.from_scores(
+        model, cal.signed_scores_, 0.8, signed=True, groups=bins.labels(model, X[CAL])
+    )
+    np.testing.assert_array_equal(
+        given.predict_interval(X[TEST], groups=bins)[1],
+        cal.predict_interval(X[TEST])[1],
+    )
+
+
+def test_no_rows_of_groups_change_nothing(model):
+    cal = CalibratedRegressor(model).conformalize(X[CAL], Y[CAL], groups=LABEL[CAL])
+    before = cal.predict_interval(X[TEST], groups=LABEL[TEST])[1]
+    cal.partial_conformalize(X[:0], Y[:0], groups=[])
+    cal.observe(X[:0], Y[:0], groups=[])
+    np.testing.assert_array_equal(
+        cal.predict_interval(X[TEST], groups=LABEL[TEST])[1], before
+    )
+
+
 def test_merges_come_from_training_rows():
     frame = pd.DataFrame({"g": list("aaaabbbc")})
     groups = ColumnGroups.from_training(frame, "g", min_rows=3)

@@ -20,7 +20,7 @@ ORDER = [
     ("posterior",),
     ("estimators",),
     ("conformal",),
-    ("metrics", "distributed", "persistence"),
+    ("metrics", "distributed", "persistence", "export"),
     ("reasons",),
     ("diagnostics",),
     ("plots",),
@@ -134,6 +134,16 @@ def test_reasons_metrics_and_plots_do_without_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent
     )
     assert run.stdout.split() == ["False"], run.stderr
+
+
+def test_importing_every_public_name_shows_no_warning_of_other_libraries():
+    run = subprocess.run(
+        [sys.executable, "-c", "from mapie_claps import *"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT.parent,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 CONTRIBUTING = ROOT.parent / "docs" / "contributing.md"

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -16,7 +17,7 @@ from mapie_claps import (
     load,
     update_posterior,
 )
-from mapie_claps.conformal.row_keys import keys_of_rows
+from mapie_claps.conformal.row_keys import keys_to_keep, known_rows
 from mapie_claps.metrics import coverage
 
 X, Y = heteroscedastic(700, seed=7)
@@ -141,7 +142,9 @@ def test_rows_out_of_order_are_refused_and_nothing_is_lost(cal):
 
 def test_time_stamps_as_times(cal):
     cal.observe(X[300:301], Y[300:301], time=pd.Timestamp("2024-05-01"))
-    with pytest.raises(ValueError, match="which is before the row observed last"):
+    with pytest.raises(
+        ValueError, match="2024-04-30T.* which is before .* 2024-05-01T"
+    ):
         cal.observe(X[301:302], Y[301:302], time=pd.Timestamp("2024-04-30"))
     with pytest.raises(ValueError, match="without a time zone|numbers, or dates"):
         cal.observe(X[301:302], Y[301:302], time="yesterday-ish")
@@ -151,7 +154,7 @@ def test_keys_do_not_depend_on_the_shape_of_y():
     table = np.array([["a", 1.0], ["b", 2.0]], dtype=object)
     flat, column = np.array([1.0, 2.0]), np.array([[1.0], [2.0]])
     np.testing.assert_array_equal(
-        keys_of_rows(table, flat), keys_of_rows(table, column)
+        keys_to_keep(table, flat), keys_to_keep(table, column)
     )
 
 
@@ -246,6 +249,111 @@ def test_a_pipeline_has_no_posterior_to_update():
     with pytest.raises(TypeError, match="Pipeline, whose posterior cannot be updated"):
         cal.update_posterior(X[200:], Y[200:])
     cal.observe(X[200:210], Y[200:210])
+
+
+def test_a_new_calibration_starts_with_new_levels(cal):
+    cal.observe(X[300:340], Y[300:340] + 9.0, gamma=0.01, time=5)
+    assert (cal.adaptive_levels_ > LEVELS).all()
+    cal.partial_conformalize(X[340:350], Y[340:350])  # more rows of the same
+    assert (cal.adaptive_levels_ > LEVELS).all()
+    cal.conformalize(X[150:300], Y[150:300])
+    np.testing.assert_array_equal(cal.adaptive_levels_, LEVELS)
+    fresh = CalibratedRegressor(cal.estimator, LEVELS)
+    fresh.conformalize(X[150:300], Y[150:300])
+    np.testing.assert_array_equal(
+        cal.predict_interval(X[350:])[1], fresh.predict_interval(X[350:])[1]
+    )
+    cal.observe(X[300:301], Y[300:301], time=1)  # nothing was observed before
+
+
+@pytest.mark.parametrize("levels", [0.5, [0.5, 0.6], [0.5, 0.8, 0.9]])
+def test_another_confidence_level_starts_with_new_levels(model, cal, levels, tmp_path):
+    cal.observe(X[300:340], Y[300:340] + 9.0, gamma=0.02, window=150, time=5)
+    cal.set_params(confidence_level=levels)
+    np.testing.assert_array_equal(cal.adaptive_levels_, np.atleast_1d(levels))
+    assert np.isnan(cal.observed_coverage_).all()
+    scores = cal.signed_scores_
+    fresh = CalibratedRegressor.from_scores(model, scores, levels, signed=True)
+    np.testing.assert_array_equal(
+        cal.predict_interval(X[350:])[1], fresh.predict_interval(X[350:])[1]
+    )
+    cal.save(tmp_path / "c.claps")
+    for it in (cal, load(tmp_path / "c.claps")):
+        with pytest.raises(ValueError, match="before the row observed last"):
+            it.observe(X[340:341], Y[340:341], time=4)
+        it.observe(X[340:341], Y[340:341] + 99)
+        expected = np.atleast_1d(levels) * 1.02  # step size and window stay
+        np.testing.assert_allclose(it.adaptive_levels_, expected)
+        assert len(it.conformity_scores_) == 150
+
+
+def test_levels_by_group_where_groups_come_later(cal):
+    side = np.where(X[:, 1] > 0, "up", "down")
+    cal.observe(X[300:340], Y[300:340] + 9.0).update_posterior(X[340:350], Y[340:350])
+    assert (cal.adaptive_levels_ > LEVELS).all()
+    cal.conformalize(X[400:500], Y[400:500], groups=side[400:500])
+    for level in (cal.adaptive_levels_["up"], cal.adaptive_levels_["down"]):
+        np.testing.assert_array_equal(level, LEVELS)
+    cal.observe(X[500:501], Y[500:501] + 9.0, groups=["up"])
+    assert (cal.adaptive_levels_["up"] > LEVELS).all()
+    np.testing.assert_allclose(cal.adaptive_levels_["down"], LEVELS)
+    cal.update_posterior(X[350:360], Y[350:360]).conformalize(X[400:500], Y[400:500])
+    assert cal.adaptive_levels_.shape == (2,)
+
+
+def test_a_window_does_not_empty_a_quiet_group(model):
+    groups = np.where(np.arange(700) % 50 == 0, "quiet", "busy")
+    groups[150:200] = "quiet"
+    cal = CalibratedRegressor(model, 0.9)
+    cal.conformalize(X[150:300], Y[150:300], groups=groups[150:300])
+    before = cal.predict_interval(X[:1], groups=["quiet"])[1]
+    busy = groups == "busy"
+    busy[:300] = False
+    cal.observe(X[busy], Y[busy], groups=groups[busy], window=60)
+    np.testing.assert_array_equal(
+        cal.predict_interval(X[:1], groups=["quiet"])[1], before
+    )
+    newest = CalibratedRegressor(model, 0.9).conformalize(X[busy][-60:], Y[busy][-60:])
+    kept = cal.signed_scores_[cal._kept().groups == "busy"]
+    np.testing.assert_allclose(kept, newest.signed_scores_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "table", "mixed table"])
+@pytest.mark.parametrize("rounded_first", [False, True])
+def test_rows_in_single_precision_are_known_again(kind, rounded_first):
+    def rows(single):
+        x = X[:20].astype(np.float32) if single else X[:20]
+        y = Y[:20].astype(np.float32) if single else Y[:20]
+        if kind == "array":
+            return x, y
+        if kind == "tensor":
+            return torch.from_numpy(x), torch.from_numpy(y)
+        table = pd.DataFrame(x, columns=["a", "b", "c"])
+        if kind == "mixed table":
+            table["d"] = list("abcde") * 4
+        return table, pd.Series(y)
+
+    known = np.unique(keys_to_keep(*rows(rounded_first)))
+    for single in (False, True):
+        assert len(known_rows(*rows(single), known)) == 20
+    others = X[20:40], Y[20:40]
+    assert not len(known_rows(*others, known))
+    close = X[:20] + 1e-9, Y[:20]  # equal in single precision, but other rows
+    if kind == "array" and not rounded_first:
+        assert not len(known_rows(*close, known))
+
+
+def test_rows_of_the_posterior_in_single_precision_are_refused(cal):
+    cal.update_posterior(X[310:360], Y[310:360])
+    with pytest.raises(ValueError, match="Got 50 of 50 rows"):
+        cal.conformalize(X[310:360].astype(np.float32), Y[310:360].astype(np.float32))
+
+
+def test_time_stamps_that_single_precision_does_not_tell_apart():
+    clock = (1.7e9 + 60 * np.arange(100.0))[:, None]
+    known = np.unique(keys_to_keep(clock[:50], np.zeros(50)))
+    assert len(known_rows(clock[:50], np.zeros(50), known)) == 50
+    assert not len(known_rows(clock[50:], np.zeros(50), known))
 
 
 def test_fit_starts_again(cal):

@@ -313,6 +313,14 @@ def test_no_finite_score_gives_infinite_draws(shaped, rows):
     assert np.isinf(none.predict_quantiles(X, [0.1, 0.9], "normal")).all()
 
 
+@pytest.mark.parametrize("tails", ["infinite", "normal"])
+def test_quantiles_do_not_cross_where_some_scores_are_infinite(shaped, rows, tails):
+    score = np.r_[np.random.default_rng(0).normal(size=40), np.full(9, np.inf)]
+    some = CalibratedRegressor.from_scores(shaped, score, signed=True, support=None)
+    found = some.predict_quantiles(rows[2][0][:5], np.arange(1, 100) / 100, tails)
+    assert (found[:, 1:] >= found[:, :-1]).all()
+
+
 def test_only_training_rows_shape(rows):
     """A fit is the same whatever calibration rows there are; so are its scores."""
     (X, y), cal, _ = rows

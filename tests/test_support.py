@@ -46,6 +46,12 @@ def test_no_supported_value_is_lost(seed):
         assert (low <= up).all()
 
 
+def test_rounding_does_not_lose_the_end_point():
+    ends = np.array([[0.1 * 3 * 10]]), np.array([[2.9999999999999996]])
+    low, up = check_support("integer").snap(*ends)
+    assert (low[0, 0], up[0, 0]) == (3, 3)
+
+
 def test_values_of_any_unit():
     support = check_support(np.arange(11) * 1e-10)
     low, up = support.snap(np.array([[2.6e-10]]), np.array([[3.4e-10]]))
@@ -105,6 +111,34 @@ def test_integer_targets_through_mapie():
         return (b[:, 0, 0] <= test[1]) & (test[1] <= b[:, 1, 0])
 
     assert (inside(whole) >= inside(plain)).all()
+
+
+def test_integers_are_not_negative_where_no_training_target_was():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (400, 1))
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    model = tiny(target_map=None).fit(X[:200], y[:200])
+    cal = CalibratedRegressor(model, support="integer")
+    bounds = cal.conformalize(X[200:], y[200:]).predict_interval(X)[1]
+    assert bounds.min() == 0
+    # A calibration target below has no finite score: the rank pays for it.
+    assert np.isposinf(cal.score_rows(X[:2], [-1.0, 1.0], signed=True)).tolist() == [
+        True,
+        False,
+    ]
+    signed = tiny(target_map=None).fit(X[:200], y[:200] - 3)
+    cal = CalibratedRegressor(signed, support="integer")
+    bounds = cal.conformalize(X[200:], y[200:] - 3).predict_interval(X)[1]
+    assert bounds.min() < 0
+
+
+def test_limits_that_differ_from_a_listed_value_by_rounding():
+    steps = np.arange(11) * 0.1  # 3 · 0.1 is not 0.3
+    known = check_support(steps)
+    tenths = np.arange(11) / 10
+    np.testing.assert_array_equal(known.cut(tenths), known.cut(steps))
+    np.testing.assert_array_equal(known.cut(tenths, True), known.cut(steps, True))
+    assert not np.signbit(check_support("integer").nearest(np.array([-0.2]))).any()
 
 
 def test_counts_have_no_negative_end():

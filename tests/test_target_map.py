@@ -17,7 +17,7 @@ from sklearn.preprocessing import (
 )
 
 from mapie_claps.network import target_choice
-from mapie_claps.network.target_choice import fit_target_map
+from mapie_claps.network.target_choice import choose_target_map, fit_target_map
 from mapie_claps.network.target_curves import MonotoneSpline, YeoJohnson
 from mapie_claps.network.target_map import EPS, Identity, TargetMap
 from mapie_claps.network.target_transformer import TransformerMap
@@ -137,6 +137,33 @@ def test_few_distinct_targets_are_not_bent(y):
     assert isinstance(fit_target_map("yeo-johnson", y), Identity)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [1e6],  # next to which all others are one value
+        [-4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0],  # fewer than beyond the knots
+    ],
+)
+def test_a_spline_without_two_knots_is_a_line(odd):
+    y = np.tile(np.linspace(0, 0.1, 50), 10) if len(odd) == 1 else np.zeros(500)
+    y[: len(odd)] = odd
+    fitted = fit_target_map("spline", y)
+    assert isinstance(fitted, MonotoneSpline)
+    z = fitted.forward(y)
+    np.testing.assert_allclose(np.corrcoef(y, z)[0, 1], 1)
+    assert (fitted.end(z, -1.0) <= y).all()
+    assert (fitted.end(z, 1.0) >= y).all()
+
+
+def test_the_choice_takes_the_identity_where_the_looked_at_rows_are_equal():
+    y = np.zeros(60_000)
+    y[:9] = np.arange(1, 10)  # among 3,000 rows there is none of them, or hardly any
+    found = choose_target_map(
+        torch.zeros(len(y), 1), y, None, None, torch.Generator(), torch.device("cpu")
+    )
+    assert isinstance(found, Identity)
+
+
 def test_log_and_sqrt_have_a_domain():
     log = fit_target_map("log", np.array([1.0, 2.0]))
     assert np.isnan(log.forward([0.0, -1.0])).all()
@@ -213,6 +240,21 @@ def test_ends_under_a_transformer_lose_no_value_near_zero():
     z = fitted.forward(small)
     assert (fitted.end(z, -1.0) <= small).all()
     assert (fitted.end(z, 1.0) >= small).all()
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e12])
+def test_ends_lead_back_in_any_unit_of_the_transformer(unit):
+    y = np.random.default_rng(0).lognormal(0, 0.1, 300)
+    bounded = FunctionTransformer(
+        lambda y: unit * _rise(y), lambda z: _sink(z / unit), check_inverse=False
+    )
+    fitted = TransformerMap.fit(bounded, y - 1)
+    inside = np.array([0.0, 1e-3, 0.5]) * unit
+    assert np.isfinite(fitted.end(inside, 1.0)).all()
+    capped = FunctionTransformer(
+        lambda y: unit * y, lambda z: np.minimum(z / unit, 50.0), check_inverse=False
+    )
+    assert TransformerMap.fit(capped, y).end(np.array([60 * unit]), 1.0) == np.inf
 
 
 def _rise(y):

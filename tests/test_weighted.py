@@ -264,10 +264,10 @@ def test_clipping_is_reported():
 def test_rows_of_the_ratio_are_neither_calibrated_nor_predicted_on(model):
     ratio = likelihood_ratio(X[:150], X[150:250] + 0.3, estimator=model)
     cal = calibrated(model)
-    with pytest.raises(ValueError, match="150 of 150 rows on which the likelihood"):
+    with pytest.raises(ValueError, match="150 of 150 rows.* on which the like"):
         cal.conformalize(X[:150], Y[:150], weights=ratio)
     cal.conformalize(X[CAL], Y[CAL], weights=ratio)
-    with pytest.raises(ValueError, match="100 of 100 rows on which"):
+    with pytest.raises(ValueError, match="100 of 100 rows.* on which"):
         cal.predict_interval(X[150:250] + 0.3)
 
 
@@ -290,6 +290,121 @@ def test_bad_rows_of_the_ratio():
         likelihood_ratio(np.where(np.arange(150).reshape(50, 3) == 4, np.nan, 0.0), X)
     with pytest.raises(ValueError, match="3 columns and X_target with 2"):
         likelihood_ratio(X, X[:, :2])
+
+
+def test_an_empty_first_batch_keeps_the_kind(model, tmp_path):
+    side = np.where(X[:, 1] > 0, "n", "s")
+    whole = calibrated(model).conformalize(
+        X[CAL], Y[CAL], weights=tilt, groups=side[CAL]
+    )
+    expected = whole.predict_interval(X[TEST], groups=side[TEST])[1]
+    empty = calibrated(model).conformalize(X[:0], Y[:0], weights=tilt, groups=[])
+    by_file = StreamingConformalRegressor(model, LEVELS)
+    by_file.conformalize(
+        X[:0], Y[:0], weights=likelihood_ratio(X[:150], X[:150] + 0.3), groups=[]
+    ).save(tmp_path / "empty")
+    assert load(tmp_path / "empty")._kept().weights is not None
+    with pytest.raises(ValueError, match="Got the group"):
+        empty.predict_interval(X[TEST], groups=side[TEST])
+    empty.partial_conformalize(X[CAL], Y[CAL], groups=side[CAL])
+    empty.partial_conformalize(X[:0], Y[:0], groups=[])
+    np.testing.assert_array_equal(
+        empty.predict_interval(X[TEST], groups=side[TEST])[1], expected
+    )
+
+
+def test_an_object_without_rows_is_saved(model, tmp_path):
+    calibrated(model).conformalize(X[:0], Y[:0]).save(tmp_path / "empty")
+    again = load(tmp_path / "empty").partial_conformalize(X[CAL], Y[CAL])
+    assert len(again.conformity_scores_) == 300
+
+
+@pytest.mark.parametrize("unit", [1e307, 1e-307, 5e-324])
+def test_the_unit_of_weights_does_not_matter(model, unit):
+    whole = np.arange(300) % 5 + 1.0
+    own = np.arange(250) % 17.0
+    results = []
+    for factor in (1.0, unit):
+        cal = calibrated(model).conformalize(X[CAL], Y[CAL], weights=whole * factor)
+        results.append(cal.predict_interval(X[TEST], True, weights=own * factor)[1])
+        assert cal.effective_sample_size_ == pytest.approx(effective_sample_size(whole))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("sym", [True, False])
+def test_own_weights_beyond_all_others(sym):
+    table = RankTable.of(np.arange(9.0), np.full(9, 1e-300), sym)
+    alphas = np.array([0.5, 1.0, 0.0])
+    lower, upper = table.ends(alphas, np.array([1.7e308, 0.0]))
+    np.testing.assert_array_equal(upper[0], [np.inf, -np.inf, np.inf])
+    assert np.isfinite(upper[1, 0])
+    assert lower[1, 1] > upper[1, 1]
+
+
+def test_a_group_without_weight_has_infinite_ends_and_a_warning(model):
+    side = np.where(X[:, 1] > 0, "n", "s")
+    w = np.where(side == "n", 0.0, 1.0)
+    with pytest.warns(EffectiveSampleSizeWarning, match="group 'n' that are worth 0.0"):
+        cal = calibrated(model).conformalize(
+            X[CAL], Y[CAL], weights=w[CAL], groups=side[CAL]
+        )
+    assert cal.effective_sample_size_["n"] == 0
+    with pytest.warns(EffectiveSampleSizeWarning, match="1 of 2 rows"):
+        bounds = cal.predict_interval(X[:2], weights=[0.0, 1.0], groups=["n", "s"])[1]
+    assert np.isinf(bounds[0]).all()
+    assert np.isfinite(bounds[1]).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_is_an_error_changes_nothing(model):
+    cal = calibrated(model).conformalize(X[CAL], Y[CAL], weights=np.ones(300))
+    before = dict(vars(cal))
+    heavy = np.r_[1e9, np.ones(299)]
+    new = X[450:451], Y[450:451]
+    for call in (
+        lambda: cal.conformalize(X[CAL], Y[CAL], weights=heavy),
+        lambda: cal.partial_conformalize(*new, weights=[1e9]),
+        lambda: cal.observe(*new, weights=[1e9]),
+    ):
+        with pytest.raises(EffectiveSampleSizeWarning):
+            call()
+        assert vars(cal) == before
+    fitting = CalibratedRegressor(tiny(), random_state=0)
+    before = dict(vars(fitting))
+    with pytest.raises(EffectiveSampleSizeWarning):
+        fitting.fit(X, Y, weights=lambda X: np.exp(9 * X[:, 0]))
+    assert vars(fitting) == before
+
+
+@pytest.mark.parametrize("n_known", [1, 3, 40])
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_any_row_of_the_ratio_is_refused(n_known, size):
+    rng = np.random.default_rng(0)
+    source, target = rng.normal(size=(200, 2)), rng.normal(size=(100, 2))
+    ratio = likelihood_ratio(source, target)
+    new = rng.normal(size=(size, 2))
+    assert ratio(new).shape == (size,)
+    n_known = min(n_known, size)
+    for known in (source, target, target.astype(np.float32)):
+        rows = new.astype(known.dtype)
+        rows[size - n_known :] = known[:n_known]
+        with pytest.raises(
+            ValueError, match=f"{n_known} of {size} rows.*row {size - n_known}, on"
+        ):
+            ratio(rows)
+    assert ratio.predict(source).shape == (200,)
+
+
+def test_rows_of_few_values_are_equal_by_chance():
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 40, size=(900, 2)).astype(float)  # 1,600 different rows
+    ratio = likelihood_ratio(values[:300], values[300:500])
+    assert 0.1 < ratio._chance < 0.6
+    ratio(values[500:])
+    with pytest.raises(ValueError, match="on which the likelihood ratio"):
+        ratio(np.concatenate([values[500:700], values[:200]]))
+    one = likelihood_ratio(np.zeros((50, 1)), np.zeros((50, 1)))
+    assert one(np.zeros((9, 1))).shape == (9,)
 
 
 def test_fit_takes_weights_and_groups():

@@ -4,17 +4,15 @@ One fixed network throughout; what rows have in common with those it was fitted 
 does not matter for any of these laws.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from ..conformal.groups import EpistemicGroups, rows_by_group
-from ..conformal.mapie import JumperMartingale
-from ..conformal.online import AdaptiveLevels
+from .. import CalibratedRegressor, EpistemicGroups, ExchangeabilityMonitor
 from ..conformal.quantile import conformal_rank
-from ..conformal.ranks import RankTable
 from ..estimators.local_law import LocalLaw
 from ..studies.data import Array
 from ..studies.store import Row
@@ -46,9 +44,11 @@ class Finding(NamedTuple):
 def findings(part: str, n: int, seed: int) -> list[Row]:
     """Count one part in n replications (streams: n/50, monitor: n/10)."""
     rng = np.random.default_rng([seed, list(PARTS).index(part)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # alarms, few effective rows: they are counted
+        found = PARTS[part](n, rng)
     return [
-        f._asdict() | {"found": float(f.found), "holds": bool(f.holds)}
-        for f in PARTS[part](n, rng)
+        f._asdict() | {"found": float(f.found), "holds": bool(f.holds)} for f in found
     ]
 
 
@@ -59,23 +59,49 @@ class Heteroscedastic:
         self.case = Case("heteroscedastic")
         self.model = fit_network(self.case, rng)
 
-    def rows(self, X: Array, rng: Generator, constant: bool = False) -> Any:
-        """Signed scores of new targets at X, and the law."""
+    def targets(self, X: Array, rng: Generator) -> Array:
+        """New targets at X."""
         mean = np.sin(2 * X[:, 0]) + X[:, 1]
         # Noise that grows to one side, where the tilt goes.
-        y = mean + 0.3 * np.exp(0.8 * X[:, 0]) * rng.standard_normal(len(X))
-        law = self.model.predict_law(X)
+        noise = 0.3 * np.exp(0.8 * X[:, 0]) * rng.standard_normal(len(X))
+        return np.asarray(mean + noise)
+
+    def scores(self, X: Array, rng: Generator, constant: bool = False) -> Any:
+        """Signed scores of new targets at X, and the law."""
+        y, law = self.targets(X, rng), self.model.predict_law(X)
         if constant:
             law = LocalLaw.symmetric(law.centre, np.ones(len(X)))
-        return law.score(y), law, y
+        return law.score(y), law
+
+
+class Standard:
+    """A model whose scores are the targets: what is drawn are scores."""
+
+    def predict_law(self, X: Array) -> LocalLaw:
+        """Mean 0 and scale 1."""
+        return LocalLaw.symmetric(np.zeros(len(X)), np.ones(len(X)))
+
+
+def calibrated_on(scores: Array, **given: Any) -> CalibratedRegressor:
+    """The object of the library, calibrated on signed scores."""
+    return CalibratedRegressor.from_scores(
+        Standard(), scores, LEVELS, signed=True, **given
+    )
+
+
+def covered(calibrated: CalibratedRegressor, scores: Array, **given: Any) -> Any:
+    """Which scores (n,) of new rows lie in their intervals, (n, n_levels)."""
+    rows = np.zeros((len(scores), 1))
+    bounds = calibrated.predict_interval(rows, allow_infinite_bounds=True, **given)[1]
+    y = scores[:, None]
+    return (bounds[:, 0] <= y) & (y <= bounds[:, 1])
 
 
 def shift(n: int, rng: Generator) -> list[Finding]:
     """Weighted and unweighted coverage of one test row from the tilted density."""
     world, found = Heteroscedastic(rng), []
-    alpha = 1 - np.array(LEVELS)
     for scale in ("claps", "constant"):
-        covered = {"weighted": np.zeros(2, int), "unweighted": np.zeros(2, int)}
+        counts = {"weighted": np.zeros(2, int), "unweighted": np.zeros(2, int)}
         for start in range(0, n, 1_000):
             size = min(1_000, n - start)
             X = rng.uniform(-2, 2, (size, N_CAL + 1, 2))
@@ -83,23 +109,21 @@ def shift(n: int, rng: Generator) -> list[Finding]:
             low, high = np.exp(-2 * TILT), np.exp(2 * TILT)
             X[:, -1, 0] = np.log(low + u * (high - low)) / TILT
             flat = X.reshape(-1, 2)
-            scores = world.rows(flat, rng, scale == "constant")[0].reshape(size, -1)
+            scores = world.scores(flat, rng, scale == "constant")[0].reshape(size, -1)
             weights = np.exp(TILT * X[:, :, 0])
             for s, w in zip(scores, weights, strict=True):
-                for name, own in (("weighted", w), ("unweighted", np.ones(N_CAL + 1))):
-                    table = RankTable.of(s[:-1], own[:-1], sym=True)
-                    _, upper = table.ends(alpha, own[-1:])
-                    covered[name] += np.abs(s[-1]) <= upper[0]
-        for name, counts in covered.items():
-            for level, k in zip(LEVELS, counts.tolist(), strict=True):
+                given, own = {"weights": w[:-1]}, {"weights": w[-1:]}
+                weighted = calibrated_on(s[:-1], **given)
+                counts["weighted"] += covered(weighted, s[-1:], **own)[0]
+                counts["unweighted"] += covered(calibrated_on(s[:-1]), s[-1:])[0]
+        for name, of_levels in counts.items():
+            for level, k in zip(LEVELS, of_levels.tolist(), strict=True):
                 limit = int(binom.ppf(TAIL, n, level))
-                below = name == "unweighted" and scale == "constant"
-                holds = k < limit if below else k >= limit or name == "unweighted"
+                holds = k >= limit if name == "weighted" else k < limit
                 promised = f"≥ {level:g}" if name == "weighted" else "nothing"
-                text = f"from {limit / n:.4f}" if name == "weighted" else (
-                    f"falls below {limit / n:.4f}" if below else "–"
-                )  # fmt: skip
+                side = "from" if name == "weighted" else "falls below"
                 of = "shift", f"{name}, {scale} scale", level, n, k / n
+                text = f"{side} {limit / n:.4f}"
                 found.append(Finding(*of, promised, text, holds))
     return found
 
@@ -107,32 +131,32 @@ def shift(n: int, rng: Generator) -> list[Finding]:
 def groups(n: int, rng: Generator) -> list[Finding]:
     """Coverage given the group: exact where its rows are fixed in number."""
     world, found = Heteroscedastic(rng), []
-    alpha, sizes = 1 - np.array(LEVELS), (20, 60)
+    sizes = (20, 60)
     X = rng.uniform(-2, 2, (2_000, 2))
     bins = EpistemicGroups.from_training(world.model, X, n_groups=3)
-    covered, tested = np.zeros((2, 2), int), np.zeros(3, int)
+    counts, tested = np.zeros((2, 2), int), np.zeros(3, int)
     by_bin = np.zeros((3, 2), int)
+    # Group 0 lies left and has 20 calibration rows, group 1 lies right and has 60; the
+    # last row of each is predicted.
+    labels = np.repeat([0, 1], [sizes[0] + 1, sizes[1] + 1])
+    new = np.isin(np.arange(len(labels)), [sizes[0], len(labels) - 1])
     for start in range(0, n, 1_000):
         size = min(1_000, n - start)
-        X = rng.uniform(-2, 2, (size, sum(sizes) + 2, 2))
-        # Group 0 lies left and has 20 calibration rows, group 1 lies right and has 60.
-        X[:, : sizes[0] + 1, 0] = -np.abs(X[:, : sizes[0] + 1, 0])
-        X[:, sizes[0] + 1 :, 0] = np.abs(X[:, sizes[0] + 1 :, 0])
-        scores = world.rows(X.reshape(-1, 2), rng)[0].reshape(size, -1)
+        X = rng.uniform(-2, 2, (size, len(labels), 2))
+        X[:, :, 0] = np.abs(X[:, :, 0]) * np.where(labels == 0, -1, 1)
+        scores = world.scores(X.reshape(-1, 2), rng)[0].reshape(size, -1)
         for s in scores:
-            for g, part in enumerate((s[: sizes[0] + 1], s[sizes[0] + 1 :])):
-                _, upper = RankTable.of(part[:-1], None, True).ends(alpha, np.ones(1))
-                covered[g] += np.abs(part[-1]) <= upper[0]
+            both = calibrated_on(s[~new], groups=labels[~new])
+            counts += covered(both, s[new], groups=labels[new])
         X = rng.uniform(-2, 2, (size * (N_CAL + 1), 2))
-        scores, law, _ = world.rows(X, rng)
-        labels = bins.of_law(law).reshape(size, -1)
-        for s, own in zip(scores.reshape(size, -1), labels, strict=True):
-            same = rows_by_group(own[:-1]).get(own[-1], np.empty(0, int))
-            table = RankTable.of(s[same], None, True)
+        scores, law = world.scores(X, rng)
+        by_row = bins.of_law(law).reshape(size, -1)
+        for s, own in zip(scores.reshape(size, -1), by_row, strict=True):
+            binned = calibrated_on(s[:-1], groups=own[:-1])
             tested[own[-1]] += 1
-            by_bin[own[-1]] += np.abs(s[-1]) <= table.ends(alpha, np.ones(1))[1][0]
+            by_bin[own[-1]] += covered(binned, s[-1:], groups=own[-1:])[0]
     for g, size in enumerate(sizes):
-        for level, k in zip(LEVELS, covered[g].tolist(), strict=True):
+        for level, k in zip(LEVELS, counts[g].tolist(), strict=True):
             law_ = conformal_rank(size, 1 - level) / (size + 1)
             low, high = binom.ppf([TAIL / 2, 1 - TAIL / 2], n, law_)
             of = "groups", f"group of {size} calibration rows", level, n, k / n
@@ -169,13 +193,13 @@ def online(n: int, rng: Generator) -> list[Finding]:
         rates = {"follows": [], "fixed": []}  # type: dict[str, list[Any]]
         for _ in range(n_streams):
             X = rng.uniform(-2, 2, (N_CAL + N_STREAM, 2))
-            scores = np.abs(world.rows(X, rng)[0])
+            scores = world.scores(X, rng)[0]
             scores[N_CAL:] *= factor
-            rates["follows"].append(_missed_online(scores, alpha))
-            q = RankTable.of(scores[:N_CAL], None, True).ends(alpha, np.ones(1))[1]
-            rates["fixed"].append((scores[N_CAL:, None] > q).mean(axis=0))
-        for method, missed in rates.items():
-            coverage = 1 - np.array(missed)
+            fixed = covered(calibrated_on(scores[:N_CAL]), scores[N_CAL:])
+            rates["fixed"].append(fixed.mean(axis=0))
+            rates["follows"].append(_covered_online(scores))
+        for method, shares in rates.items():
+            coverage = np.array(shares)
             for j, level in enumerate(LEVELS):
                 worst = float(np.abs(coverage[:, j] - level).max())
                 follows = method == "follows"
@@ -189,15 +213,13 @@ def online(n: int, rng: Generator) -> list[Finding]:
     return found
 
 
-def _missed_online(scores: Array, alpha: Array) -> Array:
-    """Share of misses (m,), row by row, over the newest scores."""
-    levels = AdaptiveLevels.start(alpha).with_options(GAMMA, WINDOW)
-    for i in range(N_CAL, len(scores)):
-        newest = scores[max(0, i - WINDOW) : i]
-        table = RankTable.of(newest, None, True)
-        _, upper = table.ends(levels.of(None), np.ones(1))
-        levels = levels.after(None, scores[i] > upper, None)
-    return 1 - levels.coverage
+def _covered_online(scores: Array) -> Array:
+    """Share of covered rows (m,), observed one by one."""
+    calibrated = calibrated_on(scores[:N_CAL])
+    row = np.zeros((1, 1))
+    for score in scores[N_CAL:, None]:
+        calibrated.observe(row, score, gamma=GAMMA, window=WINDOW)
+    return calibrated.observed_coverage_
 
 
 def monitor(n: int, rng: Generator) -> list[Finding]:
@@ -220,7 +242,7 @@ def monitor(n: int, rng: Generator) -> list[Finding]:
         )
     )
     for name, noise, move, cause in (
-        ("noise doubles", 2.0, 0.0, "noise"),
+        ("residuals double", 2.0, 0.0, "noise"),
         ("inputs move by one half-width", 1.0, 2.0, "inputs"),
     ):
         m = max(10, n // 100)
@@ -239,20 +261,18 @@ def _watch(
     world: Heteroscedastic, rng: Generator, n: int, noise: float, move: float
 ) -> dict[str, int | None]:
     """Rows until each alarm; None without one."""
-    X = rng.uniform(-2, 2, (N_REFERENCE + n, 2))
-    X[N_REFERENCE:] += move
-    scores, law, _ = world.rows(X, rng)
-    fraction = np.asarray(law.epistemic) / (law.aleatoric + law.epistemic)
-    scores = np.abs(scores)
-    scores[N_REFERENCE:] *= noise
-    found: dict[str, int | None] = {}
-    for name, values in (("inputs", fraction), ("noise", scores)):
-        bet = JumperMartingale(
-            values[:N_REFERENCE], TEST_LEVEL / 2, int(rng.integers(2**31))
-        )
-        bet.extend(values[N_REFERENCE:])
-        found[name] = bet.alarm
-    return found
+    X, X_new = np.split(rng.uniform(-2, 2, (N_REFERENCE + n, 2)), [N_REFERENCE])
+    X_new = X_new + move
+    calibrated = CalibratedRegressor(world.model)
+    calibrated.conformalize(X, world.targets(X, rng))
+    seed = int(rng.integers(2**31))
+    monitor = ExchangeabilityMonitor(
+        calibrated, X, test_level=TEST_LEVEL, random_state=seed
+    )
+    centre = world.model.predict(X_new)
+    y = centre + noise * (world.targets(X_new, rng) - centre)
+    monitor.update(X_new, y)
+    return monitor.alarm_rows
 
 
 PARTS = {"shift": shift, "groups": groups, "time": online, "monitor": monitor}
@@ -262,6 +282,7 @@ SETTINGS: dict[str, Any] = {
     "tilt": TILT,
     "stream": (N_STREAM, GAMMA, WINDOW),
     "monitor": (N_REFERENCE, N_WATCHED, TEST_LEVEL, N_DELAY),
+    "drives": "the calibrated object",
 }
 
 

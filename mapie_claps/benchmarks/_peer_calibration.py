@@ -7,52 +7,23 @@ take any table, and each band is computed once; CLAPS sees the rows themselves.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
 
 from .. import ClapsScore, StreamingConformalRegressor
 from ..metrics import crps
 from ..studies.data import Array, Split, Table
+from ..studies.fitted import Fitted, RowsTo
 from ._peer_tuning import Band, Bounds
 
 BandOf = Callable[[Table], Band]
-RowsTo = Callable[[Array], Array]
 Predict = Callable[[Table], Bounds]
 
 
-class Fitted(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Functions of the rows in the form of a fitted estimator, as MAPIE wants it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Fitted(lambda rows: rows[:, 0]).predict(np.array([[2.0]]))
-    array([2.])
-    """
-
-    fitted_ = True  # MAPIE looks for an attribute of this kind
-
-    def __init__(self, mean: RowsTo, std: RowsTo | None = None) -> None:
-        self.mean = mean
-        self.std = std
-
-    def fit(self, X: Table, y: Array) -> Self:
-        """Do nothing: the functions are fitted."""
-        return self
-
-    def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Evaluate the functions."""
-        return (self.mean(X), self.std(X)) if return_std and self.std else self.mean(X)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-
-def _columns(band: Band) -> Array:  # (n, 3)
-    """A band in place of X."""
-    return np.stack(band, axis=1)
+def _columns(band: BandOf) -> Callable[[Table], Array]:
+    """The columns of a band (n, 3) in place of X."""
+    return lambda X: np.stack(band(X), axis=1)
 
 
 def _part(name: str) -> RowsTo:
@@ -60,11 +31,11 @@ def _part(name: str) -> RowsTo:
     return lambda columns: getattr(Band(*columns.T), name)
 
 
-def _predict(mapie: Any, band: BandOf, **options: Any) -> Predict:
-    """Function from X to the bounds of a calibrated estimator of MAPIE."""
+def _predict(mapie: Any, seen: Callable[[Table], Any], **options: Any) -> Predict:
+    """Function from X to bounds; ``seen`` is what MAPIE sees of the rows."""
 
     def bounds(X: Table) -> Bounds:
-        interval = mapie.predict_interval(_columns(band(X)), **options)[1]
+        interval = mapie.predict_interval(seen(X), **options)[1]
         return interval[:, 0, 0], interval[:, 1, 0]
 
     return bounds
@@ -77,8 +48,8 @@ def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict
     # MAPIE wants a third model for the point prediction, which is not scored.
     models = [Fitted(_part(name)) for name in ("lower", "upper", "middle")]
     mapie = ConformalizedQuantileRegressor(models, 1 - alpha, prefit=True)
-    mapie.conformalize(_columns(band(X_cal)), y_cal)
-    return _predict(mapie, band, symmetric_correction=True)
+    mapie.conformalize(_columns(band)(X_cal), y_cal)
+    return _predict(mapie, _columns(band), symmetric_correction=True)
 
 
 def _mapie_split(
@@ -95,8 +66,8 @@ def _mapie_split(
         "std": ClapsScore(model),
     }
     mapie = SplitConformalRegressor(model, 1 - alpha, scores[score], prefit=True)
-    mapie.conformalize(_columns(band(X_cal)), y_cal)
-    return _predict(mapie, band)
+    mapie.conformalize(_columns(band)(X_cal), y_cal)
+    return _predict(mapie, _columns(band))
 
 
 mapie_absolute = partial(_mapie_split, "absolute")
@@ -110,12 +81,7 @@ def mapie_claps(model: Any, X_cal: Table, y_cal: Array, alpha: float) -> Predict
 
     mapie = SplitConformalRegressor(model, 1 - alpha, ClapsScore(model), prefit=True)
     mapie.conformalize(X_cal, y_cal)
-
-    def bounds(X: Table) -> Bounds:
-        interval = mapie.predict_interval(X)[1]
-        return interval[:, 0, 0], interval[:, 1, 0]
-
-    return bounds
+    return _predict(mapie, lambda X: X)
 
 
 def crepes_normalised(

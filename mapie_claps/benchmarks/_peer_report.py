@@ -14,9 +14,16 @@ import numpy as np
 from ..experiments.tables import published
 from ..studies import scoring
 from ..studies.data import PAPER_DATASETS, Array
+from ..studies.rows import values_of, where
 from ..studies.scoring import Estimate, estimate, geometric_mean
 from ..studies.store import Row
-from ..studies.text import MISSING, csv_table, markdown_table, number, plus_minus
+from ..studies.text import (
+    csv_table,
+    lowest_in_bold,
+    markdown_table,
+    number,
+    plus_minus,
+)
 from ._peer_table import BY_NAME, CLAPS, FIRST_PEERS
 
 LEFT_OUT = "naval"  # nearly free of noise: its ratio would rule the mean
@@ -72,26 +79,18 @@ class PeerComparison:
         return next(float(x["Int. Score"]) for x in lines if x["Method"] == "CLAPS")
 
 
-def datasets_of(rows: Sequence[Row]) -> list[str]:
-    """Names of the data sets, in the order of the rows."""
-    return list(dict.fromkeys(row["dataset"] for row in rows))
-
-
 def methods_of(rows: Sequence[Row]) -> list[str]:
     """Names of the methods, in the order of the table of methods."""
-    present = {row["method"] for row in rows}
+    present = values_of(rows, "method")
     return [name for name in BY_NAME if name in present]
 
 
 def aggregate(rows: Sequence[Row]) -> Table:
     """Estimates of all measures by data set and method."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row["dataset"], row["method"]), []).append(row)
     return {
-        key: {m: estimate(row.get(m) for row in found[key]) for m in MEASURES}
-        for key in product(datasets_of(rows), methods_of(rows))
-        if key in found
+        (dataset, method): {m: estimate(r.get(m) for r in found) for m in MEASURES}
+        for dataset, method in product(values_of(rows, "dataset"), methods_of(rows))
+        if (found := where(rows, dataset=dataset, method=method))
     }
 
 
@@ -102,11 +101,12 @@ def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
     """Compare on one data set; None if no seed has a finished run of every method."""
     methods = methods_of(rows)
     peers = [name for name in methods if name != CLAPS]
-    by_seed: dict[int, dict[str, Row]] = {}
-    for row in rows:
-        if row["dataset"] == dataset:
-            by_seed.setdefault(row["seed"], {})[row["method"]] = row
-    runs = [by_seed[s] for s in sorted(by_seed) if set(by_seed[s]) == set(methods)]
+    here = where(rows, dataset=dataset)
+    by_seed = [
+        {row["method"]: row for row in where(here, seed=seed)}
+        for seed in sorted(values_of(here, "seed"))
+    ]
+    runs = [run for run in by_seed if set(run) == set(methods)]
     if not runs or not peers:
         return None
     # Without any of the first peers there is one comparison, with those there are.
@@ -156,7 +156,8 @@ def write_report(rows: Sequence[Row], out: Path) -> str:
     if not rows:
         return "No finished runs.\n"
     table = aggregate(rows)
-    comparisons = [c for name in datasets_of(rows) if (c := compare(rows, name))]
+    names = values_of(rows, "dataset")
+    comparisons = [c for name in names if (c := compare(rows, name))]
     parts = headline(comparisons), score_table(rows, table), detail_table(table)
     text = "\n".join([*parts, chosen_parameters(rows)])
     (out / "table.csv").write_text(csv_of(table), encoding="utf-8")
@@ -232,15 +233,11 @@ def _verdict_to_all(comparisons: Sequence[PeerComparison]) -> str:
 
 def score_table(rows: Sequence[Row], table: Table) -> str:
     """Interval score, one line per data set, one column per method."""
-    methods = methods_of(rows)
+    methods, nothing = methods_of(rows), {"interval_score": estimate([])}
     lines = []
-    for dataset in datasets_of(rows):
-        pairs = {m: table[dataset, m] for m in methods if (dataset, m) in table}
-        found = {m: measures["interval_score"] for m, measures in pairs.items()}
-        best = min(e.mean for e in found.values())
-        texts = {m: plus_minus(e) for m, e in found.items()}
-        texts |= {m: f"**{texts[m]}**" for m, e in found.items() if e.mean == best}
-        lines.append([dataset, *(texts.get(m, MISSING) for m in methods)])
+    for dataset in values_of(rows, "dataset"):
+        found = (table.get((dataset, m), nothing)["interval_score"] for m in methods)
+        lines.append([dataset, *lowest_in_bold(found)])
     header = ["data", *(BY_NAME[m].label for m in methods)]
     return "## Interval score\n\n" + markdown_table(header, lines)
 
@@ -289,7 +286,7 @@ def draw(table: Table, comparisons: Sequence[PeerComparison], path: Path) -> Non
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    methods = [m for m in BY_NAME if any(name == m for _, name in table)]
+    methods = [m for m in BY_NAME if m in {name for _, name in table}]
     for j, method in enumerate(methods):
         shift = 0.08 * (j - len(methods) / 2)
         points = [

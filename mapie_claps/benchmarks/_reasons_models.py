@@ -12,7 +12,6 @@ __all__ = [
     "MODELS",
     "Claps",
     "Predicted",
-    "first_component",
     "fit_model",
     "parameters_of",
 ]
@@ -57,16 +56,6 @@ LAPLACE: dict[str, Any] = {
     "learning_rate": 1e-2,
     "decay": 1e-3,
 }
-
-
-def first_component(X: Array) -> Callable[[Array], Array]:
-    """From rows to their position along the first principal component of X."""
-    from sklearn.decomposition import PCA
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full")).fit(X)
-    return lambda rows: np.asarray(axis.transform(rows)[:, 0])
 
 
 class Claps:

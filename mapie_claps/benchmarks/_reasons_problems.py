@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from ..studies.data import Array, Dataset
+from ..studies.data import Array, Dataset, first_component
 
 __all__ = ["ADDED_NOISE", "CAUSES", "KNOWN", "Known", "known_problem", "named_causes"]
 
@@ -91,8 +91,6 @@ ADDED_NOISE = ("gas", "parkinsons", "sml")
 
 def known_problem(data: Dataset, seed: int, n: int) -> Known:
     """Rows of a real table as the truth, with noise that grows along a direction."""
-    from ._reasons_models import first_component
-
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(data.y))[:n]
     X, mu = data.X[rows], data.y[rows]

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ..studies.data import PAPER_DATASETS
-from ..studies.scoring import stratified_estimate
+from ..studies.rows import by_dataset, values_of, where
+from ..studies.scoring import estimate, geometric_estimate, stratified_estimate
 from ..studies.store import Row
-from ..studies.text import csv_table, markdown_table
+from ..studies.text import csv_table, markdown_table, number, plus_minus
 
 RANKING = {
     "rho": "rho",
@@ -35,15 +34,13 @@ def report(rows: Sequence[Row], out: Path) -> str:
         parts.append(f"### {title}\n\n{_summary(found, fields)}")
         parts.append(_by_dataset(found, "rho"))
         parts.append(_by_dataset(found, "auroc"))
-    collected = [r for r in rows if r["kind"] == "collect"]
-    if collected:
+    if collected := where(rows, kind="collect"):
         parts.append("### Collecting\n\n" + _by_dataset(collected, "collect"))
-    causes = [r for r in rows if r["kind"] == "causes"]
-    if causes:
+    if causes := where(rows, kind="causes"):
         parts.append("### Causes\n\n" + _causes(causes))
     parts.append(
         "Means over data sets ± standard error over seeds; of ratios geometric means. "
-        f"{len({r['seed'] for r in rows})} seeds.\n"
+        f"{len(values_of(rows, 'seed'))} seeds.\n"
     )
     text = "\n".join(parts)
     (out / "reasons.md").write_text(text, encoding="utf-8")
@@ -53,65 +50,46 @@ def report(rows: Sequence[Row], out: Path) -> str:
 
 def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by what they were measured on."""
-
-    def kind(row: Row) -> str | None:
-        if row["kind"] == "known":
-            return "Known mean and noise"
-        if row["kind"] != "real":
-            return None
-        paper = row["dataset"] in PAPER_DATASETS
-        return "The paper's data sets" if paper else "Other real data sets"
-
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if kind(row) is not None:
-            found.setdefault(str(kind(row)), []).append(row)
-    return found
+    real = where(rows, kind="real")
+    found = {
+        "Known mean and noise": where(rows, kind="known"),
+        "The paper's data sets": [r for r in real if r["dataset"] in PAPER_DATASETS],
+        "Other real data sets": [r for r in real if r["dataset"] not in PAPER_DATASETS],
+    }
+    return {title: group for title, group in found.items() if group}
 
 
 def _summary(rows: Sequence[Row], fields: dict[str, str]) -> str:
     """One line per method."""
-    lines = []
-    for method in dict.fromkeys(r["method"] for r in rows):
-        own = [r for r in rows if r["method"] == method]
-        lines.append([method, *(_mean(own, field) for field in fields)])
+    lines = [
+        [method, *(_mean(where(rows, method=method), field) for field in fields)]
+        for method in values_of(rows, "method")
+    ]
     return markdown_table(["model", *fields.values()], lines)
 
 
 def _mean(rows: Sequence[Row], field: str) -> str:
     """Mean over data sets ± standard error over seeds."""
-    strata: dict[str, list[float]] = {}
-    for row in rows:
-        value = np.log(row[field]) if field in RATIOS else row[field]
-        strata.setdefault(row["dataset"], []).append(float(value))
-    found = stratified_estimate(strata)
+    strata = by_dataset(rows, field)
     if field in RATIOS:
-        centre = float(np.exp(found.mean))
-        return f"{centre:.2f} ± {centre * found.error:.2f}"
-    return f"{found.mean:.3f} ± {found.error:.3f}"
+        return plus_minus(geometric_estimate(strata), ".2f", ".2f")
+    return plus_minus(stratified_estimate(strata), ".3f", ".3f")
 
 
 def _by_dataset(rows: Sequence[Row], field: str) -> str:
     """One line per data set, the best model in bold; how often each is best."""
-    methods = list(dict.fromkeys(r["method"] for r in rows))
+    methods, sign = values_of(rows, "method"), 1 if field in LOW_IS_GOOD else -1
     lines, best = [], dict.fromkeys(methods, 0)
-    for dataset in dict.fromkeys(r["dataset"] for r in rows):
-        means = {}
-        for method in methods:
-            values = [
-                r[field]
-                for r in rows
-                if (r["dataset"], r["method"]) == (dataset, method)
-            ]
-            means[method] = float(np.mean(values)) if values else np.nan
-        sign = 1 if field in LOW_IS_GOOD else -1
-        first = min(means, key=lambda m: (np.isnan(means[m]), sign * means[m]))
+    for dataset in values_of(rows, "dataset"):
+        here = where(rows, dataset=dataset)
+        means = {
+            m: estimate(r[field] for r in where(here, method=m)).mean for m in methods
+        }
+        first = min(values_of(here, "method"), key=lambda m: sign * means[m])
         best[first] += 1
-        cells = [f"{means[m]:.3f}" for m in methods]
-        bold = [
-            f"**{c}**" if m == first else c for m, c in zip(methods, cells, strict=True)
-        ]
-        lines.append([dataset, *bold])
+        cells = {m: number(mean, ".3f") for m, mean in means.items()}
+        cells[first] = f"**{cells[first]}**"
+        lines.append([dataset, *cells.values()])
     lines.append(["best on", *(str(best[m]) for m in methods)])
     name = {"rho": "rho", "auroc": "foreign"}.get(field, field)
     return markdown_table([name, *methods], lines)

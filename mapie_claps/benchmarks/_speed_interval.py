@@ -11,8 +11,8 @@ from mapie.regression import SplitConformalRegressor
 
 from .. import ClapsRegressor, ClapsScore
 from ..studies.data import Array
+from ..studies.fitted import Fitted
 from ._networks import make_rows
-from ._peer_calibration import Fitted
 from ._speed_timing import Result, Settings, best_of, peak_above, run_child
 
 PLAIN_ROWS = 1024  # rows at a time of the plain pass

@@ -10,7 +10,8 @@ installed) use a random forest and the true ratios.
 With --by-time COLUMN rows are sorted by that column instead, and the last ones come as
 a stream of 50 at a time: "fixed" beside "follows" (``observe``, γ = 0.01, window 500).
 
---cost times weighted intervals of a million rows on 5,000 weighted calibration rows.
+--cost prints time and memory of weighted and unweighted intervals of 200,000 and a
+million rows, on 5,000 calibration rows.
 
 Examples
 --------
@@ -35,12 +36,13 @@ import numpy as np
 
 from .. import CalibratedRegressor, ClapsRegressor, likelihood_ratio
 from ..estimators.local_law import LocalLaw
+from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, seeded_order, take_rows
-from ..studies.runner import Run, run_and_report
+from ..studies.rows import where
+from ..studies.runner import Run, run_and_report, split_run
 from ..studies.scoring import estimate
-from ..studies.store import Row, run_key
+from ..studies.store import Row
 from ..studies.text import markdown_table, number, plus_minus
-from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._peer_table import claps_parameters
 
 LEVEL = 0.9
@@ -62,12 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cost:
         sys.stdout.write(cost())
         return 0
-    check_numbers(arguments)
     params = SMOKE if arguments.smoke else {}
     runs = [
         plan(data, seed, arguments.max_rows, arguments.by_time, params)
         for data in load_datasets(arguments, text=arguments.by_time is not None)
-        for seed in range(arguments.seeds)
+        for seed in seeds_of(arguments)
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
 
@@ -78,11 +79,10 @@ def plan(
     """One split of one data set."""
     split = {"seed": seed, "max_rows": max_rows, "by_time": by_time, "level": LEVEL}
     method = {"parameters": claps_parameters(**params)}
-    key = run_key("drift", data=data.key, split=split, method=method)
     compute = partial(tilted, data, seed, max_rows, params)
     if by_time is not None:
         compute = partial(streamed, data, seed, max_rows, params, by_time)
-    return Run(f"{data.name}, split {seed}", key, compute)
+    return split_run("drift", data, split, method, compute)
 
 
 def tilted(
@@ -224,11 +224,10 @@ def report(rows: list[Row], out: Path) -> str:
     """Mean over splits, by data set and method."""
     lines, done = [], dict.fromkeys((r["data"], r["method"]) for r in rows)
     for data, method in done:
-        own = [r for r in rows if (r["data"], r["method"]) == (data, method)]
-        cells = [plus_minus(estimate([r[m] for r in own])) for m in METRICS[:-1]]
-        effective = [r["effective"] for r in own if r["effective"] is not None]
-        mean = number(float(np.mean(effective)) if effective else None)
-        lines.append([data, method, str(len(own)), *cells, mean])
+        own = where(rows, data=data, method=method)
+        *cells, effective = (estimate(r[m] for r in own) for m in METRICS)
+        texts = [*map(plus_minus, cells), number(effective.mean)]
+        lines.append([data, method, str(len(own)), *texts])
     header = ["data", "method", "splits", "coverage", "infinite rows", "width"]
     header += ["interval score", "effective calibration rows"]
     text = markdown_table(header, lines, align="llrrrrrr")
@@ -236,36 +235,43 @@ def report(rows: list[Row], out: Path) -> str:
     return text
 
 
-def cost(n_test: int = 1_000_000, n_cal: int = 5_000) -> str:
+def cost(sizes: tuple[int, ...] = (200_000, 1_000_000), n_cal: int = 5_000) -> str:
     """Time and memory of intervals beyond what the model itself needs."""
     rng = np.random.default_rng(0)
     scores, w = rng.standard_normal(n_cal), rng.exponential(size=n_cal)
-    X, own = rng.normal(size=(n_test, 1)), rng.exponential(size=n_test)
+    X, own = rng.normal(size=(max(sizes), 1)), rng.exponential(size=max(sizes))
 
     def law(X: Array) -> LocalLaw:
         return LocalLaw.symmetric(X[:, 0], np.ones(len(X)))
 
     model, lines = SimpleNamespace(predict_law=law), []
-    given = {"unweighted": (None, None), "weighted": (w, own)}
-    for name, (weights, test_weights) in given.items():
-        calibrated = CalibratedRegressor.from_scores(
-            model, scores, LEVEL, signed=True, weights=weights
-        )
-        calls = []
-        for _ in range(3):
-            start = time.perf_counter()
-            calibrated.predict_interval(X, True, weights=test_weights)
-            calls.append(time.perf_counter() - start)
-        peaks = []
-        for n in (n_test // 4, n_test):
-            own_ = None if test_weights is None else test_weights[:n]
-            tracemalloc.start()
-            _, bounds = calibrated.predict_interval(X[:n], True, weights=own_)
-            results = bounds.nbytes + 8 * n
-            peaks.append((tracemalloc.get_traced_memory()[1] - results) / 2**20)
-            tracemalloc.stop()
-        seconds, mebibytes = f"{min(calls):.3f}", [f"{p:.1f}" for p in peaks]
-        lines.append([name, str(n_cal), str(n_test), seconds, *mebibytes])
+    for n in sizes:
+        for name, weights in (("unweighted", None), ("weighted", w)):
+            calibrated = CalibratedRegressor.from_scores(
+                model, scores, LEVEL, signed=True, weights=weights
+            )
+            given = {} if weights is None else {"weights": own[:n]}
+            whole = partial(calibrated.predict_interval, X[:n], True, **given)
+            calls = []
+            for _ in range(3):
+                start = time.perf_counter()
+                whole()
+                calls.append(time.perf_counter() - start)
+            batches = (X[:n][i : i + 10_000] for i in range(0, n, 10_000))
+            streamed = partial(calibrated.iter_intervals, batches, True, **given)
+            peaks = [peak(whole) - 24 * n / 2**20, peak(lambda s=streamed: all(s()))]
+            cells = [f"{min(calls):.3f}", *(f"{p:.1f}" for p in peaks)]
+            lines.append([name, str(n_cal), str(n), *cells])
     header = ["interval", "calibration rows", "test rows", "seconds (best of 3)"]
-    header += ["MiB beside the result, a quarter of the rows", "all rows"]
+    header += ["MiB beside the result", "MiB in all, in batches of 10,000"]
     return markdown_table(header, lines, align="lrrrrr")
+
+
+def peak(call: Any) -> float:
+    """Mebibytes that a call takes at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()

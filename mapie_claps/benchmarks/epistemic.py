@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..studies.data import Array, Dataset, Split, split_rows
-from ..studies.runner import Run, run_and_report
-from ..studies.scoring import score_intervals, stratified_estimate
-from ..studies.store import Row, run_key
-from ..studies.text import markdown_table
-from ._arguments import add_data_arguments, check_numbers, load_datasets
+from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
+from ..studies.data import Array, Dataset, Split, first_component, split_rows
+from ..studies.rows import paired_ratios, values_of, where
+from ..studies.runner import Run, run_and_report, split_run
+from ..studies.scoring import geometric_estimate, score_intervals
+from ..studies.store import Row
+from ..studies.text import markdown_table, plus_minus
 from ._peer_table import claps_parameters
 
 ALPHA = 0.1
@@ -47,13 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
-    check_numbers(arguments)
     # One scale for both sides, in units of y: the scales themselves are compared.
     params: dict[str, Any] = {"tol": None, "target_map": None}
     params |= {"max_steps": 20} if arguments.smoke else {}
     runs = [
         plan(data, seed, arguments.max_rows, params)
-        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for seed in seeds_of(arguments)
         for data in load_datasets(arguments)
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
@@ -63,24 +63,19 @@ def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run
     """All scales on one split of one data set."""
     split = {"seed": seed, "max_rows": max_rows, "region": REGION}
     method = {"name": "claps", "alpha": ALPHA} | claps_parameters(**params)
-    key = run_key("epistemic", data=data.key, split=split, method=method)
-    label = f"{data.name}, seed {seed}"
-    return Run(label, key, partial(measure, data, seed, max_rows, params))
+    compute = partial(measure, data, seed, max_rows, params)
+    return split_run("epistemic", data, split, method, compute)
 
 
 def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Row]:
     """Scores of all scales with a sparse and with an ordinary training region."""
-    from sklearn.decomposition import PCA
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     from .. import ClapsRegressor
 
     split, rows = split_rows(data, seed, n), []
-    axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full"))
-    position = axis.fit_transform(split.X_train)[:, 0]
+    position_of = first_component(split.X_train)
+    position = position_of(split.X_train)
     cut = np.quantile(position, REGION["quantile"])
-    in_region = axis.transform(split.X_test)[:, 0] > cut
+    in_region = position_of(split.X_test) > cut
     for mode in MODES:
         kept = np.ones(len(position), dtype=bool)
         if mode == "sparse":
@@ -90,18 +85,15 @@ def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Ro
         model = ClapsRegressor(random_state=seed, **params)
         model.fit(split.X_train[kept], split.y_train[kept])
         cal, test = member_parts(model, split.X_cal), member_parts(model, split.X_test)
-        for method, scale in SCALES.items():
-            scores = [_scores(c, t, split, in_region) for c, t in scale(cal, test)]
+        pairs = {method: scale(cal, test) for method, scale in SCALES.items()}
+        beside = models_beside(model, split.X_train[kept], split.y_train[kept], seed)
+        for method, predict in beside.items():
+            pairs[method] = [(predict(split.X_cal), predict(split.X_test))]
+        for method, of_members in pairs.items():
+            scores = [_scores(c, t, split, in_region) for c, t in of_members]
             means = {k: float(np.mean([s[k] for s in scores])) for k in scores[0]}
             row = {"dataset": data.name, "seed": seed, "method": f"{mode}, {method}"}
             rows.append(row | means)
-        beside = models_beside(model, split.X_train[kept], split.y_train[kept], seed)
-        for method, predict in beside.items():
-            found = _scores(
-                predict(split.X_cal), predict(split.X_test), split, in_region
-            )
-            row = {"dataset": data.name, "seed": seed, "method": f"{mode}, {method}"}
-            rows.append(row | found)
     return rows
 
 
@@ -218,12 +210,10 @@ def report(rows: Sequence[Row], out: Path) -> str:
     for mode, method in product(MODES, [*SCALES, *BESIDE]):
         network = method.split(",")[0] if method in SCALES else "all members"
         name, base = f"{mode}, {method}", f"{mode}, {network}, h²"
-        found = [r for r in rows if r["method"] == name]
-        if not found:
-            continue
-        fields = "region_coverage", "coverage"
-        covered = [f"{np.mean([r[field] for r in found]):.3f}" for field in fields]
-        lines.append([mode, method, *_ratios(rows, name, base), *covered])
+        if found := where(rows, method=name):
+            fields = "region_coverage", "coverage"
+            covered = [f"{np.mean([r[field] for r in found]):.3f}" for field in fields]
+            lines.append([mode, method, *_ratios(rows, name, base), *covered])
     header = ["training rows", "scale", "score / score of h²", "inside the region"]
     parts = [markdown_table([*header, "coverage inside", "coverage"], lines)]
     for mode in MODES:
@@ -232,14 +222,14 @@ def report(rows: Sequence[Row], out: Path) -> str:
         text = f"Laplace on top of the spread ({mode}): {overall}, inside the region"
         parts.append(f"{text} {region}.\n")
         name = f"{mode}, {TOGETHER}"
-        if any(row["method"] == name for row in rows):
+        if where(rows, method=name):
             overall, region = _ratios(rows, name, both)
             text = f"The kernel on top of all that ({mode}): {overall}, inside the"
             parts.append(f"{text} region {region}.\n")
-    datasets = sorted({row["dataset"] for row in rows})
+    datasets = sorted(values_of(rows, "dataset"))
     parts.append(
         f"{len(datasets)} data sets ({', '.join(datasets)}), "
-        f"{len({row['seed'] for row in rows})} seeds. Geometric means over data sets "
+        f"{len(values_of(rows, 'seed'))} seeds. Geometric means over data sets "
         "of ratios on the same networks ± standard error over seeds.\n"
     )
     text = "\n".join(parts)
@@ -249,16 +239,8 @@ def report(rows: Sequence[Row], out: Path) -> str:
 
 def _ratios(rows: Sequence[Row], name: str, base: str) -> list[str]:
     """Geometric means over data sets, with paired standard errors over seeds."""
-    by_key = {(r["dataset"], r["seed"], r["method"]): r for r in rows}
-    texts = []
-    for field in ("interval_score", "region_score"):
-        logs: dict[str, list[float]] = {}
-        for (dataset, seed, method), row in by_key.items():
-            if method == name:
-                ratio = row[field] / by_key[dataset, seed, base][field]
-                logs.setdefault(dataset, []).append(float(np.log(ratio)))
-        found = stratified_estimate(logs)
-        mean = float(np.exp(found.mean))
-        error = mean * found.error  # NaN where a data set has one seed
-        texts.append(f"{mean:.3f}" + (f" ± {error:.3f}" if np.isfinite(error) else ""))
-    return texts
+    pairs = where(rows, method=name), where(rows, method=base)
+    return [
+        plus_minus(geometric_estimate(paired_ratios(*pairs, field)), ".3f", ".3f")
+        for field in ("interval_score", "region_score")
+    ]

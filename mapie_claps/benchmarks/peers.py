@@ -24,20 +24,23 @@ import time
 import warnings
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
+from ..studies.arguments import (
+    add_data_arguments,
+    check_installed,
+    check_names,
+    load_datasets,
+    seeds_of,
+)
 from ..studies.data import Dataset, load_csv, split_rows
-from ..studies.runner import Run, check_mapie, run_and_report
+from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
-from ..studies.store import Row, run_key
-from ._arguments import add_data_arguments, check_numbers, load_datasets
+from ..studies.store import Row
+from ._peer_realmlp import REALMLP
 from ._peer_report import write_report
 from ._peer_table import BY_NAME, CLAPS, PEERS
 from ._peer_tuning import Method, shortened, tune
-
-ADVICE = 'Install what is missing with: pip install "mapie-claps[bench]"'
-ADVICE_FOR_NETWORKS = 'Install it with: pip install "mapie-claps[networks]"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"Got --confidence-level {level}, but expected a number between 0 and 1. "
             "Use 0.9 if unsure."
         )
-    check_numbers(arguments)
+    seeds = seeds_of(arguments)
     datasets = _datasets(arguments, all(method.text for method in methods))
     alpha = round(1 - level, 12)
     if arguments.smoke:
@@ -68,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Seeds outermost: what an interruption leaves is balanced over the data sets.
     runs = [
         plan(data, seed, method, alpha, arguments.max_rows)
-        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for seed in seeds
         for data in datasets
         for method in methods
     ]
@@ -80,10 +83,8 @@ def plan(
 ) -> Run:
     """One method on one split of at most n rows of one data set."""
     split, params = {"seed": seed, "max_rows": n}, method.key | {"alpha": alpha}
-    parts = {"data": data.key, "split": split, "method": params}
-    key = run_key(study, **parts, uses_claps=method.uses_claps)
-    label = f"{method.name} on {data.name}, seed {seed}"
-    return Run(label, key, partial(measure, data, seed, method, alpha, n))
+    compute = partial(measure, data, seed, method, alpha, n)
+    return split_run(study, data, split, params, compute, method.uses_claps)
 
 
 def measure(
@@ -129,19 +130,14 @@ def _methods(names: list[str] | None) -> list[Method]:
     wanted = set(names or ("peers", CLAPS))
     if "peers" in wanted:
         wanted = (wanted - {"peers"}) | set(PEERS)
-    unknown = sorted(wanted - set(BY_NAME))
-    if unknown:
-        raise ValueError(
-            f"Got --methods {' '.join(unknown)}, but expected names of "
-            f"{', '.join(BY_NAME)} or 'peers'."
-        )
-    modules = {BY_NAME[name].requires for name in wanted} - {None} | {"tqdm"}
-    absent = sorted(str(m) for m in modules if find_spec(str(m)) is None)
-    if absent:
-        advice = ADVICE_FOR_NETWORKS if absent == ["pytabkit"] else ADVICE
-        raise ValueError(f"Got no module named {', '.join(absent)}. {advice}")
+    check_names("methods", wanted, [*BY_NAME, "peers"])
+    chosen = [method for name, method in BY_NAME.items() if name in wanted]
+    check_installed(
+        {m.requires for m in chosen if m.requires} | {"tqdm"},
+        "networks" if REALMLP in chosen else "bench",
+    )
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
-    return [method for name, method in BY_NAME.items() if name in wanted]
+    return chosen
 
 
 def _datasets(arguments: argparse.Namespace, text: bool) -> list[Dataset]:

@@ -17,7 +17,6 @@ Examples
 """
 
 import argparse
-import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ..studies.arguments import check_names
 from ..studies.data import (
     Array,
     Dataset,
@@ -35,10 +35,11 @@ from ..studies.data import (
     split_rows,
     take_rows,
 )
-from ..studies.runner import Run, run_and_report
+from ..studies.rows import where
+from ..studies.runner import Run, run_and_report, split_run
 from ..studies.scoring import estimate, score_intervals
-from ..studies.store import Row, run_key
-from ..studies.text import markdown_table, plus_minus
+from ..studies.store import Row
+from ..studies.text import lowest_in_bold, markdown_table
 from ._generated import GENERATORS
 from ._peer_table import claps_method
 from ._peer_tuning import Band, Method, Params, ordered
@@ -65,13 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
-    for option, known in (("methods", METHODS), ("generated", GENERATORS)):
-        unknown = sorted(set(getattr(arguments, option)) - set(known))
-        if unknown:
-            raise ValueError(
-                f"Got --{option} {' '.join(unknown)}, but expected names of "
-                f"{', '.join(known)}."
-            )
+    check_names("methods", arguments.methods, METHODS)
+    check_names("generated", arguments.generated, GENERATORS)
     low = min([*arguments.sizes, arguments.seeds * 100])
     if low < 100:
         raise ValueError(
@@ -111,15 +107,8 @@ def _plan(
 def plan(data: Dataset, seed: int, n: int, method: Method) -> Run:
     """One method on one split of n rows."""
     split, params = {"seed": seed, "rows": n}, method.key | {"alpha": ALPHA}
-    key = run_key(
-        "rows",
-        data=data.key,
-        split=split,
-        method=params,
-        uses_claps=method.uses_claps,
-    )
-    label = f"{method.name} on {n} rows of {data.name}, seed {seed}"
-    return Run(label, key, partial(measure, data, seed, n, method))
+    compute = partial(measure, data, seed, n, method)
+    return split_run("rows", data, split, params, compute, method.uses_claps)
 
 
 def measure(data: Dataset, seed: int, n: int, method: Method) -> list[Row]:
@@ -213,22 +202,17 @@ METHODS = {
 def report(rows: Sequence[Row], out: Path) -> str:
     """Score, coverage and fit time by data set and size."""
     lines = []
-    methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
+    methods = [m for m in METHODS if where(rows, method=m)]
     for dataset, size in dict.fromkeys((row["dataset"], row["rows"]) for row in rows):
-        here = [r for r in rows if (r["dataset"], r["rows"]) == (dataset, size)]
-        by_method = {m: [r for r in here if r["method"] == m] for m in methods}
-        scores = {
-            m: estimate(r["interval_score"] for r in found)
-            for m, found in by_method.items()
-        }
-        best = min(e.mean for e in scores.values() if not math.isnan(e.mean))
-        texts = []
-        for method, found in by_method.items():
-            score = plus_minus(scores[method])
-            score = f"**{score}**" if scores[method].mean == best else score
-            covered = np.mean([r["coverage"] for r in found]) if found else math.nan
-            took = np.mean([r["fit_seconds"] for r in found]) if found else math.nan
-            texts.append(f"{score} ({covered:.3f}; {took:.0f} s)")
+        here = where(rows, dataset=dataset, rows=size)
+        score, covered, took = (
+            [estimate(r[field] for r in where(here, method=m)) for m in methods]
+            for field in ("interval_score", "coverage", "fit_seconds")
+        )
+        texts = [
+            f"{text} ({c.mean:.3f}; {t.mean:.0f} s)"
+            for text, c, t in zip(lowest_in_bold(score), covered, took, strict=True)
+        ]
         lines.append([dataset, f"{size:,}", *texts])
     header = ["data", "rows", *(METHODS[m].label for m in methods)]
     text = (

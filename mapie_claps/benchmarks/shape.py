@@ -20,17 +20,23 @@ Examples
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..studies.arguments import (
+    add_data_arguments,
+    check_installed,
+    check_names,
+    load_datasets,
+    seeds_of,
+)
 from ..studies.data import Dataset, split_rows
-from ..studies.runner import Run, check_mapie, run_and_report
-from ..studies.scoring import geometric_mean
-from ..studies.store import Row, run_key
+from ..studies.rows import paired_ratios, values_of, where
+from ..studies.runner import Run, check_mapie, run_and_report, split_run
+from ..studies.scoring import estimate, geometric_mean
+from ..studies.store import Row
 from ..studies.text import MISSING, markdown_table, number
 from . import _shape_methods as _methods
-from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._peer_table import claps_parameters
 from ._shape_methods import DEFAULT, PEERS
 
@@ -46,25 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the tables; 1 if a run failed."""
-    check_numbers(arguments)
     methods = arguments.methods or [DEFAULT, *PEERS]
-    for name in methods:
-        if name != DEFAULT and name not in PEERS:
-            raise ValueError(
-                f"Got --methods {name!r}, but expected names of {DEFAULT!r}, "
-                f"{', '.join(map(repr, PEERS))}."
-            )
-        if name in PEERS and find_spec(PEERS[name][1]) is None:
-            raise ValueError(
-                f"Got no module named {PEERS[name][1]}. Install what is missing with: "
-                'pip install "mapie-claps[bench]"'
-            )
+    check_names("methods", methods, [DEFAULT, *PEERS])
+    check_installed(PEERS[name][1] for name in methods if name in PEERS)
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
     params: dict[str, Any] = {"tol": None}
     params |= {"max_steps": 10} if arguments.smoke else {}
     runs = [
         plan(_with_text(data), seed, name, arguments.max_rows, params)
-        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for seed in seeds_of(arguments)
         for data in load_datasets(arguments, text=True)
         for name in methods
     ]
@@ -86,9 +82,8 @@ def plan(data: Dataset, seed: int, name: str, n: int, params: dict[str, Any]) ->
     method = {"name": name, "alpha": ALPHA, "levels": len(_methods.LEVELS)}
     method |= {"parameters": claps_parameters(**params)} if ours else {}
     split = {"seed": seed, "max_rows": n}
-    key = run_key("shape", data=data.key, split=split, method=method, uses_claps=ours)
-    label = f"{name} on {data.name}, seed {seed}"
-    return Run(label, key, partial(measure, data, seed, name, n, params))
+    compute = partial(measure, data, seed, name, n, params)
+    return split_run("shape", data, split, method, compute, ours)
 
 
 def measure(
@@ -105,10 +100,8 @@ def measure(
 
 def report(rows: Sequence[Row], out: Path) -> str:
     """Three tables: devices switched off, the others, and the CRPS."""
-    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    n_seeds = len({row["seed"] for row in rows})
+    n_seeds, names = len(values_of(rows, "seed")), values_of(rows, "method")
     text = f"{n_seeds} splits of each data set; level {1 - ALPHA:g}.\n"
-    names = list(dict.fromkeys(row["method"] for row in rows))
     devices = [DEFAULT, *(n for n in names if n != DEFAULT and n not in PEERS)]
     others = [name for name in names if name in (DEFAULT, *PEERS)]
     without = "Interval score of CLAPS, and its factor without a device"
@@ -118,38 +111,31 @@ def report(rows: Sequence[Row], out: Path) -> str:
         "CRPS": (others, "crps", False),
     }
     for title, (methods, field, ratio) in tables.items():
-        text += f"\n**{title}**\n\n{_table(rows, datasets, methods, field, ratio)}"
+        text += f"\n**{title}**\n\n{_table(rows, methods, field, ratio)}"
     (out / "shape.md").write_text(text, encoding="utf-8")
     return text
 
 
-def _table(
-    rows: Sequence[Row],
-    datasets: list[str],
-    methods: list[str],
-    field: str,
-    ratio: bool,
-) -> str:
+def _table(rows: Sequence[Row], methods: list[str], field: str, ratio: bool) -> str:
     """Means over the seeds, or ratios to the first method: one line per data set."""
-    by_run = {(r["dataset"], r["seed"], r["method"]): r.get(field) for r in rows}
-    seeds = sorted({row["seed"] for row in rows})
-    methods = [m for m in methods if any(by_run.get((*k[:2], m)) for k in by_run)]
-    lines: list[list[str]] = []
-    ratios: dict[str, list[float]] = {m: [] for m in methods}
-    for data in datasets:
-        values = {m: [by_run.get((data, s, m)) for s in seeds] for m in methods}
-        line = [data]
-        for i, m in enumerate(methods):
-            known = [v for v in values[m] if v is not None]
-            mean = sum(known) / len(known) if known else None
-            pairs = zip(values[m], values[methods[0]], strict=True)
-            each = [a / b for a, b in pairs if a is not None and b is not None]
-            ratios[m] += each
-            shown = geometric_mean(each) if ratio and i else mean
-            line.append(number(shown, ".3f" if ratio and i else ".4g"))
-        lines.append(line)
+    known = [row for row in rows if row.get(field) is not None]
+    methods = [m for m in methods if where(known, method=m)]
     if not methods:
         return MISSING + "\n"
+    lines: list[list[str]] = []
+    ratios: dict[str, list[float]] = {m: [] for m in methods}
+    for data in values_of(rows, "dataset"):
+        here, line = where(known, dataset=data), [data]
+        first = where(here, method=methods[0])
+        for m in methods:
+            own = where(here, method=m)
+            each = paired_ratios(own, first, field).get(data, [])
+            ratios[m] += each
+            if ratio and m != methods[0]:
+                line.append(number(geometric_mean(each), ".3f"))
+            else:
+                line.append(number(estimate(row[field] for row in own).mean))
+        lines.append(line)
     means = [number(geometric_mean(ratios[m]), ".3f") for m in methods]
     lines.append(["ratio to the first", *means])
     return markdown_table(["", *methods], lines, "l" + "r" * len(methods))

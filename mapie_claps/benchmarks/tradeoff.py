@@ -7,19 +7,19 @@ Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stop
 """
 
 import argparse
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Dataset
+from ..studies.rows import paired_ratios, values_of, where
 from ..studies.runner import run_and_report
-from ..studies.scoring import stratified_estimate
+from ..studies.scoring import geometric_estimate
 from ..studies.store import Row
-from ..studies.text import markdown_table
+from ..studies.text import markdown_table, plus_minus
 from . import peers
-from ._arguments import add_data_arguments, check_numbers, load_datasets
 from ._generated import GENERATORS, generate
 from ._peer_table import claps_method, claps_parameters, std_band
 from ._peer_tuning import Method
@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
-    check_numbers(arguments)
     extra = {"tol": None} | ({"max_steps": 10} if arguments.smoke else {})
     if arguments.variants:
         methods = [_variant(name, extra) for name in VARIANTS]
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
     runs = [
         peers.plan(data, seed, method, 0.1, arguments.max_rows, "tradeoff")
-        for seed in range(1 if arguments.smoke else arguments.seeds)
+        for seed in seeds_of(arguments)
         for data in _datasets(arguments, seed)
         for method in methods
     ]
@@ -89,36 +88,22 @@ def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
 
 def report(rows: Sequence[Row], out: Path) -> str:
     """Geometric means over data sets of the ratios to the default."""
-    names = list(dict.fromkeys(row["method"] for row in rows))
-    default = {(r["dataset"], r["seed"]): r for r in rows if r["method"] in REFERENCES}
+    default = [row for row in rows if row["method"] in REFERENCES]
     lines = []
-    for method in names:
-        pairs = [
-            (row, default[row["dataset"], row["seed"]])
-            for row in rows
-            if row["method"] == method and (row["dataset"], row["seed"]) in default
+    for method in values_of(rows, "method"):
+        found = [
+            paired_ratios(where(rows, method=method), default, field)
+            for field in ("interval_score", "fit_seconds")
         ]
-        if pairs:
-            texts = [_ratio(pairs, f) for f in ("interval_score", "fit_seconds")]
+        if all(found):
+            texts = [plus_minus(geometric_estimate(r), ".3f", ".3f") for r in found]
             lines.append([f"`{method}`" if method in SETTINGS else method, *texts])
     header = ["setting", "interval score / default", "fit time / default"]
-    datasets = ", ".join(sorted({row["dataset"] for row in rows}))
-    n_seeds = len({row["seed"] for row in rows})
+    datasets = ", ".join(sorted(values_of(rows, "dataset")))
+    n_seeds = len(values_of(rows, "seed"))
     text = (
         f"{markdown_table(header, lines)}\nData sets: {datasets}; {n_seeds} seeds. "
         "Standard errors are those over seeds.\n"
     )
     (out / "tradeoff.md").write_text(text, encoding="utf-8")
     return text
-
-
-def _ratio(pairs: Sequence[tuple[Row, Row]], field: str) -> str:
-    """Geometric mean over data sets, with its standard error over seeds."""
-    logs: dict[str, list[float]] = {}
-    for ours, other in pairs:
-        ratio = ours[field] / other[field]
-        logs.setdefault(ours["dataset"], []).append(math.log(ratio))
-    found = stratified_estimate(logs)
-    mean = math.exp(found.mean)
-    error = mean * found.error  # NaN with one seed
-    return f"{mean:.3f}" + (f" ± {error:.3f}" if math.isfinite(error) else "")

@@ -38,12 +38,11 @@ class State:
     @classmethod
     def of(cls, calibrated: "Calibrated") -> "State":
         """State of an object."""
-        rows = calibrated._rows_or_none()
-        if rows is None:
-            rows = CalibrationRows(np.empty(0))
+        kept = calibrated._rows_or_none()
+        rows = CalibrationRows(np.empty(0)) if kept is None else kept
         _check_functions(rows)
         return cls(
-            rows.scores if len(rows) else None,
+            None if kept is None else rows.scores,
             rows.weights,
             None if rows.groups is None else rows.groups.tolist(),
             rows.weights_of,
@@ -70,7 +69,7 @@ class State:
             ratio = rows.weights_of
             if isinstance(ratio, LikelihoodRatio) and ratio.encodes:
                 ratio.estimator = calibrated._fitted()
-            calibrated._set_rows(rows)
+            calibrated._set_rows(rows, self.adaptive)
         calibrated.__dict__["_followed"] = self.adaptive
         if self.posterior_rows is not None:
             calibrated.__dict__["_in_posterior"] = self.posterior_rows
@@ -111,11 +110,12 @@ def register_calibrated(cls: "type[Calibrated]", tag: str) -> None:
     """Let objects of a class be saved."""
 
     def to_fields(calibrated: "Calibrated") -> dict[str, Any]:
-        plain = calibrated._is_plain()
-        if plain:
-            calibrated._scores()  # raises if not calibrated
-        check_saveable(calibrated._fitted())
         rows = calibrated._rows_or_none()
+        if calibrated._is_plain():
+            calibrated._scores()  # raises if not calibrated
+        # from_scores reads nothing but scores, and at least one.
+        plain = calibrated._is_plain() and bool(len(calibrated._kept()))
+        check_saveable(calibrated._fitted())
         if rows is not None:
             calibrated._check_estimator()  # a file must not make old scores look new
             _check_ratio(rows.weights_of, calibrated._fitted())

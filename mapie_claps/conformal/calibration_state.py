@@ -10,21 +10,21 @@ from sklearn.utils.validation import _num_samples
 from .._validation import check_number
 from ..network.batches import column
 from .bounds import predict_law
+from .fitted_overlap import FittedOverlap
 from .online import AdaptiveLevels
 from .parts import check_unchanged, fingerprint_of
 from .quantile import ScoreEnds, score_ends
 from .ranks import RankTable
-from .row_keys import keys_of_rows, known_rows
+from .row_keys import known_rows
 from .row_parts import row_parts
 from .row_rule import (
     EVERYBODY,
     CalibrationRows,
     RowRule,
     RowValues,
-    check_calibration_weights,
 )
 from .support import Support, check_support, score_rows
-from .weighted import warn_if_few
+from .weighted import check_some_weight, warn_if_few
 
 __all__ = ["STATE", "CalibrationState", "checked_levels"]
 
@@ -105,7 +105,9 @@ class CalibrationState:
         return scores
 
     def _adaptive(self) -> AdaptiveLevels | None:
-        return getattr(self, "_followed", None)
+        """Levels that follow the misses; another confidence_level starts anew."""
+        found: AdaptiveLevels | None = getattr(self, "_followed", None)
+        return None if found is None else found.at(1 - np.asarray(self.levels))
 
     def _posterior_rows(self) -> NDArray[np.int64]:
         return getattr(self, "_in_posterior", np.empty(0, dtype=np.int64))
@@ -146,10 +148,8 @@ class CalibrationState:
         if rows.is_plain and adaptive is None:
             return self._ends(allow_infinite)
         self._scores() if self.sym else self._checked_signed()
-        tables = self._tables()
         alpha = 1 - np.asarray(self.levels)
-        alphas = {g: alpha if adaptive is None else adaptive.of(g) for g in tables}
-        return RowRule(tables, alphas, values, allow_infinite, adaptive is not None)
+        return RowRule(self._tables(), alpha, values, allow_infinite, adaptive)
 
     def _tables(self) -> dict[Any, RankTable]:
         """Sorted scores of each group; of many scores sorted once."""
@@ -188,29 +188,40 @@ class CalibrationState:
                 f"with support={self._scored_with}. Call conformalize again."
             )
 
-    def _set_rows(self, rows: CalibrationRows) -> Self:
-        """Take over calibration rows."""
-        check_calibration_weights(rows)
+    def _set_rows(
+        self, rows: CalibrationRows, followed: AdaptiveLevels | None = None
+    ) -> Self:
+        """Take over calibration rows, and levels that follow misses."""
+        if rows.weights is not None and len(rows):
+            check_some_weight(rows.weights)
+            for label, weights in rows.weights_by_group().items():
+                of = "" if label is EVERYBODY else f" of the group {label!r}"
+                warn_if_few(weights, self.levels, of)  # first: it may be an error
         new: dict[str, Any] = {
             "_rows": rows,
             "_fingerprint": fingerprint_of(self._fitted()),
             "_scored_with": repr(self.support),
             "_known_ends": {},
+            "_followed": followed,
         }
         self.__dict__ = vars(self) | new  # at once: an interrupt may come any time
-        if rows.weights is not None:
-            for label, weights in rows.weights_by_group().items():
-                of = "" if label is EVERYBODY else f" of the group {label!r}"
-                warn_if_few(weights, self.levels, of)
         return self
 
     def _rows_of(
-        self, estimator: Any, X: Any, y: Any, values: RowValues | None
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        values: RowValues | None,
+        by_hand: bool = False,
     ) -> CalibrationRows:
-        """Signed scores of some rows, with weights and labels."""
-        scores, n_rows = [np.empty(0)], 0
-        weights: list[Any] = []
-        labels: list[Any] = []
+        """Signed scores of some rows, with weights and labels.
+
+        Rows that were chosen by hand may have been chosen wrongly.
+        """
+        scores, n_rows, overlap = [np.empty(0)], 0, FittedOverlap()
+        weights: list[Any] = [np.empty(0)]
+        labels: list[Any] = [np.empty(0, dtype=object)]
         for X_, target in row_parts(estimator, X, y, need_y=True):
             if not _num_samples(X_):
                 continue
@@ -221,9 +232,12 @@ class CalibrationState:
                 rows = slice(n_rows, n_rows + len(law))
                 weights.append(values.weights_at(X_, rows))
                 labels.append(values.labels_at(X_, law, rows))
+            if by_hand:
+                overlap.add(estimator, X_, y_)
             scores.append(score_rows(law, y_, self._support()))
             n_rows += len(law)
-        if values is None or not n_rows:
+        overlap.warn()
+        if values is None:
             return CalibrationRows(np.concatenate(scores))
         values.check_all_used(n_rows)
         of = {
@@ -243,7 +257,7 @@ class CalibrationState:
         known = self._posterior_rows()
         if not len(known):
             return
-        found = known_rows(keys_of_rows(X, y), known)
+        found = known_rows(X, y, known)
         if len(found):
             raise ValueError(
                 f"Got {len(found)} of {len(y)} rows, the first of them row "

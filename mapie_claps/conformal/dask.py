@@ -5,8 +5,6 @@ they run, retries and the movement of data are Dask's. Public as
 ``mapie_claps.distributed``.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, TypeVar
@@ -18,24 +16,23 @@ from ..estimators.module import ClapsModule
 from ..estimators.regressor import ClapsRegressor
 from ..estimators.updating import partial_sums, with_sums
 from ..posterior.sums import LastLayerSums
-from .bounds import bounds_of_rows
+from .dask_blocks import as_frame, as_intervals, column_names, points_and_bounds
 from .dask_partitions import (
     as_column,
     calibration_rows,
     check_partition,
     import_dask,
     in_place_of,
+    is_collection,
     is_frame,
     partitions,
     rows_of_partitions,
     scores_of_partition,
+    values_of_rows,
     whole_rows,
 )
-from .parts import check_unchanged, fingerprint_of
-from .quantile import ScoreEnds
-from .row_rule import RowRule, RowValues
+from .parts import fingerprint_of
 from .streaming import StreamingConformalRegressor
-from .support import Support
 
 __all__ = [
     "conformalize",
@@ -128,11 +125,7 @@ def conformity_scores(
     >>> conformity_scores(model, big, big[:, 0]).shape
     (60,)
     """
-    dask = import_dask()
-    shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(partial(scores_of_partition, support))
-    parts = dask.compute(*(one(shared, x, t) for x, t in partitions(X, y)))
-    scores = np.concatenate(parts)
+    scores = values_of_rows(partial(scores_of_partition, support), estimator, X, y)
     return scores if signed else np.abs(scores)
 
 
@@ -242,7 +235,7 @@ def observe(
     40
     """
     conformal._scores()  # raises if not calibrated
-    stand_ins = in_place_of(weights), in_place_of(groups)
+    stand_ins = in_place_of("weights", weights), in_place_of("groups", groups)
     values = conformal._values_for(*stand_ins, "observe")
     given = (
         values.weights if weights is None else weights,
@@ -280,9 +273,9 @@ def predict_interval(
         Inputs.
     allow_infinite_bounds : bool, default=False
         Whether bounds may be infinite where there are too few scores.
-    weights, groups : Dask array or Series, optional
+    weights, groups : callable or Dask array or Series, optional
         Likelihood ratios and groups of the rows, partitioned as X is, where
-        calibration had them and not as functions of X.
+        calibration had them and not as functions of X; indexes are compared.
 
     Returns
     -------
@@ -305,13 +298,13 @@ def predict_interval(
     (40, 2, 1)
     """
     given = {"weights": weights, "groups": groups}
-    series = {name: value for name, value in given.items() if value is not None}
-    checked = {name: in_place_of(value) for name, value in given.items()}
+    series = {k: value for k, value in given.items() if is_collection(k, value)}
+    checked = {k: in_place_of(k, value) for k, value in given.items()}
     # Ends or sorted scores alone: workers have no need of the calibration rows.
     rule, levels = conformal._rule(allow_infinite_bounds, **checked), conformal.levels
     estimator = conformal._fitted()
     predict = partial(
-        _points_and_bounds,
+        points_and_bounds,
         estimator,
         fingerprint_of(estimator),
         rule,
@@ -321,10 +314,14 @@ def predict_interval(
     if is_frame(X):
         import pandas as pd
 
-        columns = _column_names(levels)
+        columns = column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
+        # Not aligned: rows of values that stand elsewhere are named, not moved.
         return X.map_partitions(
-            partial(_frame, predict, columns), *series.values(), meta=meta
+            partial(as_frame, predict, columns),
+            *series.values(),
+            meta=meta,
+            align_dataframes=False,
         )
     X = whole_rows(X)
     rows, n_columns = X.chunks[0], 1 + 2 * len(levels)
@@ -341,7 +338,7 @@ def predict_interval(
     )
     # Block by block: chunks may be of unknown size, which stack refuses.
     intervals = joined.map_blocks(
-        _intervals,
+        as_intervals,
         dtype=np.float64,
         chunks=(rows, (2,), (len(levels),)),
         new_axis=[2],
@@ -366,53 +363,3 @@ def _pairwise(parts: list[Any], merge: Any) -> Any:
 def _merge(*sums: LastLayerSums | None) -> LastLayerSums | None:
     present = [s for s in sums if s is not None]
     return reduce(add, present) if present else None
-
-
-def _points_and_bounds(
-    estimator: Any,
-    fingerprint: str | None,
-    ends: ScoreEnds | RowRule,
-    support: Support | None,
-    names: tuple[str, ...],
-    X: Any,
-    *beside: Any,
-) -> Array:
-    """Points, lower and upper bounds as columns."""
-    check_unchanged(estimator, fingerprint)  # the graph may be computed much later
-    if not len(X):
-        n_levels = (
-            len(next(iter(ends.alphas.values())))
-            if isinstance(ends, RowRule)
-            else len(ends.lower)
-        )
-        return np.empty((0, 1 + 2 * n_levels))
-    if isinstance(ends, RowRule) and names:
-        given = {
-            name: np.asarray(value).reshape(len(X))
-            for name, value in zip(names, beside, strict=True)
-        }
-        values = RowValues(
-            given.get("weights", ends.values.weights),
-            given.get("groups", ends.values.groups),
-        )
-        ends = replace(ends, values=values)
-    points, lower, upper = bounds_of_rows(estimator, X, ends, {}, 0, support)
-    return np.concatenate([points[:, None], lower, upper], axis=1)
-
-
-def _intervals(joined: Array) -> Array:
-    """From columns to the shape of MAPIE, (n, 2, n_levels)."""
-    return joined[:, 1:].reshape(len(joined), 2, -1)
-
-
-def _frame(
-    predict: Callable[..., Array], columns: list[str], X: Any, *beside: Any
-) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(predict(X, *beside), X.index, columns)
-
-
-def _column_names(levels: list[float]) -> list[str]:
-    bounds = [f"{side}_{level:g}" for side in ("lower", "upper") for level in levels]
-    return ["prediction", *bounds]

@@ -7,21 +7,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .groups import EpistemicGroups
+from .parts import parts_of
 from .row_rule import CalibrationRows, RowValues
 from .streaming import StreamingConformalRegressor
 
 Array = NDArray[np.float64]
 
 
-def in_place_of(value: Any) -> Any:
+def in_place_of(name: str, value: Any) -> Any:
     """What stands for a collection of values until workers see it."""
-    lazy = value is not None and not callable(value) and hasattr(value, "to_delayed")
-    return np.empty(0) if lazy else value
+    return np.empty(0) if is_collection(name, value) else value
 
 
 def scores_of_partition(support: Any, estimator: Any, X: Any, y: Any) -> Array:
     """Signed scores of one partition."""
     return rows_of_partition(support, None, estimator, X, y, None, None).scores
+
+
+def fractions_of_partition(estimator: Any, X: Any) -> Array:
+    """Epistemic fractions of one partition."""
+    if not len(X):
+        return np.empty(0)
+    return parts_of(estimator, X).variance.epistemic_fraction
+
+
+def values_of_rows(one: Any, estimator: Any, X: Any, y: Any = None) -> Array:
+    """One number for each row, which workers compute partition by partition."""
+    dask = import_dask()
+    shared, one = dask.delayed(estimator, traverse=False), dask.delayed(one)
+    parts = [(x,) for x in lazy_parts(X)] if y is None else partitions(X, y)
+    return np.concatenate(dask.compute(*(one(shared, *part) for part in parts)))
 
 
 def rows_of_partition(
@@ -35,8 +50,9 @@ def rows_of_partition(
 ) -> CalibrationRows:
     """Signed scores, weights and labels of one partition."""
     check_partition(X, y)
-    if not len(X):
-        return CalibrationRows(np.empty(0))
+    for name, value in (("weights", weights), ("groups", groups)):
+        if hasattr(value, "index"):
+            check_partition(X, value, name)
     conformal = StreamingConformalRegressor(estimator, support=support)
     if in_posterior is not None:
         conformal.__dict__["_in_posterior"] = in_posterior
@@ -69,30 +85,18 @@ def rows_of_partitions(
     lazy = [
         one(shared, x, t, w, g) for (x, t), w, g in zip(pairs, *beside, strict=True)
     ]
-    return [part for part in dask.compute(*lazy) if len(part)]
+    return list(dask.compute(*lazy))
 
 
 def calibration_rows(*arguments: Any) -> CalibrationRows:
     """Rows of all partitions, one after another."""
-    parts = rows_of_partitions(*arguments)
-    return (
-        reduce(CalibrationRows.joined, parts) if parts else CalibrationRows(np.empty(0))
-    )
+    return reduce(CalibrationRows.joined, rows_of_partitions(*arguments))
 
 
 def values_of_partitions(name: str, value: Any, X: Any, n: int) -> list[Any]:
     """A function for all partitions, or the part of a collection of each."""
-    if (
-        value is None
-        or callable(value)
-        or isinstance(value, str | int | EpistemicGroups)
-    ):
+    if not is_collection(name, value):
         return [value] * n
-    if not hasattr(value, "to_delayed"):
-        raise TypeError(
-            f"Got {name} of type {type(value).__name__}, but expected a function of X, "
-            "or a Dask array or Series that is partitioned as X is."
-        )
     if not is_frame(value) and not is_frame(X):
         value = value.rechunk({0: X.chunks[0]})
     found: list[Any] = np.ravel(value.to_delayed()).tolist()
@@ -102,6 +106,20 @@ def values_of_partitions(name: str, value: Any, X: Any, n: int) -> list[Any]:
             "X is."
         )
     return found
+
+
+def is_collection(name: str, value: Any) -> bool:
+    """Whether there are values row by row, rather than a function or none."""
+    if value is None or callable(value):
+        return False
+    if isinstance(value, str | int | EpistemicGroups):
+        return False
+    if not hasattr(value, "to_delayed"):
+        raise TypeError(
+            f"Got {name} of type {type(value).__name__}, but expected a function of X, "
+            "or a Dask array or Series that is partitioned as X is."
+        )
+    return True
 
 
 def as_column(name: str, value: Any, X: Any) -> Any:
@@ -114,12 +132,12 @@ def as_column(name: str, value: Any, X: Any) -> Any:
     return value.rechunk({0: X.chunks[0]})[(slice(None), *[None] * (X.ndim - 1))]
 
 
-def check_partition(X: Any, y: Any) -> None:
-    """Raise unless y is partitioned as X is."""
+def check_partition(X: Any, y: Any, name: str = "y") -> None:
+    """Raise unless y, or what else belongs to the rows, is partitioned as X is."""
     if len(X) != len(y):
         raise ValueError(
-            f"Got a partition with {len(X)} rows of X and {len(y)} of y. Partition y "
-            "as X is."
+            f"Got a partition with {len(X)} rows of X and {len(y)} of {name}. "
+            f"Partition {name} as X is."
         )
     if not (hasattr(X, "index") and hasattr(y, "index")) or X.index.equals(y.index):
         return
@@ -129,23 +147,26 @@ def check_partition(X: Any, y: Any) -> None:
         return
     raise ValueError(
         f"Got a partition whose row {row} is {first[row]!r} in X and {second[row]!r} "
-        "in y. Partition y as X is, with the same index in the same order: take "
-        "both from one DataFrame, for example."
+        f"in {name}. Partition {name} as X is, with the same index in the same order: "
+        "take both from one DataFrame, for example."
     )
 
 
 def partitions(X: Any, y: Any) -> list[tuple[Any, Any]]:
     """Pairs of lazy partitions."""
-    if not is_frame(X):
-        X = whole_rows(X)
-        if not is_frame(y) and X.shape[0] == y.shape[0]:
-            y = y.rechunk({0: X.chunks[0]})
-    xs, ys = (np.ravel(part.to_delayed()).tolist() for part in (X, y))
+    if not is_frame(X) and not is_frame(y) and X.shape[0] == y.shape[0]:
+        y = y.rechunk({0: X.chunks[0]})
+    xs, ys = lazy_parts(X), np.ravel(y.to_delayed()).tolist()
     if len(xs) != len(ys):
         raise ValueError(
             f"Got X in {len(xs)} partitions and y in {len(ys)}. Partition y as X is."
         )
     return list(zip(xs, ys, strict=True))
+
+
+def lazy_parts(X: Any) -> list[Any]:
+    """Partitions of whole rows."""
+    return list(np.ravel((X if is_frame(X) else whole_rows(X)).to_delayed()))
 
 
 def is_frame(X: Any) -> bool:

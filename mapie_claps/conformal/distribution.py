@@ -182,11 +182,11 @@ class PredictiveDistribution:
                 for level in levels
             ]
         )
-        return (
-            np.where(np.isfinite(at), at, self._tail(levels))
-            if tails == "normal"
-            else at
-        )
+        if tails == "infinite":
+            return at
+        # Ranks from below pass over the infinite scores, so the tail starts after them.
+        first = 1 + int(np.isposinf(values).sum())
+        return np.where(np.isfinite(at), at, self._tail(levels, first))
 
     def _interpolated(self, level: Array) -> Array:
         """Signed scores at any level, linear between those of calibration rows."""
@@ -199,14 +199,17 @@ class PredictiveDistribution:
         outside = (level < at[0]) | (level > at[-1])
         return np.where(outside, self._tail(level), inside)
 
-    def _tail(self, level: Array) -> Array:
-        """Scores beyond the outermost, as a normal law continues them."""
+    def _tail(self, level: Array, first: int = 1) -> Array:
+        """Scores beyond the outermost, as a normal law continues them.
+
+        ``first`` is the rank of the smallest score.
+        """
         values = np.sort(self._checked_signed())
         finite = values[np.isfinite(values)]
         if not len(finite):
             return np.where(level < 0.5, -np.inf, np.inf)
         n = len(values) + 1
-        edge = np.where(level < 0.5, 1 / n, len(finite) / n)
+        edge = np.where(level < 0.5, first / n, len(finite) / n)
         start = np.where(level < 0.5, finite[0], finite[-1])
         tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
         return tail

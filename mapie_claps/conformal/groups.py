@@ -170,6 +170,23 @@ class EpistemicGroups:
             )
         return cls(edges)
 
+    def labels(self, estimator: Any, X: Any) -> Labels:
+        """Label of each row, for ``from_scores`` or MAPIE's conditional class.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with ``predict_variance``.
+        X : array-like of shape (n, p)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Numbers of the bins, from 0.
+        """
+        return self._bins(parts_of(estimator, X).variance.epistemic_fraction)
+
     def of_law(self, law: LocalLaw) -> Labels:
         """Label of each row of a law."""
         if law.aleatoric is None or law.epistemic is None:
@@ -177,7 +194,9 @@ class EpistemicGroups:
                 "Got groups=EpistemicGroups(...) with an estimator that does not split "
                 "its variance. Use ClapsRegressor or ClapsModule, or other groups."
             )
-        fraction = law.epistemic / (law.aleatoric + law.epistemic)
+        return self._bins(law.epistemic / (law.aleatoric + law.epistemic))
+
+    def _bins(self, fraction: Array) -> Labels:
         return np.searchsorted(self.edges, fraction, side="right").astype(object)
 
 
@@ -233,7 +252,7 @@ def rows_by_group(labels: Labels) -> dict[Any, NDArray[np.intp]]:
     codes = np.fromiter((code[v] for v in labels.tolist()), np.int64, len(labels))
     order = np.argsort(codes, kind="stable")
     cuts = np.cumsum(np.bincount(codes, minlength=len(code)))[:-1]
-    return dict(zip(code, np.split(order, cuts), strict=True))
+    return dict(zip(code, np.split(order, cuts), strict=False))  # of no rows: one
 
 
 def checked_groups(groups: Any) -> Any:

@@ -2,11 +2,13 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from scipy.stats import binom
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -18,14 +20,14 @@ from .._validation import check_choice, check_number
 from ..exceptions import EffectiveSampleSizeWarning
 from ..files.codec import Context, register, saved_as
 from .parts import last_step, split_pipeline
-from .row_keys import keys_of_rows, known_rows
+from .row_keys import keys_to_keep, known_rows
 from .weighted import effective_sample_size
 
 __all__ = ["LikelihoodRatio", "likelihood_ratio"]
 
 Array = NDArray[np.float64]
 N_COMPONENTS = 32  # of φ, which has hundreds of columns
-CHECKED_ROWS = 10  # fewer rows may be known by chance
+BY_CHANCE = 1e-6  # probability below which rows are not equal to others by chance
 MANY_CLIPPED = 0.01
 
 
@@ -125,7 +127,7 @@ def likelihood_ratio(
         len(target),
         features,
         estimator,
-        np.concatenate([keys_of_rows(X) for X in (X_source, X_target)]),
+        np.concatenate([keys_to_keep(X) for X in (X_source, X_target)], axis=1),
     )
     made._report(source, target)
     return made
@@ -175,7 +177,7 @@ class LikelihoodRatio:
     n_target: int
     features: str
     estimator: Any
-    keys: NDArray[np.int64]
+    keys: NDArray[np.int64]  # (2, n_source + n_target)
     n_clipped_: tuple[int, int] = (0, 0)
     effective_sample_size_: float = np.nan
     encodes: bool = False  # whether rows pass through an estimator first
@@ -189,23 +191,38 @@ class LikelihoodRatio:
         Parameters
         ----------
         X : array-like of shape (n, p)
-            Rows that the ratio was not estimated on; if they are, it is an error.
+            Rows that the ratio was not estimated on; a row that was is an error. Where
+            source and target rows repeat each other, as rows of few different values
+            do, it is one if more rows are known than chance explains.
 
         Returns
         -------
         ndarray of shape (n,)
             Ratios.
         """
-        n = _num_samples(X)
-        if n >= CHECKED_ROWS and len(np.unique(self.keys)) > 0.9 * len(self.keys):
-            n_known = len(known_rows(keys_of_rows(X), self.keys))
-            if n_known > n / 2:
-                raise ValueError(
-                    f"Got {n_known} of {n} rows on which the likelihood ratio was "
-                    "estimated. Source and target rows must be neither calibration "
-                    "nor test rows: set some aside for likelihood_ratio."
-                )
+        n, found = _num_samples(X), known_rows(X, None, self._known)
+        if len(found) and binom.sf(len(found) - 1, n, self._chance) < BY_CHANCE:
+            raise ValueError(
+                f"Got {len(found)} of {n} rows, the first of them row {found[0]}, on "
+                "which the likelihood ratio was estimated. Source and target rows must "
+                "be neither calibration nor test rows: set some aside for "
+                "likelihood_ratio. (If these only happen to be equal to them, pass "
+                "weights=ratio.predict.)"
+            )
         return self.predict(X)
+
+    @cached_property
+    def _known(self) -> NDArray[np.int64]:
+        return np.unique(self.keys)
+
+    @cached_property
+    def _chance(self) -> float:
+        """Share of source or of target rows that equal another of these rows."""
+        _, place, count = np.unique(
+            self.keys[0], return_inverse=True, return_counts=True
+        )
+        repeated = np.split(count[place] > 1, [self.n_source])
+        return float(max(part.mean() for part in repeated))
 
     def predict(self, X: Any) -> Array:
         """Ratios of any rows.

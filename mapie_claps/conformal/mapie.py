@@ -14,6 +14,10 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
 - In split mode the score receives the very array of standard deviations that the model
   returned, subclass and attributes included; what the score returns is kept as it is
   (its absolute value) and handed back when predicting. With folds both are copied.
+- The first thing that MAPIE (1.6) wants of a score while it calibrates is the attribute
+  ``multi_output``; only then the model's ``predict`` is called, and a model that takes
+  no ``return_std`` ends there, in Python's words. Whoever reads that attribute is the
+  object that holds the model.
 - Rows without an out-of-sample prediction reach the score as NaN.
 - The number of calibration rows is checked by
   ``score.get_effective_calibration_samples`` from 1.4 on; the check refuses
@@ -26,14 +30,17 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   them when predicting.
 - ``OnlineMartingaleTest`` (1.6) computes p-values and the wealth of its bets by public
   methods that need no MAPIE estimator; its own ``update`` wants one, and copies it. Its
-  p-value compares with every earlier score.
+  p-value compares with every earlier score, and takes one number from ``rng``.
 - ``TimeSeriesRegressor`` refuses scores that are ``StdConformityScore``, as ours is
   from 1.5 on; it takes ``ResidualNormalisedScore(ClapsScaleEstimator(...))``.
 - ``ResidualNormalisedScore`` clips the scale when it calibrates, but not when it
   predicts; below the clip, intervals lose their coverage without a word.
 """
 
+import sys
 from collections.abc import Sequence
+from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,10 +61,12 @@ __all__ = [
     "ScoreBase",
     "aggregate_folds",
     "aggregate_points",
+    "calibrating_model",
     "check_out_of_sample",
     "conformity_scores_of",
     "ensemble_of",
     "fold_models",
+    "is_split",
     "is_std_score",
     "levels_of",
     "point_model",
@@ -89,9 +98,15 @@ def fold_models(ensemble: Any) -> list[Any]:
     return list(ensemble.estimators_)
 
 
+def is_split(ensemble: Any) -> bool:
+    """Whether the model that makes the bounds made the scores, on rows kept back."""
+    split: bool = ensemble.use_split_method_
+    return split
+
+
 def uses_folds(ensemble: Any, method: str) -> bool:
     """Whether bounds come from the models of the folds."""
-    return method in ("plus", "minmax") and not ensemble.use_split_method_
+    return method in ("plus", "minmax") and not is_split(ensemble)
 
 
 def scale_models(ensemble: Any) -> list[Any]:
@@ -130,6 +145,16 @@ def check_out_of_sample(y_pred: Array) -> None:
             "JackknifeAfterBootstrapRegressor raise the number of resamplings "
             "(resampling=...)."
         )
+
+
+def calibrating_model() -> Any:
+    """Model of the MAPIE object that is reading an attribute of its score, or None.
+
+    To be called from a property of the score: two frames up is its reader.
+    """
+    reader = sys._getframe(2).f_locals.get("self")
+    inner = None if reader is None else _regressor_of(reader)
+    return None if inner is None else getattr(inner, "estimator", None)
 
 
 def _regressor_of(mapie: Any) -> Any:
@@ -210,9 +235,22 @@ class JumperMartingale:
     Under exchangeability the smoothed ranks of new values among all earlier ones are
     independent and uniform, so that the wealth exceeds 1/level with a probability of at
     most ``level``, ever. Reference values are not bet on.
+
+    A bet that has lost nearly all is given up for a new one: after 10,000 exchangeable
+    rows MAPIE's wealth is about 10⁻¹⁵, after 200,000 it is 0 in double precision, and
+    no change would be seen any more. Bet k has 1/(k(k + 1)) of the wealth at the start;
+    all bets and what is not yet spent are one martingale.
     """
 
-    def __init__(self, reference: Array, level: float, seed: int) -> None:
+    GIVEN_UP = 0.01
+
+    def __init__(
+        self,
+        reference: Array,
+        level: float,
+        rng: np.random.Generator,
+        p_values: Sequence[float] = (),
+    ) -> None:
         try:
             from mapie.exchangeability_testing import OnlineMartingaleTest
         except ImportError as error:
@@ -220,34 +258,63 @@ class JumperMartingale:
                 "The monitor needs the martingales of MAPIE 1.6 or later: pip install "
                 "'mapie>=1.6'."
             ) from error
-        self._test = OnlineMartingaleTest(
-            task="regression", test_level=level, warn=False, random_state=seed
-        )
-        self._values = np.array(reference, dtype=np.float64)
-        self._n = self._n_reference = len(self._values)
+        self.level, self.rng = level, rng
+        self.p_values: list[float] = []
         self.alarm: int | None = None
+        self._new_bet = partial(OnlineMartingaleTest, task="regression", warn=False)
+        self._values = np.array(reference, dtype=np.float64)
+        self._n = len(self._values)
+        self._lost, self._n_bets = 0.0, 0
+        self._start_bet()
+        for p in p_values:
+            self._bet(p)
 
-    def extend(self, values: Array) -> None:
-        """Bet on new values, one after another."""
+    @property
+    def values(self) -> Array:
+        """Reference and new values, in the order in which they came."""
+        return self._values[: self._n]
+
+    def after(self, values: Array) -> "JumperMartingale":
+        """After bets on new values, one after another; this object stays as it is."""
+        new = copy(self)
+        new.p_values, new._test = list(self.p_values), copy(self._test)
         room = self._n + len(values)
         if room > len(self._values):
-            grown = np.empty(2 * room)
-            grown[: self._n] = self._values[: self._n]
-            self._values = grown
+            new._values = np.empty(2 * room)
+            new._values[: self._n] = self.values
         for value in values.tolist():
-            p = self._test.compute_p_value(value, self._values[: self._n])
+            new._bet(new._test.compute_p_value(value, new.values))
+            new._values[new._n] = value
+            new._n += 1
+        return new
+
+    def _bet(self, p: float) -> None:
+        with np.errstate(over="ignore"):  # wealth may become infinite
             self._test.update_simple_jumper_martingale(p)
-            self._values[self._n] = value
-            self._n += 1
-            if self.alarm is None and self.wealth > self._test.reject_threshold:
-                self.alarm = self.n_rows
+        self.p_values.append(p)
+        if self.alarm is None and self.wealth > 1 / self.level:
+            self.alarm = self.n_rows
+        if self._test.current_martingale_value < self.GIVEN_UP:
+            self._lost += self._share * self._test.current_martingale_value
+            self._start_bet()
+
+    def _start_bet(self) -> None:
+        self._test = self._new_bet()
+        self._test.rng = self.rng
+        self._n_bets += 1
+
+    @property
+    def _share(self) -> float:
+        return 1 / (self._n_bets * (self._n_bets + 1))
 
     @property
     def wealth(self) -> float:
         """Wealth, from 1 on."""
-        return float(self._test.current_martingale_value)
+        unspent = 1 / (self._n_bets + 1)
+        own = self._share * float(self._test.current_martingale_value)
+        return self._lost + own + unspent
 
     @property
     def n_rows(self) -> int:
         """Values bet on."""
-        return self._n - self._n_reference
+        return len(self.p_values)

@@ -1,6 +1,7 @@
 """Is the guarantee still there? Two bets against exchangeability, one on each cause."""
 
 import warnings
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -8,6 +9,13 @@ from numpy.typing import NDArray
 
 from .._validation import check_number
 from ..exceptions import ExchangeabilityWarning
+from ..files.codec import Context, check_saveable, register
+from ..files.methods import SaveMixin
+from .dask_partitions import (
+    fractions_of_partition,
+    scores_of_partition,
+    values_of_rows,
+)
 from .mapie import JumperMartingale
 from .parts import check_splits_variance, check_unchanged, fingerprint_of, parts_of
 from .row_parts import row_parts
@@ -33,7 +41,7 @@ MEANING = {
 }
 
 
-class ExchangeabilityMonitor:
+class ExchangeabilityMonitor(SaveMixin):
     r"""Watch a calibrated model in use, and say what has changed.
 
     Two martingales of MAPIE bet against exchangeability: one on the conformity scores,
@@ -48,7 +56,8 @@ class ExchangeabilityMonitor:
         Calibrated, around an estimator with ``predict_variance``. Its scores are the
         reference.
     X_calibration : array-like of shape (n_cal, p), or iterable of batches
-        Inputs of the calibration rows, whose epistemic fractions are the reference.
+        Inputs of the calibration rows, whose epistemic fractions are the reference;
+        also as a Dask array or DataFrame.
     test_level : float, default=0.05
         Probability of a false alarm.
     random_state : int or None, default=0
@@ -108,13 +117,17 @@ class ExchangeabilityMonitor:
         scores = calibrated.conformity_scores_
         self._made_with = fingerprint_of(calibrated._fitted())
         check_splits_variance(calibrated._fitted())
-        seeds = np.random.default_rng(random_state).integers(2**31, size=2).tolist()
-        references = self._fractions(X_calibration), scores
+        references = {"inputs": self._fractions(X_calibration), "noise": scores}
+        rngs = np.random.default_rng(random_state).spawn(2)
+        for name, reference in references.items():
+            if not len(reference):
+                raise ValueError(
+                    f"Got no calibration rows as a reference of the {name}, but "
+                    "expected at least one. Pass the inputs of the calibration rows."
+                )
         self._bets = {
-            name: JumperMartingale(values, self.test_level / 2, seed)
-            for name, values, seed in zip(
-                ("inputs", "noise"), references, seeds, strict=True
-            )
+            name: JumperMartingale(reference, self.test_level / 2, rng)
+            for (name, reference), rng in zip(references.items(), rngs, strict=True)
         }
 
     def update(self, X: Any, y: Any = None, *, inputs_seen: bool = False) -> Self:
@@ -122,8 +135,8 @@ class ExchangeabilityMonitor:
 
         Parameters
         ----------
-        X : array-like of shape (n, p), or iterable of batches
-            Inputs.
+        X : array-like of shape (n, p), iterable of batches, or Dask collection
+            Inputs. Of a Dask array or DataFrame, workers compute fractions and scores.
         y : array-like of shape (n,), optional
             Targets; without them the inputs alone are watched.
         inputs_seen : bool, default=False
@@ -133,35 +146,46 @@ class ExchangeabilityMonitor:
         Returns
         -------
         ExchangeabilityMonitor
-            This object. A first alarm is also a warning.
+            This object. A first alarm is also a warning, which comes when the rows have
+            been counted.
         """
         # Fractions and scores of another model would look like a change of the rows.
         check_unchanged(self._model(), self._made_with)
+        self.calibrated._check_estimator()
         rows = list(X) if y is None and hasattr(X, "__next__") else X
-        batched = y is None and any(
-            target is not None for _, target in row_parts(self._model(), rows)
+        lazy = hasattr(X, "to_delayed")
+        batched = (
+            not lazy
+            and y is None
+            and any(target is not None for _, target in row_parts(self._model(), rows))
         )
-        before = self.changed
         scores = None
-        if y is not None or batched:
+        if lazy and y is not None:
+            one = partial(scores_of_partition, self.calibrated.support)
+            scores = np.abs(values_of_rows(one, self._model(), X, y))
+        elif y is not None or batched:
             scores = self.calibrated.score_rows(rows, y)
-        elif inputs_seen:
+        return self._watch(None if inputs_seen else self._fractions(rows), scores)
+
+    def _watch(self, fractions: Array | None, scores: Array | None) -> Self:
+        """Bet on the fractions and scores of new rows, as far as they are there."""
+        if fractions is None and scores is None:
             raise ValueError(
                 "Got inputs_seen=True without y: there is nothing new to watch. Pass "
                 "the targets, or leave inputs_seen out for new inputs."
             )
-        fractions = None if inputs_seen else self._fractions(rows)
-        if fractions is not None:
-            self._bets["inputs"].extend(fractions)
-        if scores is not None:
-            self._bets["noise"].extend(scores)
+        before, bets = self.changed, dict(self._bets)
+        for name, values in (("inputs", fractions), ("noise", scores)):
+            if values is not None:
+                bets[name] = bets[name].after(values)
+        self._bets = bets  # both or none
         if self.changed != before:
             warnings.warn(
                 f"Exchangeability is rejected ({self.changed}; wealth "
                 + ", ".join(f"{k}: {v:.3g}" for k, v in self.wealth.items())
                 + f"; limit {2 / self.test_level:.3g}). {MEANING[self.changed]}",
                 ExchangeabilityWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
@@ -198,9 +222,51 @@ class ExchangeabilityMonitor:
 
     def _fractions(self, X: Any) -> Array:
         model = self._model()
+        if hasattr(X, "to_delayed"):
+            return values_of_rows(fractions_of_partition, model, X)
         parts = [
             parts_of(model, X_).variance.epistemic_fraction
             for X_, _ in row_parts(model, X)
             if len(X_)
         ]
         return np.concatenate([np.empty(0), *parts])
+
+
+def _to_fields(monitor: ExchangeabilityMonitor) -> dict[str, Any]:
+    check_saveable(monitor.calibrated)
+    check_unchanged(monitor._model(), monitor._made_with)
+    return {
+        "calibrated": monitor.calibrated,
+        "test_level": monitor.test_level,
+        "bets": {
+            name: {
+                "values": bet.values,
+                "p_values": np.array(bet.p_values, dtype=np.float64),
+                "generator": bet.rng.bit_generator.state,
+            }
+            for name, bet in monitor._bets.items()
+        },
+    }
+
+
+def _from_fields(values: dict[str, Any], context: Context) -> ExchangeabilityMonitor:
+    monitor = ExchangeabilityMonitor.__new__(ExchangeabilityMonitor)
+    monitor.calibrated, monitor.test_level = values["calibrated"], values["test_level"]
+    monitor._made_with = fingerprint_of(monitor._model())
+    monitor._bets = {}
+    for name, saved in values["bets"].items():
+        rng = np.random.default_rng()
+        rng.bit_generator.state = saved["generator"]
+        monitor._bets[name] = JumperMartingale(
+            saved["values"], monitor.test_level / 2, rng, saved["p_values"].tolist()
+        )
+    return monitor
+
+
+register(
+    ExchangeabilityMonitor,
+    "exchangeability monitor",
+    _to_fields,
+    _from_fields,
+    ("calibrated", "test_level", "bets"),
+)

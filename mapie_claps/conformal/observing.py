@@ -10,9 +10,9 @@ from ..estimators.base import LastLayerEstimator
 from ..estimators.updating import update_posterior
 from .calibration_state import STATE, CalibrationState
 from .online import AdaptiveLevels, check_order
-from .row_keys import keys_of_rows
+from .row_keys import keys_to_keep
 from .row_parts import row_parts
-from .row_rule import CalibrationRows, RowRule
+from .row_rule import CalibrationRows, RowRule, RowValues
 
 __all__ = ["ObservesRows"]
 
@@ -57,8 +57,8 @@ class ObservesRows(CalibrationState):
         gamma : float, optional
             Step size in [0, 1]; 0.01 at first, then as before.
         window : int, optional
-            Keep the newest calibration scores only; all of them at first, then as
-            before.
+            Keep the newest calibration scores only, of each group if there are groups;
+            all of them at first, then as before.
         intervals : array-like of shape (n, 2, n_levels), optional
             Intervals that were issued for these rows, if levels or scores have changed
             since. By default those that ``predict_interval(X)`` would give now.
@@ -123,7 +123,7 @@ class ObservesRows(CalibrationState):
             )
         rows = list(X) if isinstance(X, Iterator) else X
         keys = [
-            keys_of_rows(X_, y_)
+            np.ravel(keys_to_keep(X_, y_))
             for X_, y_ in row_parts(estimator, rows, y, need_y=True)
             if len(X_)
         ]
@@ -131,7 +131,7 @@ class ObservesRows(CalibrationState):
         kept = {k: v for k, v in vars(self).items() if k not in STATE}
         new = {
             "estimator_": updated,
-            "_in_posterior": np.concatenate([self._posterior_rows(), *keys]),
+            "_in_posterior": np.unique(np.concatenate([self._posterior_rows(), *keys])),
             "_followed": self._adaptive(),
         }
         self.__dict__ = kept | new  # at once: an interrupt may come any time
@@ -143,11 +143,18 @@ class ObservesRows(CalibrationState):
 
         A dict by group if there are groups.
         """
-        adaptive, nominal = self._adaptive(), np.asarray(self.levels)
-        if adaptive is None:
-            return nominal
-        found = {label: 1 - alpha for label, alpha in adaptive.current.items()}
-        return found.get(None, found) if found else nominal
+        adaptive, rows = self._adaptive(), self._rows_or_none()
+        nominal = np.asarray(self.levels)
+        labels = [] if adaptive is None else list(adaptive.current)
+        if rows is not None:  # it may have been calibrated with other groups since
+            grouped = rows.groups is not None
+            known = [label for label in labels if grouped and label is not None]
+            labels = [*dict.fromkeys(rows.labels() + known)]
+        found = {
+            label: nominal if adaptive is None else 1 - adaptive.of(label)
+            for label in labels or [None]
+        }
+        return found.get(None, found)
 
     @property
     def observed_coverage_(self) -> Array:
@@ -198,9 +205,7 @@ class ObservesRows(CalibrationState):
         rows = self._kept().joined(more)
         if adaptive.window is not None:
             rows = rows.last(adaptive.window)
-        followed = adaptive.after(more.groups, missed, newest)
-        self._set_rows(rows)
-        self.__dict__["_followed"] = followed
+        self._set_rows(rows, adaptive.after(more.groups, missed, newest))
 
     def _missed(
         self,
@@ -208,9 +213,8 @@ class ObservesRows(CalibrationState):
         adaptive: AdaptiveLevels,
     ) -> NDArray[np.bool_]:  # (n, m)
         """Rows whose score lies beyond the ends that they were issued."""
-        rows, tables = self._kept(), self._tables()
-        alphas = {label: adaptive.of(label) for label in tables}
-        rule = RowRule(tables, alphas, None, True, True)  # type: ignore[arg-type]
+        rows, none = self._kept(), RowValues(None, None)
+        rule = RowRule(self._tables(), adaptive.alpha, none, True, adaptive)
         lower, upper = rule.ends(more.groups, more.weights, len(more))
         scores = more.scores if rows.signed else np.abs(more.scores)
         score = scores[:, None]

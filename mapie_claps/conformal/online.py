@@ -56,6 +56,13 @@ class AdaptiveLevels:
         """Before any row."""
         return cls(alpha, n_missed=np.zeros(len(alpha)))
 
+    def at(self, alpha: Array) -> "AdaptiveLevels":
+        """At these miscoverages: from the start, if they are others than so far."""
+        if np.array_equal(alpha, self.alpha):
+            return self
+        options = {k: getattr(self, k) for k in ("gamma", "window", "time")}
+        return replace(self.start(alpha), **options)
+
     def with_options(self, gamma: float | None, window: int | None) -> "AdaptiveLevels":
         """With another step size or window, where one is given."""
         hint = "Use 0.01; larger steps follow faster and make widths unsteady."
@@ -113,7 +120,8 @@ def check_order(time: Any, n: int, newest: float | None) -> float | None:
                 f"Got time as {time!r}, but expected numbers, or dates without a time "
                 "zone. Convert them to one zone first."
             ) from error
-    if given.dtype.kind in "mM":
+    dates = given.dtype.kind in "mM"
+    if dates:
         if np.isnat(given).any():
             raise ValueError("Got time with a missing date. Leave such rows out.")
         given = given.astype("datetime64[ns]").astype(np.int64)
@@ -127,10 +135,12 @@ def check_order(time: Any, n: int, newest: float | None) -> float | None:
     steps = np.diff(np.r_[before, values])
     if (steps < 0).any():
         row = int(np.flatnonzero(steps < 0)[0])
+        now, last = given[row], before if row == 0 else given[row - 1]
+        if dates:
+            now, last = (np.datetime64(int(t), "ns") for t in (now, last))
         raise ValueError(
-            f"Got row {row} at time {given[row]}, which is before the row observed "
-            f"last, at {before if row == 0 else given[row - 1]}. Levels follow rows in "
-            "their order: sort the rows by time and pass each once. Nothing was "
-            "changed."
+            f"Got row {row} at time {now}, which is before the row observed last, at "
+            f"{last}. Levels follow rows in their order: sort the rows by time and "
+            "pass each once. Nothing was changed."
         )
     return float(values[-1])

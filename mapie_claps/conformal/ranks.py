@@ -18,6 +18,7 @@ __all__ = ["RankTable"]
 Array = NDArray[np.float64]
 # As in conformal_rank: what is an integer on paper is often a little more in binary.
 TOLERANCE = 1e-12
+HUGE = 1e300  # an own weight beside which that of all calibration rows is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +61,26 @@ class RankTable:
         Absolute scores, or signed ones if there are two ranks.
     below : _Side or None
         Signed scores from above to below, for two ranks.
+    unit : float
+        What weights are counted in, so that no sum of them overflows.
     """
 
     above: _Side
     below: _Side | None = None
+    unit: float = 1.0
 
     @classmethod
     def of(cls, scores: Array, weights: Array | None, sym: bool) -> "RankTable":
         """Sort the scores of some calibration rows, signed unless ``sym``."""
+        unit = 1.0
+        if weights is not None:  # a power of two: no weight is rounded
+            unit = 2.0 ** (int(np.frexp(weights.max(initial=0.0))[1]) - 1)
+            weights = weights / unit
         if sym:
-            return cls(_Side.of(np.abs(scores), weights))
+            return cls(_Side.of(np.abs(scores), weights), None, unit)
         # A score of +∞ is that of a target which no interval can hold: it counts twice.
         turned = np.where(np.isposinf(scores), np.inf, -scores)
-        return cls(_Side.of(scores, weights), _Side.of(turned, weights))
+        return cls(_Side.of(scores, weights), _Side.of(turned, weights), unit)
 
     def __len__(self) -> int:
         return len(self.above.scores)
@@ -80,7 +88,12 @@ class RankTable:
     @property
     def total(self) -> float:
         """Weight of all calibration rows."""
-        return self.above.total
+        return self.above.total * self.unit
+
+    def _counted(self, weight: Array) -> Array:
+        """Weights of test rows in the unit of the table."""
+        with np.errstate(over="ignore"):
+            return np.minimum(weight / self.unit, HUGE)
 
     def ends(self, alpha: Array, weight: Array) -> ScoreEnds:
         """Signed scores (r, m) of the ends of r rows.
@@ -89,6 +102,7 @@ class RankTable:
         gives infinite ends, one of 1 or more swapped ones: nothing lies between them.
         """
         alpha = np.broadcast_to(alpha, (len(weight), np.shape(alpha)[-1]))
+        weight = self._counted(weight)
         if self.below is None:
             upper = self.above.quantile(alpha, weight)
             lower = -upper
@@ -103,6 +117,7 @@ class RankTable:
     def lacking(self, alpha: Array, weight: Array) -> NDArray[np.bool_]:
         """Rows (r,) for which all the weight does not suffice, at any level."""
         share = np.max(1 - np.asarray(alpha) / (1 if self.below is None else 2))
-        needed = share * (self.total + weight) * (1 - TOLERANCE)
-        lacking: NDArray[np.bool_] = self.total < needed
+        total = self.above.total
+        needed = share * (total + self._counted(weight)) * (1 - TOLERANCE)
+        lacking: NDArray[np.bool_] = (total < needed) | (total == 0)
         return lacking

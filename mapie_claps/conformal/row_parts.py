@@ -3,11 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
 from ..network.batches import check_has_target, is_batches, items_of
 
-__all__ = ["row_parts"]
+__all__ = ["joined_parts", "row_parts"]
+
+Array = NDArray[np.float64]
 
 
 def row_parts(
@@ -29,6 +34,23 @@ def row_parts(
         if isinstance(x, Tensor) and not takes_tensors:
             x = x.detach().cpu().numpy()
         yield x, target
+
+
+def joined_parts(
+    parts: Iterator[tuple[Array, Array]], X: Any, n_levels: int
+) -> tuple[Array, Array]:
+    """Points (n,) and intervals (n, 2, n_levels) of all parts of X."""
+    if is_batches(X) or isinstance(X, list | tuple):
+        found = [(np.empty(0), np.empty((0, 2, n_levels))), *parts]
+        points, bounds = zip(*found, strict=True)
+        return np.concatenate(points), np.concatenate(bounds)
+    # Room for all at once: parts that are joined in the end take it twice.
+    n, row = _num_samples(X), 0
+    points_, bounds_ = np.empty(n), np.empty((n, 2, n_levels))
+    for p, b in parts:
+        points_[row : row + len(p)], bounds_[row : row + len(p)] = p, b
+        row += len(p)
+    return points_, bounds_
 
 
 def _is_list_of_tables(X: Any) -> bool:

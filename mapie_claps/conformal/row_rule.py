@@ -9,16 +9,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.local_law import LocalLaw
 from .groups import checked_groups, labels_of, rows_by_group
+from .online import AdaptiveLevels
 from .quantile import ScoreEnds
 from .ranks import RankTable
-from .weighted import check_some_weight, checked_weights, warn_of_infinite
+from .weighted import checked_weights, warn_of_infinite
 
 __all__ = [
     "EVERYBODY",
     "CalibrationRows",
     "RowRule",
     "RowValues",
-    "check_calibration_weights",
 ]
 
 Array = NDArray[np.float64]
@@ -73,12 +73,15 @@ class CalibrationRows:
         )
 
     def last(self, n: int) -> "CalibrationRows":
-        """The newest rows."""
+        """The newest rows of each group: a quiet one keeps its own."""
+        places = np.arange(len(self))
+        newest = [places[rows][-n:] for rows in self._rows_by_group().values()]
+        kept = np.sort(np.concatenate(newest))
         return replace(
             self,
-            scores=self.scores[-n:],
-            weights=None if self.weights is None else self.weights[-n:],
-            groups=None if self.groups is None else self.groups[-n:],
+            scores=self.scores[kept],
+            weights=None if self.weights is None else self.weights[kept],
+            groups=None if self.groups is None else self.groups[kept],
         )
 
     def labels(self) -> list[Any]:
@@ -177,28 +180,32 @@ class RowRule:
     ----------
     tables : dict
         Sorted scores of each group.
-    alphas : dict
-        Miscoverages (m,) of each group.
+    alpha : ndarray of shape (m,)
+        Miscoverages.
     values : RowValues
         Weights and groups of the rows to predict.
     allow_infinite : bool
         Whether ends may be infinite without a word.
-    follows : bool, default=False
-        Whether levels follow the misses: then they may leave their range.
+    followed : AdaptiveLevels or None
+        Miscoverages of each group that follow the misses, and may leave their range.
     """
 
     tables: dict[Any, RankTable]
-    alphas: dict[Any, Array]
+    alpha: Array
     values: RowValues
     allow_infinite: bool
-    follows: bool = False
+    followed: AdaptiveLevels | None = None
+
+    def _alpha(self, label: Any) -> Array:
+        return self.alpha if self.followed is None else self.followed.of(label)
 
     def __call__(self, X: Any, law: LocalLaw, first_row: int) -> ScoreEnds:
         """Signed scores (n, m) of both ends of n rows."""
         rows = slice(first_row, first_row + len(law))
         weights = self.values.weights_at(X, rows)
         labels = self.values.labels_at(X, law, rows)
-        if weights is not None and not (self.allow_infinite or self.follows):
+        finite = not self.allow_infinite and self.followed is None
+        if weights is not None and finite:
             self._warn_of_infinite(labels, weights, first_row)
         return self.ends(labels, weights, len(law), first_row)
 
@@ -213,15 +220,15 @@ class RowRule:
         own = np.ones(n) if weights is None else weights
         if labels is None:
             self._check_rank(EVERYBODY, weights)
-            return self.tables[EVERYBODY].ends(self.alphas[EVERYBODY], own)
-        m = len(next(iter(self.alphas.values())))
-        lower, upper = np.full((n, m), -np.inf), np.full((n, m), np.inf)
+            return self.tables[EVERYBODY].ends(self._alpha(EVERYBODY), own)
+        size = n, len(self.alpha)
+        lower, upper = np.full(size, -np.inf), np.full(size, np.inf)
         for label, some in rows_by_group(labels).items():
             if label not in self.tables:
                 self._refuse_unknown(label, first_row + int(some[0]))
                 continue
             self._check_rank(label, weights)
-            ends = self.tables[label].ends(self.alphas[label], own[some])
+            ends = self.tables[label].ends(self._alpha(label), own[some])
             lower[some], upper[some] = ends
         return ScoreEnds(lower, upper)
 
@@ -241,8 +248,8 @@ class RowRule:
     def _check_rank(self, label: Any, weights: Array | None) -> None:
         """Raise where unweighted rows of a group are fewer than its rank."""
         table = self.tables[label]
-        alpha = self.alphas[label]
-        if self.allow_infinite or self.follows or weights is not None:
+        alpha = self._alpha(label)
+        if self.allow_infinite or self.followed is not None or weights is not None:
             return
         if table.lacking(alpha, np.ones(1))[0]:
             ranks = 1 if table.below is None else 2
@@ -265,7 +272,7 @@ class RowRule:
         for label, rows in (every if labels is None else rows_by_group(labels)).items():
             if label not in self.tables:
                 continue
-            table, alpha = self.tables[label], self.alphas[label]
+            table, alpha = self.tables[label], self._alpha(label)
             infinite[rows] = table.lacking(alpha, weights[rows])
             if infinite[rows].any():
                 share = float(alpha.min()) / (1 if table.below is None else 2)
@@ -273,10 +280,3 @@ class RowRule:
         if infinite.any():
             first = first_row + int(np.flatnonzero(infinite)[0])
             warn_of_infinite(int(infinite.sum()), len(weights), first, limit)
-
-
-def check_calibration_weights(rows: CalibrationRows) -> None:
-    """Raise if a group's calibration rows have no weight at all."""
-    if rows.weights is not None:
-        for weights in rows.weights_by_group().values():
-            check_some_weight(weights)

@@ -46,8 +46,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         ``ConditionalSplitConformalRegressor``. With None, MAPIE (1.5 or later) asks
         the estimator that it fits.
     support : str, tuple, array-like or None, default="auto"
-        Values that y can take: "integer", "non-negative", "count" (integers from 0),
-        a range as a tuple (low, high), where None is no bound, a list of values, or
+        Values that y can take: "integer" (from 0 where no training target of a
+        ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
+        range as a tuple (low, high), where None is no bound, a list of values, or
         "training", the range of the estimator's training targets, and the integers if
         all of these were integers. End points move to the nearest such value, which
         loses no value that y can take: coverage stays or rises. A calibration target
@@ -114,6 +115,17 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             parts.append("sym=False")
         return f"ClapsScore({', '.join(parts)})"
 
+    @property
+    def multi_output(self) -> bool:
+        """False: y is one column. MAPIE reads it before it asks its model for a scale.
+
+        The one chance to refuse a model that has none in words that help.
+        """
+        model = _mapie.calibrating_model()
+        if model is not None:
+            check_gives_std(model)
+        return False
+
     def get_signed_conformity_scores(
         self,
         y: ArrayLike,
@@ -161,6 +173,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "in MAPIE 0.9), or upgrade MAPIE."
             )
         _mapie.check_out_of_sample(mu)
+        if getattr(y_std, "rows", None) is not None:
+            y_std.rows.warn_if_fitted(target)
         law = law_of(mu, y_std)
         scores = score_rows(law, target, self.support)
         return scores, made_with, not law.is_plain

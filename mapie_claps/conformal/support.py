@@ -14,6 +14,7 @@ __all__ = ["Support", "check_support", "score_rows"]
 Array = NDArray[np.float64]
 
 TOLERANCE = 1e-9  # by which a target may differ from the value it stands for
+ROUNDING = 1e-12  # by which a limit may
 NAMES = ("auto", "integer", "non-negative", "count", "training")
 
 
@@ -29,13 +30,22 @@ class Support:
     high: float = np.inf
     integer: bool = False
     values: Array | None = None
-    learned: str | None = None  # "auto" or "training": what the law says
+    learned: str | None = None  # "auto", "training" or "integer": what the law says
 
-    def of(self, law: LocalLaw) -> "Support":
+    @property
+    def is_everything(self) -> bool:
+        """Whether all numbers are possible."""
+        bounded = self.low > -np.inf or self.high < np.inf
+        return not (bounded or self.integer or self.values is not None or self.learned)
+
+    def of(self, law: Any) -> "Support":
         """With what the law learned from training targets, if asked for."""
         if self.learned is None:
             return self
         targets = law.targets
+        if self.learned == "integer":  # no negative end where nothing was negative
+            counted = targets is not None and targets.low >= 0
+            return Support(0.0 if counted else -np.inf, integer=True)
         if self.learned == "auto":
             if targets is None:
                 return Support()
@@ -50,13 +60,14 @@ class Support:
 
     def contains(self, y: Array) -> NDArray[np.bool_]:
         """Which targets are possible."""
+        if self.values is not None:
+            room = TOLERANCE * np.abs(y)
+            return np.isfinite(y) & (np.abs(y - _nearest(self.values, y)) <= room)
         inside = (y >= self.low) & (y <= self.high)
         if self.integer:
             with np.errstate(invalid="ignore"):  # infinite minus infinite
                 gap = np.abs(y - np.round(y))
             inside &= gap <= TOLERANCE * np.maximum(np.abs(y), 1)
-        if self.values is not None:
-            inside &= np.abs(y - _nearest(self.values, y)) <= TOLERANCE * np.abs(y)
         return inside
 
     def nearest(self, y: Array) -> Array:
@@ -68,7 +79,7 @@ class Support:
         if self.values is not None:
             inside = _nearest(self.values, inside)
         elif self.integer:
-            inside = np.round(inside)
+            inside = np.round(inside) + 0.0  # no −0
         return np.where(np.isinf(y), y, inside)
 
     def cut(self, y: Array, strict: bool = False) -> Array:
@@ -78,7 +89,9 @@ class Support:
         bounds.
         """
         if self.values is not None:
-            n_up_to = np.searchsorted(self.values, y, "left" if strict else "right")
+            near = _nearest(self.values, y)  # 0.3 is 3 · 0.1
+            at = np.where(np.abs(y - near) <= ROUNDING * np.abs(near), near, y)
+            n_up_to = np.searchsorted(self.values, at, "left" if strict else "right")
             between = (self.values[1:] + self.values[:-1]) / 2
             cuts: Array = np.r_[-np.inf, between, np.inf]
             return cuts[n_up_to]
@@ -113,8 +126,9 @@ def check_support(support: Any) -> Support | None:
     if isinstance(support, str) and support in NAMES:
         if support in ("auto", "training"):
             return Support(learned=support)
-        low = -np.inf if support == "integer" else 0.0
-        return Support(low, integer=support in ("integer", "count"))
+        if support == "integer":
+            return Support(integer=True, learned="integer")
+        return Support(0.0, integer=support == "count")
     hint = (
         "Use 'count', a range as a tuple, for example (0, 100), or list the values, "
         "for example np.arange(11)."

@@ -19,6 +19,7 @@ __all__ = [
     "effective_sample_size",
     "warn_if_few",
     "warn_of_infinite",
+    "worth",
 ]
 
 Array = NDArray[np.float64]
@@ -51,8 +52,18 @@ def effective_sample_size(weights: ArrayLike) -> float:
     given = np.asarray(weights, dtype=np.float64)
     checked = checked_weights(given, len(np.atleast_1d(given)))
     check_some_weight(checked)
-    share = checked / checked.max()  # squares of large weights would overflow
-    return float(share.sum() ** 2 / np.square(share).sum())
+    return worth(checked)
+
+
+def worth(weights: Array) -> float:
+    """Effective sample size; 0 without any weight."""
+    share = _shares(weights)
+    return float(share.sum() ** 2 / np.square(share).sum()) if share.any() else 0.0
+
+
+def _shares(weights: Array) -> Array:
+    """Weights in units of the largest: sums and squares could overflow."""
+    return weights / (weights.max(initial=0.0) or 1.0)
 
 
 def checked_weights(weights: Any, n: int, what: str = "weights") -> Array:
@@ -65,9 +76,9 @@ def checked_weights(weights: Any, n: int, what: str = "weights") -> Array:
             f"Got {what} of shape {values.shape} for {n} rows, but expected one number "
             f"per row. {hint}"
         )
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+    # By the extremes: a mask of a million rows is a megabyte.
+    if not (values.min(initial=0) >= 0 and values.max(initial=0) < np.inf):
+        row = int(np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[0])
         raise ValueError(
             f"Got {what} with {float(values[row])!r} in row {row}, but expected finite "
             f"numbers of at least 0. {hint}"
@@ -77,7 +88,7 @@ def checked_weights(weights: Any, n: int, what: str = "weights") -> Array:
 
 def check_some_weight(weights: Array) -> None:
     """Raise if no calibration row has any weight."""
-    if not weights.sum() > 0:
+    if not weights.any():
         raise ValueError(
             f"Got weights that are zero in all {len(weights)} calibration rows: none "
             "of them is like the rows to predict, and no finite interval can be made. "
@@ -87,13 +98,13 @@ def check_some_weight(weights: Array) -> None:
 
 def warn_if_few(weights: Array, levels: Sequence[float], of: str = "") -> None:
     """Warn where weights leave so few effective rows that ranks depend on luck."""
-    n_effective = effective_sample_size(weights)
+    n_effective = worth(weights)
     needed = ROWS_PER_MISS / (1 - max(levels))
     # Few rows of about equal weight are what the user has; a few that outweigh the
     # rest are not.
     if n_effective < min(needed, len(weights) / 2):
-        top = np.sort(weights)[::-1]
-        tenth = top[: max(1, len(top) // 10)].sum() / top.sum()
+        top = np.sort(_shares(weights))[::-1]
+        tenth = top[: max(1, len(top) // 10)].sum() / (top.sum() or 1.0)
         warnings.warn(
             f"Got {len(weights)} weighted calibration rows{of} that are worth "
             f"{n_effective:.1f} rows of equal weight, where confidence_level="

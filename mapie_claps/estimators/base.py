@@ -1,10 +1,8 @@
 """φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -15,17 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._devices import new_tensors_on
-from ..exceptions import FileFormatError
-from ..files.codec import Context, WrongPartError
 from ..files.container import hash_tensors
 from ..files.methods import SaveMixin
-from ..files.migrations import UNKNOWN_NETWORK
 from ..network.interface import Features
 from ..network.target_map import Identity
-from ..posterior.gaussian import LastLayerPosterior
 from ..posterior.measuring import embedding, joined, networks_covariance
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
+from .fitted_rows import FEWEST_COMPARED, asked_rows
 from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
 from .residual_law import PLAIN_LAW, ResidualLaw
@@ -89,7 +84,9 @@ class LastLayerEstimator(SaveMixin, ABC):
         if return_std:
             law = self.predict_law(X)
             parts = law.parts
-            std = with_law(parts.std, law, self.fingerprint_)
+            few = len(law) < FEWEST_COMPARED
+            rows = None if few else asked_rows(self, X)
+            std = with_law(parts.std, law, self.fingerprint_, rows)
             return MeanAndStd((parts.prediction, std))
         if not isinstance(self._law_of_residuals().target_map, Identity):
             return self.predict_law(X).prediction
@@ -305,7 +302,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fitted.__dict__.pop("_digest", None)
+        for name in ("_digest", "_fitted_rows"):
+            fitted.__dict__.pop(name, None)
         # Tensors made in a caller's inference mode could not be changed in training.
         with torch.inference_mode(False), new_tensors_on("cpu"):
             fitted._fit(X, y, sample_weight)
@@ -363,80 +361,3 @@ class LastLayerEstimator(SaveMixin, ABC):
     def _law_of_residuals(self) -> ResidualLaw:
         """Map of the target, sides of the noise and shape of the residuals."""
         return getattr(self, "residual_law_", PLAIN_LAW)
-
-
-def estimator_to_fields(estimator: Any) -> dict[str, Any]:
-    """Parameters and fitted attributes, for a file."""
-    check_is_fitted(estimator, "model_")
-    params = estimator.get_params(deep=False)
-    params.pop("module", None)
-    if callable(params.get("noise_variance")):
-        params["noise_variance"] = None
-    fitted = {k: v for k, v in vars(estimator).items() if k.endswith("_")}
-    return {"params": params, "fitted": fitted}
-
-
-def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
-    """Give an estimator the fitted attributes of a file, if they can be its own."""
-    for name, value in fitted.items():
-        if not name.isidentifier() or name.startswith("_") or not name.endswith("_"):
-            raise FileFormatError(f"Got the attribute {name!r}.")
-        setattr(estimator, name, value)
-    n_members, size = estimator.network_.trained_weights().shape
-    for posterior in (estimator.model_.posterior, estimator.model_.homoscedastic):
-        if posterior is not None:
-            _check_posterior(posterior, (n_members, size))
-    _check_model(estimator.model_, n_members)
-    fingerprint = estimator.network_.fingerprint()
-    if estimator.sums_.network == UNKNOWN_NETWORK:
-        estimator.sums_ = replace(estimator.sums_, network=fingerprint)
-    estimator.sums_.check_network(fingerprint)
-
-
-def refuse_parts(context: Context, kind: str) -> None:
-    """Raise for what the file has no use for."""
-    for name in ("network", "noise_variance"):
-        if getattr(context, name) is not None:
-            raise WrongPartError(
-                f"Got {name} of type {type(getattr(context, name)).__name__}, but the "
-                f"file holds a {kind}, which is stored whole. Leave it out."
-            )
-
-
-def _check_model(model: LastLayerModel, n_members: int) -> None:
-    """Raise for numbers that no fit leaves behind."""
-    weight = model.member_weight
-    if tuple(weight.shape) != (n_members,) or weight.dtype != torch.float64:
-        raise FileFormatError(
-            f"Got a member_weight of shape {tuple(weight.shape)} and type "
-            f"{weight.dtype}, but expected ({n_members},) and torch.float64."
-        )
-    if not bool((weight >= 0).all()) or not abs(float(weight.sum()) - 1) < 1e-6:
-        raise FileFormatError(
-            f"Got a member_weight of {weight.tolist()}, but expected shares of one."
-        )
-    for name in ("residual_variance", "unit"):
-        if not 0 < (value := getattr(model, name)) < math.inf:
-            raise FileFormatError(
-                f"Got {name}={value!r}, but expected a positive finite number."
-            )
-    if not math.isfinite(model.centre):
-        raise FileFormatError(f"Got centre={model.centre!r}, but expected a number.")
-
-
-def _check_posterior(posterior: LastLayerPosterior, vector: tuple[int, int]) -> None:
-    """Raise unless all tensors fit the network."""
-    matrices = (vector, (*vector, vector[1]))
-    expected = {
-        "mean": (posterior.mean, (vector,)),
-        "trained": (posterior.trained, (vector,)),
-        "scale": (posterior.scale, matrices),
-    }
-    for name, (tensor, shapes) in expected.items():
-        if tuple(tensor.shape) not in shapes or tensor.dtype != torch.float64:
-            raise FileFormatError(
-                f"Got a posterior whose {name} has shape {tuple(tensor.shape)} and "
-                f"type {tensor.dtype}, but expected {shapes[-1]} and torch.float64."
-            )
-        if not bool(torch.isfinite(tensor).all()):
-            raise FileFormatError(f"Got a posterior whose {name} is not finite.")

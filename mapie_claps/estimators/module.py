@@ -1,14 +1,11 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -17,33 +14,31 @@ from torch import Tensor, nn
 from .._compat import validate_data
 from .._devices import new_tensors_on
 from .._validation import check_real, check_some_weight
-from ..exceptions import NumericalWarning
 from ..files.codec import Context, register
 from ..network.batches import (
     Batch,
     batches_of,
     check_is_reiterable,
     is_batches,
-    row_keys,
 )
 from ..network.inputs import draw_seed, is_probe
 from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
 from ..network.own_pass import are_tokens
 from ..network.own_search import wrap
-from ..posterior.moments import FeatureRows, with_gram
+from ..posterior.moments import with_gram
 from ..posterior.scales import LastLayerRecipe, Units, make_model
-from ..posterior.sums import LastLayerSums, Spread, SummedRows, last_layer_sums
-from .base import LastLayerEstimator, estimator_to_fields, set_fitted
+from ..posterior.sums import LastLayerSums, Spread, last_layer_sums
+from .base import LastLayerEstimator
 from .module_parameters import check_module_parameters
+from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summed
 from .parameters import choose_device
+from .stored import estimator_to_fields, set_fitted
 
 __all__ = ["ClapsModule"]
 
 Array = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
-# Mean of r²/h² beyond which residuals and noise can hardly be of the same units.
-SUSPICIOUS_RATIO = 100.0
 
 
 class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -279,11 +274,11 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         first = next(rows, None)
         if first is None:
             raise ValueError("Got X without rows, but expected at least one.")
-        start = _first_rows(first, rows)
+        start = first_rows(first, rows)
         self.row_ndim_ = first.x.ndim - 1
         backbone = wrap(
             self.module,
-            _joined_inputs(start),
+            joined_inputs(start),
             last_layer_name=self.last_layer_name,
             noise_variance=self.noise_variance,
             noise_output=self.noise_output,
@@ -299,7 +294,7 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         rows = chain(start, rows)
         if self.network_.needs_head:
             check_is_reiterable(X)
-            spread = sum((_spread(batch) for batch in batches()), Spread())
+            spread = sum((spread_of(batch) for batch in batches()), Spread())
             penalty = float(self.variance_penalty)
             self.network_ = self.network_.with_head(batches, spread.variance, penalty)
             rows = batches()
@@ -340,9 +335,9 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
     def _sums_of_batches(self, batches: Iterable[Batch]) -> LastLayerSums:
         """Sums over batches, for the network and variance head in use."""
         seed = self.seed_ if self.prior_precision == "grid" else None
-        ratio = _NoiseRatio()
+        ratio = NoiseRatio()
         sums = last_layer_sums(
-            (ratio.see(_summed(self.network_, batch, seed)) for batch in batches),
+            (ratio.see(summed(self.network_, batch, seed)) for batch in batches),
             self.hessian_structure,
             self.network_.fingerprint(),
             float(self.validation_fraction),
@@ -369,73 +364,6 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
     def _features(self, X: Any) -> Iterator[Features]:
         """Batch by batch."""
         return (self.network_(batch.x) for batch in self._batches(X))
-
-
-def _first_rows(first: Batch, rest: Iterator[Batch]) -> list[Batch]:
-    """The first batch, and the next one if that was a single row."""
-    if len(first.x) > 1:
-        return [first]
-    # The next may come in the same memory.
-    copied = Batch(*(None if t is None else t.clone() for t in first))  # type: ignore[arg-type]
-    return [copied, *islice(rest, 1)]
-
-
-def _joined_inputs(batches: list[Batch]) -> Tensor:
-    """X of all batches whose rows are alike."""
-    first = batches[0].x
-    alike = [b.x for b in batches if b.x.shape[1:] == first.shape[1:]]
-    return torch.cat([x.to(first.dtype) for x in alike])
-
-
-def _spread(batch: Batch) -> Spread:
-    return Spread.of(batch.target, batch.row_weight)
-
-
-def _summed(network: OwnNetwork, batch: Batch, seed: int | None) -> SummedRows:
-    """Features of a batch, and what is summed beside them."""
-    out = network(batch.x)
-    # Rows wait until there are enough of them for a product, and whoever gives the
-    # batches may fill the same memory with the next: nothing of it is kept.
-    phi, h2 = (_apart_from(batch.x, t) for t in (out.phi, out.h2))
-    weight, target = batch.row_weight.clone(), batch.target.clone()
-    residual = target - out.mu[0]
-    rows = FeatureRows(phi, h2, residual[None], weight[None])
-    key = None if seed is None else row_keys(batch.x, seed)
-    return SummedRows(rows, target, residual, weight, key)
-
-
-def _apart_from(x: Tensor, values: Tensor) -> Tensor:
-    """Values in memory that is not that of x."""
-    x_memory, memory = x.untyped_storage(), values.untyped_storage()
-    return values.clone() if memory.data_ptr() == x_memory.data_ptr() else values
-
-
-@dataclass
-class _NoiseRatio:
-    """Mean of r²/h² over the rows, which is near one where h² is the noise."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def see(self, part: SummedRows) -> SummedRows:
-        """Count some rows."""
-        squares = part.residual.square() / part.rows.h2[0]
-        self.total += float((part.weight * squares).sum())
-        self.weight += float(part.weight.sum())
-        return part
-
-    def warn(self) -> None:
-        """Tell of noise that can hardly be that of these targets."""
-        ratio = self.total / self.weight if self.weight else 1.0
-        if ratio > SUSPICIOUS_RATIO:
-            warnings.warn(
-                f"Squared residuals are {ratio:.3g} times the network's own noise "
-                "variance on average, where about 1 is expected. Was the network "
-                "trained on y in other units (standardised, for instance), or on "
-                "other rows? Fit with y in the units of its training.",
-                NumericalWarning,
-                stacklevel=4,
-            )
 
 
 def _has_rows_of_its_own(X: Any) -> bool:

@@ -7,14 +7,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from ..network import stored
-from ..network.table_fit import plain_encoder
 from ..network.views import VIEWS
-from .base import estimator_to_fields, refuse_parts, set_fitted
 from .ensemble_training import EnsembleTraining
 from .parameters import PAPER
+from .stored import check_columns, estimator_to_fields, refuse_parts, set_fitted
 
 __all__ = ["ClapsRegressor"]
 
@@ -386,26 +384,7 @@ def _from_fields(values: dict[str, Any], context: Context) -> ClapsRegressor:
     refuse_parts(context, "ClapsRegressor")
     estimator = ClapsRegressor(**values["params"])
     set_fitted(estimator, values["fitted"])
-    n_columns, n_inputs = estimator.n_features_in_, estimator.network_.encoding.n_raw
-    for name, n in (("scaler_X_", n_inputs), ("scaler_y_", 1)):
-        found = getattr(estimator, name).n_features_in_
-        if found != n:
-            raise FileFormatError(
-                f"Got a {name} for {found} columns, but expected {n}, as the network "
-                f"has {n_inputs} inputs."
-            )
-    if not hasattr(estimator, "table_"):  # version 1 took numbers only
-        if n_columns != n_inputs:
-            raise FileFormatError(
-                f"Got {n_columns} columns, but a network of {n_inputs} inputs."
-            )
-        names = getattr(estimator, "feature_names_in_", range(n_columns))
-        labels = [f"x{name}" if isinstance(name, int) else name for name in names]
-        scaler = estimator.scaler_X_
-        estimator.table_ = plain_encoder(labels, scaler.mean_, scaler.scale_)
-    estimator.table_.check_sizes(n_columns, n_inputs)
-    if estimator.kernel_ is not None:
-        estimator.kernel_.check(n_inputs)
+    check_columns(estimator)
     return estimator
 
 

@@ -4,7 +4,7 @@ Layers, initial weights, standardisation, optimiser, steps and learning rate are
 of a ``ClapsRegressor`` that is given as a template: it trains them with its own loop.
 """
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from .. import ClapsRegressor
 from .._compat import validate_data
 from ..network.losses import Loss, PinballLoss, SquaredError
 from ..studies.data import Array
+from ..studies.fitted import Fitted
 
 
 class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -103,47 +104,15 @@ class QuantileNetworkRegressor(_Network):
         """
         return np.sort(self._outputs(X), axis=1)
 
-    def models_for_mapie(self) -> list["OneQuantile"]:
+    def models_for_mapie(self) -> list[Fitted]:
         """Lower and upper quantile and their mean.
 
         MAPIE's ``ConformalizedQuantileRegressor`` asks for three fitted models; the
         third, which it predicts with, is the mean of the two and is not trained.
         """
-        return [OneQuantile(self, weight) for weight in (0.0, 1.0, 0.5)]
-
-
-class OneQuantile(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """A weighted mean of both quantiles of a fitted network.
-
-    Parameters
-    ----------
-    network : QuantileNetworkRegressor
-        Fitted network.
-    upper_weight : float
-        0 for the lower quantile, 1 for the upper one.
-    """
-
-    def __init__(self, network: QuantileNetworkRegressor, upper_weight: float) -> None:
-        self.network = network
-        self.upper_weight = upper_weight
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network again."""
-        self.network.fit(X, y)
-        return self
-
-    def predict(self, X: ArrayLike) -> Array:
-        """Predict the quantile, shape (n,)."""
-        lower, upper = self.network.predict(X).T
-        return np.asarray(lower + self.upper_weight * (upper - lower))
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of columns that the network was fitted on."""
-        return int(self.network.n_features_in_)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self.network, "model_")
-
-    def __sklearn_clone__(self) -> Any:
-        return self
+        predict = self.predict
+        return [
+            Fitted(lambda X: predict(X)[:, 0]),
+            Fitted(lambda X: predict(X)[:, 1]),
+            Fitted(lambda X: predict(X).mean(axis=1)),
+        ]

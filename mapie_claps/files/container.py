@@ -72,8 +72,9 @@ def hash_tensors(tensors: dict[str, Tensor], text: str = "") -> str:
     described = describe(tensors)
     for name in sorted(tensors):
         digest.update(f"{name}:{described[name]};".encode())
-        raw = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(raw.numpy().data)
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        if len(flat):  # without elements there is no view of the bytes
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -102,6 +102,8 @@ def choose_target_map(
         return maps[0]
     rows = torch.randperm(len(y), generator=generator)[:MAX_ROWS]
     X, y = X[rows], y[rows.numpy()]
+    if not _can_be_bent(y):  # those that differ were left out
+        return maps[0]
     scores = _held_out_scores(
         X, y, maps, new_network, config, generator, device, n_jobs
     )

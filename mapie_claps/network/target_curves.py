@@ -149,6 +149,8 @@ class MonotoneSpline(_Standardised):
         level = ndtr(np.linspace(-1, 1, n_knots) * ndtri(1 - min(TAIL_ROWS / n, 0.1)))
         x = ordered[(level * (n - 1)).round().astype(int)]
         x = x[np.r_[True, np.diff(x) > 1e-6]]
+        if len(x) < 2:  # nearly all targets are one, next to the others: a line
+            x = ordered[[0, -1]]
         rank = np.searchsorted(ordered, x, "left") + np.searchsorted(
             ordered, x, "right"
         )

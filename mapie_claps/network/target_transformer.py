@@ -83,7 +83,8 @@ class TransformerMap(TargetMap):
         y = self.inverse(np.where(finite, z_, 0.0))
         again = self.forward(np.where(np.isfinite(y), y, np.nan))
         with np.errstate(all="ignore"):
-            leads_back = finite & (np.abs(again - z_) <= 1e-6 * (np.abs(z_) + 1.0))
+            gap = np.abs(again - z_) / (np.abs(z_) + (np.ptp(self.z_range) or 1.0))
+            leads_back = finite & (gap <= 1e-6)
             # Another branch of the function may lead back too: −1/y does beyond 0.
             leads_back &= (z_ <= self.z_range[1]) | (y >= self.y_range[1])
             leads_back &= (z_ >= self.z_range[0]) | (y <= self.y_range[0])

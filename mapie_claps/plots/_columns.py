@@ -1,5 +1,6 @@
 """Which columns make an interval wide: bars for one row, a summary for many."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from ._intervals import LACK, NOISE
 from ._style import ALEATORIC, EPISTEMIC, ROWS, Array, percent
 
 
+@dataclass(repr=False, eq=False)
 class ColumnsDisplay(Display):
     """What each column adds to noise and to lack of data.
 
@@ -53,19 +55,11 @@ class ColumnsDisplay(Display):
 
     figsize = (7, 4.2)
 
-    def __init__(
-        self,
-        labels: list[str],
-        aleatoric: Array,
-        epistemic: Array,
-        title: str,
-        quantity: str,
-    ) -> None:
-        self.labels = labels
-        self.aleatoric = aleatoric
-        self.epistemic = epistemic
-        self.title = title
-        self.quantity = quantity
+    labels: list[str]
+    aleatoric: Array
+    epistemic: Array
+    title: str
+    quantity: str
 
     @classmethod
     def from_estimator(

@@ -1,6 +1,7 @@
 """Several methods on the same rows."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from ._display import Display, draw_coverage
 from ._style import METHODS, Array
 
 
+@dataclass(repr=False, eq=False)
 class ComparisonDisplay(Display):
     """Coverage, with its exact binomial interval, and mean width of several methods.
 
@@ -49,21 +51,12 @@ class ComparisonDisplay(Display):
     n_axes = 2
     figsize = (7, 5)
 
-    def __init__(
-        self,
-        names: list[str],
-        coverage: Array,
-        width: Array,
-        score: Array,
-        limits: Array,
-        confidence_level: float,
-    ) -> None:
-        self.names = names
-        self.coverage = coverage
-        self.width = width
-        self.score = score
-        self.limits = limits
-        self.confidence_level = confidence_level
+    names: list[str]
+    coverage: Array
+    width: Array
+    score: Array
+    limits: Array
+    confidence_level: float
 
     @classmethod
     def from_estimator(

@@ -1,6 +1,7 @@
 """The two parts as training rows are added."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from ._display import Display
 from ._style import ALEATORIC, EPISTEMIC, Array
 
 
+@dataclass(repr=False, eq=False)
 class ContractionDisplay(Display):
     """Mean aleatoric and epistemic standard deviation against training rows.
 
@@ -41,10 +43,9 @@ class ContractionDisplay(Display):
 
     figsize = (6, 4)
 
-    def __init__(self, n_rows: Array, aleatoric: Array, epistemic: Array) -> None:
-        self.n_rows = n_rows
-        self.aleatoric = aleatoric
-        self.epistemic = epistemic
+    n_rows: Array
+    aleatoric: Array
+    epistemic: Array
 
     @classmethod
     def from_estimator(

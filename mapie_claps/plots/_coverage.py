@@ -1,5 +1,6 @@
 """Coverage: along a feature or by group, and over confidence levels."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from ._display import (
 from ._style import ALEATORIC, EPISTEMIC, NOMINAL, Array
 
 
+@dataclass(repr=False, eq=False)
 class CoverageDisplay(Display):
     """Coverage and width by group, or along a feature cut into bins of equal count.
 
@@ -63,23 +65,13 @@ class CoverageDisplay(Display):
     n_axes = 2
     figsize = (7, 5)
 
-    def __init__(
-        self,
-        labels: list[str],
-        coverage: Array,
-        limits: Array,
-        aleatoric_width: Array,
-        epistemic_width: Array,
-        confidence_level: float,
-        xlabel: str = "group",
-    ) -> None:
-        self.labels = labels
-        self.coverage = coverage
-        self.limits = limits
-        self.aleatoric_width = aleatoric_width
-        self.epistemic_width = epistemic_width
-        self.confidence_level = confidence_level
-        self.xlabel = xlabel
+    labels: list[str]
+    coverage: Array
+    limits: Array
+    aleatoric_width: Array
+    epistemic_width: Array
+    confidence_level: float
+    xlabel: str = "group"
 
     @classmethod
     def from_estimator(
@@ -214,6 +206,7 @@ def _bins(x: Array, n_bins: int) -> tuple[list[str], NDArray[np.intp]]:
     return names or [f"{edges[0]:.2g}"], bins
 
 
+@dataclass(repr=False, eq=False)
 class CalibrationLevelsDisplay(Display):
     """Coverage against the confidence level, for several levels.
 
@@ -247,12 +240,9 @@ class CalibrationLevelsDisplay(Display):
 
     figsize = (4.6, 4.6)
 
-    def __init__(
-        self, confidence_levels: Array, coverage: Array, limits: Array
-    ) -> None:
-        self.confidence_levels = confidence_levels
-        self.coverage = coverage
-        self.limits = limits
+    confidence_levels: Array
+    coverage: Array
+    limits: Array
 
     @classmethod
     def from_estimator(

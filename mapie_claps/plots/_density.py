@@ -1,6 +1,7 @@
 """Predictive densities of some rows, with and without the lack of data."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ N_POINTS = 300
 OUTSIDE = 0.001  # probability beyond each end of a curve
 
 
+@dataclass(repr=False, eq=False)
 class PredictiveDensityDisplay(Display):
     """Densities of y, one above the other: all, and what noise alone would give.
 
@@ -59,19 +61,11 @@ class PredictiveDensityDisplay(Display):
 
     figsize = (6, 4)
 
-    def __init__(
-        self,
-        y: Array,
-        density: Array,
-        y_noise: Array,
-        density_noise: Array,
-        labels: Sequence[str],
-    ) -> None:
-        self.y = y
-        self.density = density
-        self.y_noise = y_noise
-        self.density_noise = density_noise
-        self.labels = labels
+    y: Array
+    density: Array
+    y_noise: Array
+    density_noise: Array
+    labels: Sequence[str]
 
     @classmethod
     def from_estimator(

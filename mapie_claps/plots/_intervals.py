@@ -1,5 +1,6 @@
 """Intervals over one input, and widths split into their parts."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
 MAX_BARS = 100  # more could not be told apart
 
 
+@dataclass(repr=False, eq=False)
 class IntervalDisplay(Display):
     """Prediction intervals, with their two parts as bands or bars.
 
@@ -63,24 +65,14 @@ class IntervalDisplay(Display):
 
     figsize = (8, 4.2)
 
-    def __init__(
-        self,
-        x: Array,
-        explanation: Explanation,
-        *,
-        level: int = 0,
-        training_rows: tuple[ArrayLike, ArrayLike] | None = None,
-        xlabel: str = "x",
-        y: ArrayLike | None = None,
-        bars: bool = False,
-    ) -> None:
-        self.x = x
-        self.explanation = explanation
-        self.level = level
-        self.training_rows = training_rows
-        self.xlabel = xlabel
-        self.y = y
-        self.bars = bars
+    x: Array
+    explanation: Explanation
+    _: KW_ONLY
+    level: int = 0
+    training_rows: tuple[ArrayLike, ArrayLike] | None = None
+    xlabel: str = "x"
+    y: ArrayLike | None = None
+    bars: bool = False
 
     @classmethod
     def from_estimator(
@@ -223,6 +215,7 @@ class IntervalDisplay(Display):
         ax.legend(frameon=False, fontsize=9)
 
 
+@dataclass(repr=False, eq=False)
 class WidthDisplay(Display):
     """Widths of all rows, sorted, split into noise and lack of data.
 
@@ -253,12 +246,9 @@ class WidthDisplay(Display):
 
     figsize = (7, 3.8)
 
-    def __init__(
-        self, aleatoric_width: Array, epistemic_width: Array, confidence_level: float
-    ) -> None:
-        self.aleatoric_width = aleatoric_width
-        self.epistemic_width = epistemic_width
-        self.confidence_level = confidence_level
+    aleatoric_width: Array
+    epistemic_width: Array
+    confidence_level: float
 
     @classmethod
     def from_estimator(

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,6 +96,16 @@ def make_split(data: Dataset, *parts: NDArray[Any]) -> Split:
     """Split with the given training, calibration and test rows."""
     X, y = data.X, data.y
     return Split(*(a for rows in parts for a in (take_rows(X, rows), y[rows])))
+
+
+def first_component(X: Array) -> Callable[[Array], Array]:
+    """From rows to their position along the first principal component of X."""
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    axis = make_pipeline(StandardScaler(), PCA(1, svd_solver="full")).fit(X)
+    return lambda rows: np.asarray(axis.transform(rows)[:, 0])
 
 
 def load_csv(path: Path, target: str | None = None, text: bool = False) -> Dataset:

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .store import Line, Row, Store, identity
+from .store import Line, Row, Store, identity, run_key
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -28,6 +28,21 @@ class Run:
     label: str  # for the progress bar and for errors
     key: dict[str, Any]  # see run_key
     compute: Callable[[], list[Row]]  # with several processes it must be picklable
+
+
+def split_run(
+    study: str,
+    data: Any,
+    split: dict[str, Any],
+    method: dict[str, Any],
+    compute: Callable[[], list[Row]],
+    uses_claps: bool = True,
+) -> Run:
+    """A method on one split of a data set; see :func:`~.store.run_key`."""
+    parts = {"data": data.key, "split": split, "method": method}
+    key = run_key(study, **parts, uses_claps=uses_claps)
+    label = f"{method.get('name', study)} on {data.name}, seed {split['seed']}"
+    return Run(label, key, compute)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,20 @@ def stratified_estimate(strata: Mapping[str, Sequence[float]]) -> Estimate:
     return Estimate(mean, error, sum(e.n for e in each))
 
 
+def geometric_estimate(strata: Mapping[str, Sequence[float]]) -> Estimate:
+    """Geometric mean of the geometric means of all strata, as ``stratified_estimate``.
+
+    Examples
+    --------
+    >>> geometric_estimate({"a": [0.5, 0.5], "b": [2.0, 2.0]})
+    Estimate(mean=1.0, error=0.0, n=4)
+    """
+    logs = {name: [math.log(r) for r in ratios] for name, ratios in strata.items()}
+    found = stratified_estimate(logs)
+    mean = math.exp(found.mean)
+    return Estimate(mean, mean * found.error, found.n)
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     """Geometric mean; NaN of nothing.
 

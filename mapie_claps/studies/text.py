@@ -22,11 +22,27 @@ def number(value: float | None, digits: str = ".4g") -> str:
     return MISSING if value is None or math.isnan(value) else f"{value:{digits}}"
 
 
-def plus_minus(found: Estimate | None) -> str:
+def plus_minus(
+    found: Estimate | None, digits: str = ".4g", of_error: str = ".2g"
+) -> str:
     """Mean and standard error."""
     if found is None or math.isnan(found.error):
-        return number(found.mean if found else None)
-    return f"{number(found.mean)} ± {found.error:.2g}"
+        return number(found.mean if found else None, digits)
+    of_error = of_error if found.error < 99.5 else ".0f"
+    return f"{number(found.mean, digits)} ± {found.error:{of_error}}"
+
+
+def lowest_in_bold(found: Iterable[Estimate]) -> list[str]:
+    """Means and standard errors; a dash for no runs.
+
+    Examples
+    --------
+    >>> lowest_in_bold([Estimate(2.0, 0.5, 4), Estimate(1.0, 0.5, 4)])
+    ['2 ± 0.5', '**1 ± 0.5**']
+    """
+    each = list(found)
+    best = min((e.mean for e in each if e.n), default=None)
+    return [f"**{plus_minus(e)}**" if e.mean == best else plus_minus(e) for e in each]
 
 
 def markdown_table(

@@ -385,7 +385,7 @@ def test_command_line_errors(options, message, tmp_path, capsys, monkeypatch):
 
 
 def test_absent_library_is_named(monkeypatch, capsys):
-    module = "mapie_claps.benchmarks.peers.find_spec"
+    module = "mapie_claps.studies.arguments.find_spec"
     monkeypatch.setattr(module, lambda name: None if name == "crepes" else object())
     with pytest.raises(SystemExit, match="2"):
         main(["peers", "--smoke", "--methods", "crepes"])

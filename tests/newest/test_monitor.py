@@ -1,6 +1,9 @@
 """Two bets against exchangeability, and MAPIE's own classes with our scale."""
 
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny
 from mapie.conditional_conformal_prediction import ConditionalSplitConformalRegressor
@@ -13,7 +16,9 @@ from mapie_claps import (
     ClapsScore,
     EpistemicGroups,
     ExchangeabilityMonitor,
+    load,
 )
+from mapie_claps.conformal.mapie import JumperMartingale
 from mapie_claps.exceptions import ExchangeabilityWarning
 
 X, Y = heteroscedastic(1200, seed=11)
@@ -83,10 +88,96 @@ def test_labels_that_arrive_late_do_not_count_inputs_twice(calibrated):
 
 def test_the_level_is_shared_between_both(calibrated):
     monitor = ExchangeabilityMonitor(calibrated, X[CAL], test_level=0.1)
-    limits = [bet._test.reject_threshold for bet in monitor._bets.values()]
-    assert limits == [20, 20]
+    assert [bet.level for bet in monitor._bets.values()] == [0.05, 0.05]
     with pytest.raises(ValueError, match="Got test_level=1.5"):
         ExchangeabilityMonitor(calibrated, X[CAL], test_level=1.5)
+
+
+def test_saved_between_two_rows(calibrated, tmp_path):
+    whole = ExchangeabilityMonitor(calibrated, X[CAL]).update(X[NEW], Y[NEW])
+    half = ExchangeabilityMonitor(calibrated, X[CAL]).update(X[500:650], Y[500:650])
+    half.save(tmp_path / "monitor")
+    again = load(tmp_path / "monitor").update(X[650:800], Y[650:800])
+    assert again.wealth == pytest.approx(whole.wealth)
+    assert again.n_rows == whole.n_rows
+    with pytest.warns(ExchangeabilityWarning):
+        half.update(X[NEW] + 4.0)
+    half.save(tmp_path / "monitor")
+    again = ExchangeabilityMonitor.load(tmp_path / "monitor")
+    assert (again.changed, again.alarm_rows) == (half.changed, half.alarm_rows)
+    assert again.update(X[NEW] + 4.0).changed == "inputs"  # no second warning
+
+
+def test_dask_gives_what_memory_does(calibrated):
+    def parts(*arrays):
+        return [da.from_array(a, chunks=(70, *a.shape[1:])) for a in arrays]
+
+    here = ExchangeabilityMonitor(calibrated, X[CAL]).update(X[NEW], Y[NEW])
+    there = ExchangeabilityMonitor(calibrated, *parts(X[CAL]))
+    there.update(*parts(X[NEW]))
+    there.update(*parts(X[NEW], Y[NEW]), inputs_seen=True)
+    assert there.wealth == pytest.approx(here.wealth)
+    frame = pd.DataFrame(X[NEW])
+    table = dd.from_pandas(frame, npartitions=3)
+    named = ExchangeabilityMonitor(calibrated, X[CAL]).update(
+        table, dd.from_pandas(pd.Series(Y[NEW]), npartitions=3)
+    )
+    assert named.wealth == pytest.approx(here.wealth)
+
+
+def test_a_change_is_seen_after_many_rows_without_one():
+    """MAPIE's own bet would have 10⁻²⁸ of its wealth left."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=20_200)
+    bet = JumperMartingale(values[:200], 0.025, rng).after(values[200:])
+    assert bet.alarm is None
+    assert 0 < bet.wealth < 1
+    after = bet.after(rng.normal(1.0, 1.0, size=200))
+    assert 20_000 < after.alarm < 20_150
+    assert bet.alarm is None  # that object stays as it is
+
+
+def test_the_bets_and_what_is_unspent_are_one_martingale():
+    """Given p-values of 1/4 and 3/4 with equal chance, wealth is expected to stay."""
+    rng = np.random.default_rng(0)
+    past = [0.5] * 30 + rng.choice([0.25, 0.75], size=1500).tolist()
+    lost = JumperMartingale(np.ones(1), 0.025, rng, past)
+    assert lost._n_bets > 1
+    for until in (10, 700, 1530):
+        now, up, down = (
+            JumperMartingale(np.ones(1), 0.025, rng, past[:until] + more).wealth
+            for more in ([], [0.75], [0.25])
+        )
+        assert (up + down) / 2 == pytest.approx(now, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_wealth_without_end(calibrated):
+    rng = np.random.default_rng(0)
+    bet = JumperMartingale(np.zeros(10), 0.025, rng).after(np.arange(1.0, 2500.0))
+    assert bet.wealth == np.inf
+    monitor = ExchangeabilityMonitor(calibrated, X[CAL])
+    with pytest.raises(ExchangeabilityWarning):
+        monitor.update(X[NEW] + 4.0)
+    assert monitor.changed == "inputs"  # counted, although the warning is an error
+
+
+def test_a_failed_update_counts_no_row(calibrated, monkeypatch):
+    monitor = ExchangeabilityMonitor(calibrated, X[CAL])
+    before = monitor.wealth, monitor.n_rows
+
+    def stopped(self, values):
+        raise KeyboardInterrupt
+
+    noise = monitor._bets["noise"]
+    monkeypatch.setattr(noise, "after", stopped.__get__(noise))
+    with pytest.raises(KeyboardInterrupt):
+        monitor.update(X[NEW], Y[NEW])
+    with pytest.raises(ValueError, match="Got y"):
+        monitor.update(X[NEW], Y[:3])
+    assert (monitor.wealth, monitor.n_rows) == before
+    with pytest.raises(ValueError, match="no calibration rows as a reference"):
+        ExchangeabilityMonitor(calibrated, X[:0])
 
 
 @pytest.mark.parametrize("method", ["aci", "enbpi"])

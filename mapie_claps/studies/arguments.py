@@ -1,9 +1,11 @@
-"""Options that the benchmarks on data sets share, and the data sets they name."""
+"""Options that the studies share, and the data sets that they name."""
 
 import argparse
+from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
-from ..studies import data as _data
+from . import data as _data
 
 
 def add_data_arguments(parser: argparse.ArgumentParser, seeds: int, out: str) -> None:
@@ -19,15 +21,41 @@ def add_data_arguments(parser: argparse.ArgumentParser, seeds: int, out: str) ->
     add("--smoke", action="store_true", help="quick trial on 150 rows")
 
 
-def check_numbers(arguments: argparse.Namespace) -> None:
-    """Raise if a number is too small."""
-    for name, low in (("seeds", 1), ("jobs", 1), ("max_rows", _data.MIN_ROWS)):
+def check_numbers(arguments: argparse.Namespace, **lowest: int) -> None:
+    """Raise if a number is smaller than the lowest that makes sense."""
+    for name, low in lowest.items():
         value = getattr(arguments, name)
         if value < low:
             raise ValueError(
                 f"Got --{name.replace('_', '-')} {value}, but expected at least {low}. "
                 "Leave it out to get the default."
             )
+
+
+def seeds_of(arguments: argparse.Namespace) -> range:
+    """The seeds asked for, one of them in a trial; raises if a number is too small."""
+    check_numbers(arguments, seeds=1, jobs=1, max_rows=_data.MIN_ROWS)
+    return range(1 if arguments.smoke else arguments.seeds)
+
+
+def check_names(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise if a name is not known."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(
+            f"Got --{option} {' '.join(unknown)}, but expected names of "
+            f"{', '.join(known)}."
+        )
+
+
+def check_installed(modules: Iterable[str], extra: str = "bench") -> None:
+    """Raise if a module that a study needs is not installed."""
+    absent = sorted(name for name in set(modules) if find_spec(name) is None)
+    if absent:
+        raise ValueError(
+            f"Got no module named {', '.join(absent)}. Install what is missing with: "
+            f'pip install "mapie-claps[{extra}]"'
+        )
 
 
 def load_datasets(

@@ -1,0 +1,51 @@
+"""Rows of finished runs: some of them, and pairs of the same split."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .store import Row
+
+
+def values_of(rows: Sequence[Row], field: str) -> list[Any]:
+    """Different values of a field, in the order of the rows.
+
+    Examples
+    --------
+    >>> values_of([{"seed": 1}, {"seed": 0}, {"seed": 1}], "seed")
+    [1, 0]
+    """
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def where(rows: Sequence[Row], /, **fields: Any) -> list[Row]:
+    """Rows that have the given values."""
+    wanted = fields.items()
+    return [row for row in rows if all(row[name] == value for name, value in wanted)]
+
+
+def by_dataset(rows: Sequence[Row], field: str) -> dict[str, list[float]]:
+    """Values of a field, one for each seed, by data set."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["dataset"], []).append(row[field])
+    return found
+
+
+def paired_ratios(
+    rows: Sequence[Row], others: Sequence[Row], field: str
+) -> dict[str, list[float]]:
+    """Ratios of rows to others of the same data set and seed, by data set.
+
+    Examples
+    --------
+    >>> ours = [{"dataset": "a", "seed": s, "score": 2.0} for s in (0, 1)]
+    >>> paired_ratios(ours, [{"dataset": "a", "seed": 1, "score": 4.0}], "score")
+    {'a': [0.5]}
+    """
+    known = {(row["dataset"], row["seed"]): row[field] for row in others}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        dataset, seed = row["dataset"], row["seed"]
+        if (dataset, seed) in known:
+            found.setdefault(dataset, []).append(row[field] / known[dataset, seed])
+    return found
