@@ -213,7 +213,7 @@ class Folds:
         self.estimators_ = [Mean().fit(None, [m]) for m in means]
 
 
-def test_bounds_of_folds_get_all_that_mapie_passed(monkeypatch):
+def test_bounds_of_folds_get_all_that_was_passed(monkeypatch):
     """``cross_bounds`` has its own tests; here, what is handed on to it."""
     asked = {}
 
@@ -421,7 +421,7 @@ def test_a_floor_of_none_is_refused_with_advice():
         metrics.noise_floor_diagnostics([1.0], 0.0)
 
 
-def test_metrics_of_mapie_0_9(monkeypatch):
+def test_metrics_of_the_oldest_release(monkeypatch):
     """Stand-ins with the names and arguments of MAPIE 0.9, one level or 1 − level."""
     asked = {}
 
@@ -459,7 +459,7 @@ def test_metrics_of_mapie_0_9(monkeypatch):
     assert given[3:] == (30.0, 0.25)
 
 
-def test_what_mapie_returns_becomes_float64(monkeypatch):
+def test_what_a_metric_returns_becomes_float64(monkeypatch):
     monkeypatch.setitem(
         sys.modules,
         "mapie.metrics.regression",
