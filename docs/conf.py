@@ -32,7 +32,7 @@ extensions = [
 exclude_patterns = [
     "_build",
     "benchmarks/peers_summary.md",
-    "benchmarks/speed/*",
+    "benchmarks/[!p]*/*.md",  # by commands; pages quote them, all but that of the peers
     "trust/*",
 ]
 templates_path = ["_templates"]
@@ -55,7 +55,7 @@ def peers_summary() -> str:
     """Tables of the benchmark, once they have been made."""
     file = HERE / "benchmarks" / "peers_summary.md"
     if file.exists():
-        return file.read_text().replace(" ± ", "\u00a0±\u00a0")
+        return file.read_text().replace(" ± ", " ±\u00a0")
     return (
         "*The tables will be here once `python -m mapie_claps.benchmarks peers` has "
         "been run and its summary saved as `docs/benchmarks/peers_summary.md`.*"
@@ -123,9 +123,9 @@ def drop_empty_patterns(app: object, page: str, source: list[str]) -> None:
         source[0] = "\n".join(x for x in lines if not x.endswith("*") or _pages(x))
 
 
-def keep_errors_on_the_line(app: object, page: str, source: list[str]) -> None:
-    """A figure and its standard error stay together in narrow columns."""
-    source[0] = source[0].replace(" ± ", "\u00a0±\u00a0")
+def keep_signs_with_figures(app: object, page: str, source: list[str]) -> None:
+    """In narrow columns a line may end before a sign, but not after it."""
+    source[0] = source[0].replace(" ± ", " ±\u00a0")
 
 
 def escape_trailing_underscores(
@@ -138,7 +138,7 @@ def escape_trailing_underscores(
 def setup(app: object) -> None:
     """Connect the above; numpydoc reads docstrings with priority 500."""
     app.connect("source-read", drop_empty_patterns)
-    app.connect("source-read", keep_errors_on_the_line)
+    app.connect("source-read", keep_signs_with_figures)
     app.connect("autodoc-process-docstring", escape_trailing_underscores, priority=400)
 
 

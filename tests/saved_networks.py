@@ -1,6 +1,7 @@
 """Networks and rows behind the files in ``saved_files/``; they must never change."""
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.nn.functional import softplus
@@ -17,6 +18,36 @@ def targets(X):
     """Smooth mean, and noise that grows with the first column."""
     noise = np.sin(np.arange(len(X)) * 12.9898) * np.exp(0.5 * X[:, 0])
     return 3.0 + 2.0 * X[:, 0] + X[:, 1] + 0.3 * noise
+
+
+def named(X):
+    """The same rows as a data frame, with a column of two sides."""
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    return frame.assign(side=np.where(X[:, 0] > 0, "right", "left"))
+
+
+def table(n):
+    """A table by formulas: gaps, few and many categories, truth values, two dates."""
+    i = np.arange(n)
+    few = np.array(["north", "south", "west"], dtype=object)[i % 3]
+    few[i % 11 == 5] = None
+    opened = np.datetime64("2024-01-01") + (37 * i) % 400
+    columns = {
+        "number": np.where(i % 7 == 3, np.nan, np.sin(0.7 * i)),
+        "few": few,
+        "many": [f"zip {7 * k % 29:02d}" for k in i],
+        "flag": i % 2 == 0,
+        "opened": opened,
+        "closed": opened + (13 * i) % 40,
+    }
+    return pd.DataFrame(columns)
+
+
+def table_targets(n):
+    """Positive and skewed, for the rows of :func:`table`."""
+    i = np.arange(n)
+    noise = 0.1 * np.sin(12.9898 * i)
+    return np.exp(0.5 + 0.4 * np.sin(0.7 * i) + 0.2 * (i % 3) + noise)
 
 
 def with_fixed_weights(network):

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from ..reasons.coverage import coverage_interval
+from ..studies.rows import values_of, where
 from ..studies.scoring import SplitSize, coverage_limits, estimate
 from ..studies.store import Row
-from ..studies.text import markdown_table, number, plus_minus
+from ..studies.text import lowest_in_bold, markdown_table, number, plus_minus
 from ._table_methods import table_methods
 
 CLAPS, BY_HAND = "claps", "one-hot"
@@ -31,38 +32,25 @@ def write_report(rows: Sequence[Row], out: Path) -> str:
     return text
 
 
-def _names(rows: Sequence[Row], field: str) -> list[str]:
-    return list(dict.fromkeys(row[field] for row in rows))
-
-
 def _labels() -> dict[str, str]:
     return {method.name: method.label for method in table_methods()}
 
 
 def _of(rows: Sequence[Row], dataset: str, method: str) -> dict[int, Row]:
     """Runs of one method on one table, by seed."""
-    return {
-        row["seed"]: row
-        for row in rows
-        if (row["dataset"], row["method"]) == (dataset, method)
-    }
+    return {r["seed"]: r for r in where(rows, dataset=dataset, method=method)}
 
 
 def scores(rows: Sequence[Row]) -> str:
     """Interval score, one line per table, one column per method."""
-    labels, methods = _labels(), _names(rows, "method")
+    labels, methods = _labels(), values_of(rows, "method")
     lines = []
-    for dataset in _names(rows, "dataset"):
-        found = {
-            m: estimate(r["interval_score"] for r in _of(rows, dataset, m).values())
+    for dataset in values_of(rows, "dataset"):
+        found = (
+            estimate(r["interval_score"] for r in _of(rows, dataset, m).values())
             for m in methods
-        }
-        best = min(e.mean for e in found.values() if e.n)
-        texts = [
-            f"**{plus_minus(e)}**" if e.mean == best else plus_minus(e)
-            for e in found.values()
-        ]
-        lines.append([dataset, *texts])
+        )
+        lines.append([dataset, *lowest_in_bold(found)])
     title = "Interval score at level 0.9, mean ± standard error over splits\n\n"
     return title + markdown_table(["table", *(labels[m] for m in methods)], lines)
 
@@ -70,9 +58,9 @@ def scores(rows: Sequence[Row]) -> str:
 def by_hand(rows: Sequence[Row]) -> str:
     """CLAPS on the table as it is against each other method, paired by split."""
     labels, lines = _labels(), []
-    for dataset in _names(rows, "dataset"):
+    for dataset in values_of(rows, "dataset"):
         ours = _of(rows, dataset, CLAPS)
-        for method in _names(rows, "method"):
+        for method in values_of(rows, "method"):
             others = _of(rows, dataset, method)
             seeds = sorted(set(ours) & set(others))
             if method == CLAPS or not seeds:
@@ -101,8 +89,8 @@ def details(rows: Sequence[Row]) -> str:
     """Coverage, width and times, one line per table and method."""
     labels, lines = _labels(), []
     fields = ("coverage", "width", "tune_seconds", "fit_seconds", "predict_seconds")
-    for dataset in _names(rows, "dataset"):
-        for method in _names(rows, "method"):
+    for dataset in values_of(rows, "dataset"):
+        for method in values_of(rows, "method"):
             runs = list(_of(rows, dataset, method).values())
             if runs:
                 sizes = [SplitSize(r["n_cal"], r["n_test"]) for r in runs]
@@ -131,7 +119,7 @@ def details(rows: Sequence[Row]) -> str:
 def unseen(rows: Sequence[Row]) -> str:
     """What a value that never occurred does to both parts of the variance."""
     lines = []
-    for dataset in _names(rows, "dataset"):
+    for dataset in values_of(rows, "dataset"):
         runs = [row["unseen"] for row in _of(rows, dataset, CLAPS).values()]
         for column in sorted({name for run in runs for name in run}):
             found = [run[column] for run in runs if column in run]
@@ -150,7 +138,7 @@ def unseen(rows: Sequence[Row]) -> str:
 def patterns(rows: Sequence[Row]) -> str:
     """Coverage and mean width of CLAPS by which columns are missing."""
     lines = []
-    for dataset in _names(rows, "dataset"):
+    for dataset in values_of(rows, "dataset"):
         found: dict[str, list[float]] = {}
         for row in _of(rows, dataset, CLAPS).values():
             for name, counts in row["patterns"].items():

@@ -23,7 +23,7 @@ Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stop
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,80 +62,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the tables; 1 if a run failed."""
     check_names("models", arguments.models, MODELS)
-    seeds = seeds_of(arguments)
-    plans = [
-        plan
-        for seed in seeds
-        for data in _problems(arguments)
+    problems = _problems(arguments)
+    runs = [
+        problem.run(seed, name, arguments.smoke)
+        for seed in seeds_of(arguments)
+        for problem in problems
         for name in arguments.models
-        for plan in data(seed, name)
+        if name == "CLAPS" or problem.kind != "causes"
     ]
-    if arguments.only != "real" and "CLAPS" in arguments.models:
-        plans += [_plan_causes(seed, arguments.smoke) for seed in seeds]
-    return run_and_report(plans, arguments.out, arguments.jobs, report)
+    return run_and_report(runs, arguments.out, arguments.jobs, report)
 
 
-Plan = Callable[[int, str], list[Run]]
+class Problem(NamedTuple):
+    """What models are measured on, and how."""
+
+    kind: str
+    about: dict[str, Any]  # data, for the key
+    sizes: dict[str, Any]
+    measure: Callable[[int, str, bool], list[Row]]  # from seed, model, smoke
+
+    def run(self, seed: int, model: str, smoke: bool) -> Run:
+        """One model on one split."""
+        key = run_key(
+            f"reasons {self.kind}",
+            data=self.about,
+            split={"seed": seed} | self.sizes,
+            method=parameters_of(model, smoke),
+            uses_claps=model in ("CLAPS", "deep ensemble"),
+        )
+        name = self.about.get("generated", self.about.get("name"))
+        label = f"{self.kind} {name}, seed {seed}, {model}"
+        return Run(label, key, partial(self.measure, seed, model, smoke))
 
 
-def _problems(arguments: argparse.Namespace) -> list[Plan]:
-    """For each problem, a function from seed and model to its runs."""
+def _problems(arguments: argparse.Namespace) -> list[Problem]:
+    """Generated problems and data sets, as far as they are asked for."""
     smoke, n = arguments.smoke, 150 if arguments.smoke else arguments.max_rows
-    found: list[Plan] = []
+    found: list[Problem] = []
     if arguments.only != "real":
-        found += [partial(_plan_generated, name, smoke) for name in KNOWN]
-    if arguments.only == "known":
-        return found
-    for data in load_datasets(arguments):
-        found.append(partial(_plan_real, data, n, smoke))
+        sizes = {"train": 100, "test": 100} if smoke else N_KNOWN
+        for name in KNOWN:
+            measure = partial(measure_generated, name, sizes)
+            found.append(Problem("known", {"generated": name}, sizes, measure))
+        sizes = dict.fromkeys(CAUSES_ROWS, 60) if smoke else CAUSES_ROWS
+        causes = partial(measure_causes, sizes)
+        found.append(Problem("causes", {"generated": "causes"}, sizes, causes))
+    for data in () if arguments.only == "known" else load_datasets(arguments):
+        key, rows, of = data.key, {"max_rows": n}, (data, n)
+        region: dict[str, Any] = rows | {"foreign": FOREIGN}
+        found.append(Problem("real", key, region, partial(measure_real, *of)))
+        if len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"]):
+            collect = partial(measure_collecting, *of)
+            found.append(Problem("collect", key, rows | COLLECT, collect))
         if data.name in ADDED_NOISE:
-            found.append(partial(_plan_noised, data, n, smoke))
+            noised = key | {"noise": "added"}
+            found.append(Problem("known", noised, rows, partial(measure_noised, *of)))
     return found
-
-
-def _plan_generated(name: str, smoke: bool, seed: int, model: str) -> list[Run]:
-    sizes = {"train": 100, "test": 100} if smoke else N_KNOWN
-    compute = partial(measure_generated, name, sizes, seed, model, smoke)
-    return [_run("known", {"generated": name}, sizes, seed, model, smoke, compute)]
-
-
-def _plan_noised(
-    data: Dataset, n: int, smoke: bool, seed: int, model: str
-) -> list[Run]:
-    compute = partial(measure_noised, data, n, seed, model, smoke)
-    about = data.key | {"noise": "added"}
-    return [_run("known", about, {"max_rows": n}, seed, model, smoke, compute)]
-
-
-def _plan_real(data: Dataset, n: int, smoke: bool, seed: int, model: str) -> list[Run]:
-    sizes: dict[str, Any] = {"max_rows": n, "foreign": FOREIGN}
-    compute = partial(measure_real, data, n, seed, model, smoke)
-    runs = [_run("real", data.key, sizes, seed, model, smoke, compute)]
-    if len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"]):
-        sizes = {"max_rows": n} | COLLECT
-        compute = partial(measure_collecting, data, n, seed, model, smoke)
-        runs.append(_run("collect", data.key, sizes, seed, model, smoke, compute))
-    return runs
-
-
-def _run(
-    kind: str,
-    about: dict[str, Any],
-    sizes: dict[str, Any],
-    seed: int,
-    model: str,
-    smoke: bool,
-    compute: Callable[[], list[Row]],
-) -> Run:
-    key = run_key(
-        f"reasons {kind}",
-        data=about,
-        split={"seed": seed} | sizes,
-        method=parameters_of(model, smoke),
-        uses_claps=model in ("CLAPS", "deep ensemble"),
-    )
-    name = about.get("generated", about.get("name"))
-    return Run(f"{kind} {name}, seed {seed}, {model}", key, compute)
 
 
 def measure_generated(
@@ -259,36 +241,26 @@ def ranking_measures(
     }
 
 
-def _plan_causes(seed: int, smoke: bool) -> Run:
-    sizes = dict.fromkeys(CAUSES_ROWS, 60) if smoke else CAUSES_ROWS
-    key = run_key(
-        "reasons causes",
-        data={"generated": "causes"},
-        split={"seed": seed} | sizes,
-        method=parameters_of("CLAPS", smoke),
-    )
-    compute = partial(measure_causes, sizes, seed, smoke)
-    return Run(f"causes, seed {seed}", key, compute)
-
-
-def measure_causes(sizes: dict[str, int], seed: int, smoke: bool) -> list[Row]:
+def measure_causes(
+    sizes: dict[str, int], seed: int, model: str, smoke: bool
+) -> list[Row]:
     """Share of the rows of a region in which its cause is named first."""
     import time
 
-    from .. import CalibratedRegressor, ClapsRegressor, explain
+    from .. import CalibratedRegressor, explain
     from ._reasons_problems import CAUSES, named_causes
 
-    params: dict[str, Any] = {"max_steps": 20, "n_members": 2} if smoke else {}
     X, y, _ = named_causes(sizes["train"], 3 * seed, foreign=False)
-    model = ClapsRegressor(random_state=seed, tol=None, **params).fit(X, y)
+    predict = fit_model(model, X, y, seed, smoke)
+    assert isinstance(predict, Claps)  # noqa: S101 - others have no reasons
     X_cal, y_cal, _ = named_causes(sizes["background"], 3 * seed + 1, foreign=False)
-    calibrated = CalibratedRegressor(model).conformalize(X_cal, y_cal)
+    calibrated = CalibratedRegressor(predict.model).conformalize(X_cal, y_cal)
     pool, _, _ = named_causes(40 * sizes["test"], 3 * seed + 2, foreign=True)
     regions = {
         "aleatoric": pool[(pool["hour"] > 18) & (pool["depth"] < 6)],
         "epistemic": pool[pool["depth"] > 7],
     }
-    row: Row = {"kind": "causes", "dataset": "causes", "seed": seed, "method": "CLAPS"}
+    row: Row = {"kind": "causes", "dataset": "causes", "seed": seed, "method": model}
     started, worst, n_rows = time.process_time(), 0.0, 0
     for part, rows in regions.items():
         some = rows[: sizes["test"]]

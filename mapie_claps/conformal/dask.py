@@ -5,8 +5,6 @@ they run, retries and the movement of data are Dask's. Public as
 ``mapie_claps.distributed``.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, TypeVar
@@ -18,7 +16,7 @@ from ..estimators.module import ClapsModule
 from ..estimators.regressor import ClapsRegressor
 from ..estimators.updating import partial_sums, with_sums
 from ..posterior.sums import LastLayerSums
-from .bounds import bounds_of_rows
+from .dask_blocks import as_frame, as_intervals, column_names, points_and_bounds
 from .dask_partitions import (
     as_column,
     calibration_rows,
@@ -33,11 +31,8 @@ from .dask_partitions import (
     values_of_rows,
     whole_rows,
 )
-from .parts import check_unchanged, fingerprint_of
-from .quantile import ScoreEnds
-from .row_rule import RowRule, RowValues
+from .parts import fingerprint_of
 from .streaming import StreamingConformalRegressor
-from .support import Support
 
 __all__ = [
     "conformalize",
@@ -309,7 +304,7 @@ def predict_interval(
     rule, levels = conformal._rule(allow_infinite_bounds, **checked), conformal.levels
     estimator = conformal._fitted()
     predict = partial(
-        _points_and_bounds,
+        points_and_bounds,
         estimator,
         fingerprint_of(estimator),
         rule,
@@ -319,11 +314,11 @@ def predict_interval(
     if is_frame(X):
         import pandas as pd
 
-        columns = _column_names(levels)
+        columns = column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
         # Not aligned: rows of values that stand elsewhere are named, not moved.
         return X.map_partitions(
-            partial(_frame, predict, columns),
+            partial(as_frame, predict, columns),
             *series.values(),
             meta=meta,
             align_dataframes=False,
@@ -343,7 +338,7 @@ def predict_interval(
     )
     # Block by block: chunks may be of unknown size, which stack refuses.
     intervals = joined.map_blocks(
-        _intervals,
+        as_intervals,
         dtype=np.float64,
         chunks=(rows, (2,), (len(levels),)),
         new_axis=[2],
@@ -368,51 +363,3 @@ def _pairwise(parts: list[Any], merge: Any) -> Any:
 def _merge(*sums: LastLayerSums | None) -> LastLayerSums | None:
     present = [s for s in sums if s is not None]
     return reduce(add, present) if present else None
-
-
-def _points_and_bounds(
-    estimator: Any,
-    fingerprint: str | None,
-    ends: ScoreEnds | RowRule,
-    support: Support | None,
-    names: tuple[str, ...],
-    X: Any,
-    *beside: Any,
-) -> Array:
-    """Points, lower and upper bounds as columns."""
-    check_unchanged(estimator, fingerprint)  # the graph may be computed much later
-    for name, value in zip(names, beside, strict=True):
-        check_partition(X, value, name)
-    if not len(X):
-        levels = ends.alpha if isinstance(ends, RowRule) else ends.lower
-        return np.empty((0, 1 + 2 * len(levels)))
-    if isinstance(ends, RowRule) and names:
-        given = {
-            name: np.asarray(value).reshape(len(X))
-            for name, value in zip(names, beside, strict=True)
-        }
-        values = RowValues(
-            given.get("weights", ends.values.weights),
-            given.get("groups", ends.values.groups),
-        )
-        ends = replace(ends, values=values)
-    points, lower, upper = bounds_of_rows(estimator, X, ends, {}, 0, support)
-    return np.concatenate([points[:, None], lower, upper], axis=1)
-
-
-def _intervals(joined: Array) -> Array:
-    """From columns to the shape of MAPIE, (n, 2, n_levels)."""
-    return joined[:, 1:].reshape(len(joined), 2, -1)
-
-
-def _frame(
-    predict: Callable[..., Array], columns: list[str], X: Any, *beside: Any
-) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(predict(X, *beside), X.index, columns)
-
-
-def _column_names(levels: list[float]) -> list[str]:
-    bounds = [f"{side}_{level:g}" for side in ("lower", "upper") for level in levels]
-    return ["prediction", *bounds]
