@@ -20,6 +20,7 @@ from .calibration_state import checked_levels
 from .distribution import PredictiveDistribution
 from .explanation import Explanation, explanation_of
 from .observing import ObservesRows
+from .one_row import RowPredictor
 from .parts import check_splits_variance
 from .quantile import ScoreEnds
 from .row_parts import joined_parts, row_parts
@@ -225,8 +226,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         ndarray of shape (n,)
             Point predictions.
         """
-        parts = (part for part, _ in row_parts(self._fitted(), X) if _num_samples(part))
-        found = [self._fitted().predict(part) for part in parts]
+        parts = (part for part, _ in row_parts(self._fitted(), X))
+        found = [self._fitted().predict(p) for p in parts if _num_samples(p)]
         return np.concatenate([np.empty(0), *found])
 
     def predict_interval(
@@ -344,6 +345,16 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
                 X, allow_infinite_bounds, weights=weights, groups=groups
             )
         return explanation_of(points, bounds, self.levels, [record])
+
+    def row_predictor(self) -> RowPredictor:
+        """Return a function of one row of numbers, for services.
+
+        Returns
+        -------
+        RowPredictor
+            It gives what ``predict_interval`` does, many times faster.
+        """
+        return RowPredictor(self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._rows_or_none() is not None
