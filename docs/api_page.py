@@ -36,8 +36,8 @@ GROUPS = [
         ["mapie_claps.ClapsModule", "mapie_claps.ClapsScaleEstimator"],
     ),
     (
-        "Large data",
-        "Rows that come in batches, sums that add up, and a cluster.",
+        "Large data and production",
+        "Rows in batches, sums that add up, a cluster, and a file that runs alone.",
         [
             "mapie_claps.StreamingConformalRegressor",
             "mapie_claps.LastLayerSums",
@@ -47,6 +47,7 @@ GROUPS = [
             "mapie_claps.update_posterior",
             "mapie_claps.train_on_batches",
             "mapie_claps.distributed",
+            "mapie_claps.export",
         ],
     ),
 ]

@@ -1,10 +1,16 @@
 """
-From a CSV file to a service
-============================
+Quick start: from a CSV file to a service
+=========================================
 
 A table with text, a date, gaps, an ID and a skewed target: read it, fit, look at the
 intervals, their coverage by group and the widest rows, save one file, and answer
-requests from it.
+requests from it. All you need is ``pip install "mapie-claps[plot,save]" pandas``. Its
+core is four lines::
+
+    table = pandas.read_csv("flats.csv")
+    model = CalibratedRegressor().fit(table.drop(columns="rent"), table["rent"])
+    y_pred, y_interval = model.predict_interval(new_flats)
+    model.save("rents.claps")
 """
 
 # %%
@@ -46,6 +52,13 @@ flats = pd.DataFrame(
 flats.to_csv(folder / "flats.csv", index=False)
 
 # %%
+# Read it, and keep the last 400 flats as new ones.
+
+table = pd.read_csv(folder / "flats.csv")
+rows, new = table.iloc[:1200], table.iloc[1200:]
+print(table.head())
+
+# %%
 # Fit and calibrate
 # -----------------
 # ``fit`` keeps back a quarter of the rows and calibrates on them. Nothing is encoded or
@@ -53,8 +66,6 @@ flats.to_csv(folder / "flats.csv", index=False)
 # default keep this page quick: leave their parameters out on your own table. The
 # default takes some seconds for a thousand rows; ``verbose=1`` shows how far it is.
 
-table = pd.read_csv(folder / "flats.csv")
-rows, new = table.iloc[:1200], table.iloc[1200:]
 model = CalibratedRegressor(
     ClapsRegressor(n_members=3, max_steps=400, tol=None, random_state=0),
     confidence_level=0.9,
@@ -89,9 +100,12 @@ print(summarise(model, X_new, y_new, groups=missing)[columns].round(3))
 # %%
 # The widest rows
 # ---------------
-# Is it noise, or would more data help?
+# Is it noise, or would more data help? And which columns are to blame? Other flats, the
+# background, are what the widest are compared with.
 
-WidestRowsDisplay.from_estimator(model, X_new)
+WidestRowsDisplay.from_estimator(
+    model, X_new, n_rows=8, background=rows.drop(columns="rent")
+)
 
 # %%
 # One file

@@ -1,5 +1,6 @@
 """Checks of arguments: the parameter, the value found, what is accepted, the remedy."""
 
+import datetime
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -59,7 +60,13 @@ def check_real(name: str, values: Any) -> None:
     NumPy would make NaN of a gap after others have looked for it, leave the imaginary
     part out, and count nanoseconds.
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"Got {name} whose rows have different lengths, but expected one number "
+            "per row."
+        ) from error
     if array.dtype.kind in "cmM":
         raise ValueError(
             f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
@@ -73,6 +80,26 @@ def check_real(name: str, values: Any) -> None:
                 f"Got {name} with {value!r} in row {i * len(array) // array.size}, but "
                 "expected numbers. Leave such rows out."
             )
+        if isinstance(value, datetime.date | datetime.timedelta):
+            raise ValueError(
+                f"Got {name} with the date or length of time {value!r}, but expected "
+                "real numbers. Convert them first, for example to days."
+            )
+
+
+def where_bad(name: str, values: Any) -> str:
+    """First row that is no finite number, and what to do; "" if none is found."""
+    for row, value in enumerate(np.asarray(values, dtype=object).ravel().tolist()):
+        try:
+            if math.isfinite(float(value)):
+                continue
+        except (TypeError, ValueError):
+            pass
+        return (
+            f" Got {value!r} in {name}, row {row}, but expected finite numbers. Leave "
+            f"rows without a number in {name} out, or convert it."
+        )
+    return ""
 
 
 def check_some_weight(total: float) -> None:

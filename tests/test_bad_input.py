@@ -2,11 +2,18 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from conftest import heteroscedastic, tiny
 from sklearn.exceptions import NotFittedError
 
-from mapie_claps import ClapsScaleEstimator, ClapsScore, explain, update_posterior
+from mapie_claps import (
+    CalibratedRegressor,
+    ClapsScaleEstimator,
+    ClapsScore,
+    explain,
+    update_posterior,
+)
 
 X, Y = heteroscedastic(40)
 
@@ -24,7 +31,7 @@ def with_value(value, array):
         (X, with_value(np.nan, Y), "Input y contains NaN"),
         (X, with_value(-np.inf, Y), "Input y contains infinity"),
         (X[:, 0], Y, "Expected 2D array, got 1D array"),
-        (X[:10], Y, "inconsistent numbers of samples"),
+        (X[:10], Y, "Got 40 values of y for 10 rows of X"),
         (X[:0], Y[:0], r"0 sample\(s\)"),
         (X[:, :0], Y, r"0 feature\(s\)"),
         (X[:1], Y[:1], r"1 sample\(s\).*minimum of 2"),
@@ -77,7 +84,7 @@ def test_targets_that_are_no_numbers(bad_y, message):
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (np.ones(3), "sample_weight.shape == "),
+        (np.ones(3), "Got 3 values of sample_weight for 40 rows"),
         (-np.ones(40), "Got sample_weight with a negative value"),
         (
             np.eye(40)[0],
@@ -234,3 +241,58 @@ def test_explain_needs_parts():
 
     with pytest.raises(TypeError, match="LinearRegression, which does not split"):
         explain(LinearRegression().fit(X, Y), X)
+
+
+FRAME = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+DAYS = pd.Series(pd.date_range("2024-01-01", periods=len(Y), tz="Europe/Berlin"))
+WRONG_TARGETS = {
+    "dates": (DAYS, "date or length of time Timestamp|Got Timestamp.*in y, row 0"),
+    "text": (["a"] * len(Y), "Got 'a' in y, row 0, but expected finite numbers"),
+    "a gap": (with_value(np.nan, Y), r"Got nan in y, row \d, but expected finite"),
+    "rows of two lengths": (
+        [[1, 2], [3]] * (len(Y) // 2),
+        r"whose rows have different lengths|Got \[1, 2\] in y, row 0",
+    ),
+    "too few": (Y[:-1], "Got .*39.* for 40 rows of X, but expected one"),
+}
+
+
+@pytest.mark.parametrize(("y", "message"), WRONG_TARGETS.values(), ids=WRONG_TARGETS)
+def test_a_wrong_target_is_named_wherever_it_comes(y, message):
+    model = tiny(max_steps=2).fit(FRAME, Y)
+    for step in (
+        tiny().fit,
+        CalibratedRegressor(tiny()).fit,
+        CalibratedRegressor(model).conformalize,
+        CalibratedRegressor(model).score_rows,
+    ):
+        with pytest.raises(ValueError, match=message):
+            step(FRAME, y)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(3), "Got 3 values of sample_weight for 40 rows of X"),
+        (["a"] * len(Y), "Got sample_weight that cannot be used: could not convert"),
+        (np.ones((len(Y), 2)), "Got sample_weight that cannot be used: .*1D"),
+        ([None, *np.ones(len(Y) - 1)], "Got sample_weight with None in row 0"),
+    ],
+)
+def test_a_wrong_weight_is_named(weight, message):
+    with pytest.raises(ValueError, match=message):
+        tiny().fit(FRAME, Y, weight)
+
+
+def test_names_of_two_types_and_columns_alone_are_refused_with_the_remedy():
+    model = tiny(max_steps=2).fit(FRAME, Y)
+    mixed = FRAME.rename(columns={"b": 3})
+    for step in (lambda X: tiny().fit(X, Y), model.predict):
+        with pytest.raises(TypeError, match=r"Got the column name 3 of type int.*str"):
+            step(mixed)
+        for series in (FRAME["a"], pl.from_pandas(FRAME)["a"]):
+            with pytest.raises(
+                ValueError, match=r"Got X as a Series of 40 values.*X.to_frame\(\)"
+            ):
+                step(series)
+    assert tiny(max_steps=2).fit(FRAME.set_axis([0, 1], axis=1), Y).n_features_in_ == 2

@@ -20,7 +20,7 @@ ORDER = [
     ("posterior",),
     ("estimators",),
     ("conformal",),
-    ("metrics", "distributed", "persistence"),
+    ("metrics", "distributed", "persistence", "export"),
     ("reasons",),
     ("diagnostics",),
     ("plots",),

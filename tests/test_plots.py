@@ -165,6 +165,30 @@ def test_the_widest_rows_come_first(calibrated, data, one):
         WidestRowsDisplay.from_estimator(calibrated.mapie, X.to_numpy(), n_rows=0)
 
 
+def test_the_widest_rows_say_which_columns_are_to_blame(calibrated, data, one):
+    X = data[2][0]
+    display = WidestRowsDisplay.from_estimator(
+        calibrated.mapie,
+        X,
+        n_rows=2,
+        background=data[1][0],
+        ax=one,
+        **calibrated.params,
+    )
+    rows = X[[int(label.removeprefix("row ")) for label in display.labels]]
+    adds = explain(
+        calibrated.mapie,
+        rows,
+        by_column=True,
+        background=data[1][0],
+        **calibrated.params,
+    ).by_column
+    assert display.reasons == [adds.sentence(0), adds.sentence(1)]
+    texts = [text.get_text() for text in one.texts]
+    assert texts == [text.split(": ", 1)[1] for text in display.reasons]
+    assert all("noise, " in text and "lack of data" in text for text in texts)
+
+
 def test_an_explanation_prints_as_a_table(why):
     lines = repr(why).splitlines()
     assert lines[0] == "Explanation of 4 rows, level 0.6, 0.9"

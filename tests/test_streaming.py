@@ -263,7 +263,7 @@ def test_calibration_in_steps_and_from_scores(regressor, calibrated):
     np.testing.assert_array_equal(
         stored.predict_interval(X_NEW)[1], calibrated.predict_interval(X_NEW)[1]
     )
-    assert grown.conformalize(X[:9], y[:9]).conformity_scores_.shape == (9,)
+    assert grown.conformalize(X[100:109], y[100:109]).conformity_scores_.shape == (9,)
     assert "ClapsRegressor" in repr(grown)
 
 
@@ -279,7 +279,9 @@ def test_any_estimator_with_a_standard_deviation():
 
 
 def test_too_few_scores(regressor):
-    conformal = StreamingConformalRegressor(regressor, 0.9).conformalize(X[:5], y[:5])
+    conformal = StreamingConformalRegressor(regressor, 0.9).conformalize(
+        X[100:105], y[100:105]
+    )
     with pytest.raises(ValueError, match="needs at least 9"):
         conformal.predict_interval(X_NEW)
     _, intervals = conformal.predict_interval(X_NEW, allow_infinite_bounds=True)

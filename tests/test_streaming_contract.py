@@ -79,8 +79,9 @@ def test_a_failed_calibration_leaves_the_old_one(calibrated):
 
 def test_calibrating_again_starts_clean(model, calibrated):
     calibrated.predict_interval(X)  # keeps quantiles
-    calibrated.conformalize(X[:50], Y[:50])
-    fresh = StreamingConformalRegressor(model, [0.5, 0.9]).conformalize(X[:50], Y[:50])
+    rows = X[60:110], Y[60:110]
+    calibrated.conformalize(*rows)
+    fresh = StreamingConformalRegressor(model, [0.5, 0.9]).conformalize(*rows)
     np.testing.assert_array_equal(
         calibrated.predict_interval(X)[1], fresh.predict_interval(X)[1]
     )

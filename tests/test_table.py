@@ -299,6 +299,26 @@ def test_the_hour_is_that_of_the_clock():
         np.testing.assert_array_equal(fit(table)[1], expected)
 
 
+def test_another_time_zone_than_in_fit_is_refused():
+    utc = pd.date_range("2024-07-01 22:30", periods=30, freq="h", tz="UTC")
+    local = pd.DataFrame({"t": utc.tz_convert("Asia/Tokyo")})
+    encoder, expected = fit(local)
+    other = pd.DataFrame({"t": utc})
+    for table in (other, pl.from_pandas(other), other.astype(object)):
+        with pytest.raises(
+            ValueError,
+            match=r"zone 'UTC' in column 't', but 'Asia/Tokyo' in fit.*tz_convert",
+        ):
+            read(encoder, table)
+    for table in (local, pl.from_pandas(local), local.astype(object)):
+        np.testing.assert_array_equal(read(encoder, table).encode().values, expected)
+    clock = pd.DataFrame({"t": local["t"].dt.tz_localize(None)})
+    for table in (clock, clock.astype(str)):  # that knows no zone
+        np.testing.assert_array_equal(read(encoder, table).encode().values, expected)
+    read(fit(clock)[0], other)
+    read(fit(other)[0], pd.DataFrame({"t": utc.tz_convert("Etc/UTC")}))
+
+
 def test_lengths_of_time_are_numbers():
     frame = pd.DataFrame({"wait": pd.to_timedelta(np.arange(20), "min")})
     for table in (frame, pl.from_pandas(frame), frame.astype(object)):
@@ -361,7 +381,7 @@ def changed(name, value, row=3):
         (mixed().head(0), r"Found array with 0 sample\(s\)"),
         (mixed()[[]], r"Found array with 0 feature\(s\)"),
         (pl.from_pandas(mixed()).lazy(), r"Got X of type LazyFrame.*X.collect\(\)"),
-        (mixed()["area"], r"Expected (2D array, got 1D|a 2-dimensional)"),
+        (mixed()["area"], r"Got X as a Series of 120 values.*X.to_frame"),
     ],
 )
 def test_errors_name_the_column_the_value_and_the_remedy(frame, message):

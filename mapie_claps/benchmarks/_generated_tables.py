@@ -1,5 +1,7 @@
 """Generated tables with text, dates, gaps, an ID and a skewed target."""
 
+from typing import Any
+
 import numpy as np
 
 from ..studies.data import Array, Dataset
@@ -45,6 +47,57 @@ def rentals(n: int, seed: int = 0) -> Dataset:
         }
     )
     return Dataset("rentals", X, rent.round(0), "rent")
+
+
+def wide_table(n: int, n_columns: int, seed: int = 0) -> tuple[Any, Array, Array]:
+    """A frame of mixed types, the same table as numbers, and y.
+
+    A third of the columns are numbers (half of them with gaps), a third categories (of
+    2 to 500 values), the rest dates and truth values. As numbers, categories are their
+    codes, dates days, and gaps the median.
+
+    Examples
+    --------
+    >>> frame, numbers, y = wide_table(50, 6)
+    >>> frame.shape, numbers.shape, y.shape
+    ((50, 6), (50, 6), (50,))
+    """
+    import pandas as pd
+
+    rng = np.random.default_rng(seed)
+    frame: dict[str, Any] = {}
+    numbers = np.empty((n, n_columns))
+    y = np.zeros(n)
+    sizes = (2, 5, 12, 50, 500)
+    for j in range(n_columns):
+        kind = "number" if j % 3 == 0 else "category" if j % 3 == 1 else "other"
+        if kind == "number":
+            x = rng.standard_normal(n)
+            y += np.sin(x) / (j + 1)
+            if j % 6 == 0:
+                x = np.where(rng.random(n) < 0.1, np.nan, x)
+            frame[f"number_{j}"] = x
+            numbers[:, j] = np.where(np.isnan(x), np.nanmedian(x), x)
+        elif kind == "category":
+            size = sizes[(j // 3) % len(sizes)]
+            codes = rng.integers(0, size, n)
+            y += rng.standard_normal(size)[codes] / (j + 1)
+            frame[f"category_{j}"] = pd.Categorical.from_codes(
+                codes, [f"value {k}" for k in range(size)]
+            )
+            numbers[:, j] = codes
+        elif j % 2:
+            day = rng.integers(0, 1500, n)
+            y += np.sin(day / 58) / (j + 1)
+            frame[f"date_{j}"] = np.datetime64("2021-01-01", "s") + 86_400 * day
+            numbers[:, j] = day
+        else:
+            truth = rng.random(n) < 0.3
+            y += truth / (j + 1)
+            frame[f"truth_{j}"] = truth
+            numbers[:, j] = truth
+    noise = 0.2 + 0.2 * numbers[:, 0] ** 2
+    return pd.DataFrame(frame), numbers, y + noise * rng.standard_normal(n)
 
 
 def _decreasing(n: int) -> Array:

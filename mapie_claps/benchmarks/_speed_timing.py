@@ -36,6 +36,7 @@ class Settings:
     repeats: int = 3
     clock: str = "wall"
     data: Any = None  # folder of CSV files
+    against: Path | None = None  # folder of another source tree of the library
 
     def size(self, full: int, smoke: int) -> int:
         """Number of rows or steps: less in the short version."""

@@ -6,7 +6,10 @@ in processes of their own.
 
 Sections: posterior (against laplace-torch and the limit), intervals (MAPIE's
 predict_interval), training (skorch, MLPRegressor), growth (rows and features), import,
-threads (n_jobs), default (the default fit against MAPIE's CQR, with its profile).
+threads (n_jobs), default (the default fit against MAPIE's CQR, with its profile),
+boosting (the default fit on one and two cores against quantiles of HistGradientBoosting
+and CatBoost), row (one row at a time), export (ONNX against Python) and, with --against
+alone, against (another source tree, such as a checkout of an earlier commit).
 
 With --clock cpu and one thread, times are those of the processor, which others who
 compute on the same machine disturb less.
@@ -16,6 +19,7 @@ Examples
     python -m mapie_claps.benchmarks speed --smoke
     python -m mapie_claps.benchmarks speed --only posterior intervals --out results
     python -m mapie_claps.benchmarks speed --only default --data FOLDER
+    python -m mapie_claps.benchmarks speed --only against --against FOLDER
 """
 
 import argparse
@@ -41,6 +45,10 @@ SECTIONS = {
     "import": ("_speed_training", "imports"),
     "threads": ("_speed_training", "threads"),
     "default": ("_speed_training", "default_fit"),
+    "boosting": ("_speed_boosting", "boosting"),
+    "row": ("_speed_row", "one_row"),
+    "export": ("_speed_export", "exports"),
+    "against": ("_speed_against", "against"),
 }
 HEADER = ("what", "CLAPS", "against", "its figure", "ratio", "required", "met")
 
@@ -53,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=1, metavar="N", help="threads of torch (1)")
     add("--repeats", type=int, default=3, metavar="N", help="best of N (3)")
     add("--clock", choices=tuple(CLOCKS), default="wall", help="which time (wall)")
+    add("--against", type=Path, metavar="FOLDER", help="another tree of the library")
     add("--out", type=Path, metavar="FOLDER", help="write tables, section by section")
     add("--smoke", action="store_true", help="short version: tiny sizes, no bounds")
 
@@ -60,11 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table as it grows, and write it."""
     names = _sections(arguments.only)
+    if arguments.against is None and "against" in names:
+        if arguments.only:
+            raise ValueError("Got --only against, but no folder. Add --against FOLDER.")
+        names.remove("against")
     for name in ("threads", "repeats"):
         check_integer(name, getattr(arguments, name), low=1, hint="Leave it out.")
     repeats = 1 if arguments.smoke else arguments.repeats
     settings = Settings(
-        arguments.smoke, arguments.threads, repeats, arguments.clock, arguments.data
+        arguments.smoke,
+        arguments.threads,
+        repeats,
+        arguments.clock,
+        arguments.data,
+        _tree(arguments.against),
     )
     import torch
     from threadpoolctl import threadpool_limits
@@ -80,6 +98,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         write(results, arguments.out)
     return 0
+
+
+def _tree(folder: Path | None) -> Path | None:
+    """Another source tree, if it is one."""
+    if folder is not None and not (folder / "mapie_claps" / "__init__.py").is_file():
+        raise ValueError(
+            f"Got --against {folder}, but expected a folder with mapie_claps in it, "
+            "such as: git worktree add FOLDER COMMIT"
+        )
+    return None if folder is None else folder.resolve()
 
 
 def _sections(names: list[str] | None) -> list[str]:

@@ -10,10 +10,14 @@ The same runs tell what values that never occurred do to the epistemic part, and
 coverage by which cells are missing. Times are seconds of one processor. Finished runs
 are kept in OUT/runs.jsonl; the same command goes on where it stopped.
 
+--wide measures instead time and memory of one large generated table of 30 columns of
+mixed types, beside the same table as numbers.
+
 Examples
 --------
     python -m mapie_claps.benchmarks tables --smoke
     python -m mapie_claps.benchmarks tables --data FOLDER --datasets taxis credit
+    python -m mapie_claps.benchmarks tables --wide 100000
 """
 
 import argparse
@@ -25,26 +29,31 @@ from typing import Any
 import numpy as np
 
 from ..studies.arguments import add_data_arguments, check_names, seeds_of
-from ..studies.data import Array, Dataset, Split, split_rows
+from ..studies.data import MIN_ROWS, Array, Dataset, Split, split_rows
 from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
 from ._generated_tables import rentals
 from ._table_methods import TableMethod, missing_columns, table_methods
 from ._table_report import write_report
+from ._table_wide import wide_report, wide_runs
 
 ALPHA = 0.1
 TABLES = ("taxis", "credit", "sns", "diamonds")
+WIDE_COLUMNS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_data_arguments(parser, seeds=10, out="benchmark_tables")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all")
+    parser.add_argument("--wide", type=int, metavar="N", help="rows of a large table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the report; 1 if a run failed."""
+    if arguments.wide is not None:
+        return run_wide(arguments)
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
     methods = _methods(arguments.methods, arguments.smoke)
     runs = [
@@ -54,6 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
         for method in methods
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, write_report)
+
+
+def run_wide(arguments: argparse.Namespace) -> int:
+    """Measure the large table; 1 if a run failed."""
+    low = MIN_ROWS
+    if arguments.wide < low:
+        raise ValueError(f"Got --wide {arguments.wide}, but expected at least {low}.")
+    size = arguments.wide, WIDE_COLUMNS
+    runs = wide_runs(*size, arguments.smoke)
+    return run_and_report(
+        runs, arguments.out, 1, lambda rows, out: wide_report(rows, *size)
+    )
 
 
 def plan(data: Dataset, seed: int, method: TableMethod, max_rows: int) -> Run:

@@ -6,13 +6,13 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_choice, check_number
 from ..estimators.regressor import ClapsRegressor
 from ..network.batches import check_has_target
-from ..network.inputs import check_target
+from ..network.inputs import check_lengths, check_target
 from ..network.table import check_rows
 from . import mapie as _mapie
 from .calibrated_file import register_calibrated
@@ -212,8 +212,8 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
             The calibrated object. If anything fails it is left as it was.
         """
         check_has_target(y)
-        check_consistent_length(X, y, sample_weight)
         check_target(y)
+        check_lengths(X, y, sample_weight)
         if isinstance(self.estimator, ClapsRegressor | None):
             check_rows(X)  # here, where rows have the numbers that the user knows
         n = _num_samples(X)

@@ -20,6 +20,7 @@ from .calibration_state import checked_levels
 from .distribution import PredictiveDistribution
 from .explanation import Explanation, explanation_of
 from .observing import ObservesRows
+from .one_row import RowPredictor
 from .parts import check_splits_variance
 from .quantile import ScoreEnds
 from .row_parts import joined_parts, row_parts
@@ -123,7 +124,9 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of (X, y)
-            Calibration rows, which the estimator has not seen.
+            Calibration rows, which the estimator has not seen. A ``ClapsRegressor``
+            knows the rows that it was fitted on (not after ``load``): there is a
+            warning if more of them come than equal rows of a table explain.
         y : array-like of shape (n,), optional
             Their targets, unless X is an iterable of batches.
         weights : array-like of shape (n,) or callable, optional
@@ -142,7 +145,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         object
             This object, calibrated.
         """
-        rows = self._rows_of(self._fitted(), X, y, RowValues(weights, groups))
+        values = RowValues(weights, groups)
+        rows = self._rows_of(self._fitted(), X, y, values, by_hand=True)
         dropped = self._rows_or_none() is None
         return self._set_rows(rows, self._adaptive() if dropped else None)
 
@@ -168,7 +172,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         self._check_estimator()
         earlier = self._rows_or_none()
         values = self._values_for(weights, groups, "partial_conformalize")
-        more = self._rows_of(self._fitted(), X, y, values)
+        more = self._rows_of(self._fitted(), X, y, values, by_hand=True)
         rows = more if earlier is None else earlier.joined(more)
         return self._set_rows(rows, self._adaptive())
 
@@ -222,8 +226,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         ndarray of shape (n,)
             Point predictions.
         """
-        parts = (part for part, _ in row_parts(self._fitted(), X) if _num_samples(part))
-        found = [self._fitted().predict(part) for part in parts]
+        parts = (part for part, _ in row_parts(self._fitted(), X))
+        found = [self._fitted().predict(p) for p in parts if _num_samples(p)]
         return np.concatenate([np.empty(0), *found])
 
     def predict_interval(
@@ -341,6 +345,16 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
                 X, allow_infinite_bounds, weights=weights, groups=groups
             )
         return explanation_of(points, bounds, self.levels, [record])
+
+    def row_predictor(self) -> RowPredictor:
+        """Return a function of one row of numbers, for services.
+
+        Returns
+        -------
+        RowPredictor
+            It gives what ``predict_interval`` does, many times faster.
+        """
+        return RowPredictor(self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._rows_or_none() is not None

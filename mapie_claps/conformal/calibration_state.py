@@ -10,6 +10,7 @@ from sklearn.utils.validation import _num_samples
 from .._validation import check_number
 from ..network.batches import column
 from .bounds import predict_law
+from .fitted_overlap import FittedOverlap
 from .online import AdaptiveLevels
 from .parts import check_unchanged, fingerprint_of
 from .quantile import ScoreEnds, score_ends
@@ -207,10 +208,18 @@ class CalibrationState:
         return self
 
     def _rows_of(
-        self, estimator: Any, X: Any, y: Any, values: RowValues | None
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        values: RowValues | None,
+        by_hand: bool = False,
     ) -> CalibrationRows:
-        """Signed scores of some rows, with weights and labels."""
-        scores, n_rows = [np.empty(0)], 0
+        """Signed scores of some rows, with weights and labels.
+
+        Rows that were chosen by hand may have been chosen wrongly.
+        """
+        scores, n_rows, overlap = [np.empty(0)], 0, FittedOverlap()
         weights: list[Any] = [np.empty(0)]
         labels: list[Any] = [np.empty(0, dtype=object)]
         for X_, target in row_parts(estimator, X, y, need_y=True):
@@ -223,8 +232,11 @@ class CalibrationState:
                 rows = slice(n_rows, n_rows + len(law))
                 weights.append(values.weights_at(X_, rows))
                 labels.append(values.labels_at(X_, law, rows))
+            if by_hand:
+                overlap.add(estimator, X_, y_)
             scores.append(score_rows(law, y_, self._support()))
             n_rows += len(law)
+        overlap.warn()
         if values is None:
             return CalibrationRows(np.concatenate(scores))
         values.check_all_used(n_rows)

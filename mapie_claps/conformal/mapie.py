@@ -14,6 +14,10 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
 - In split mode the score receives the very array of standard deviations that the model
   returned, subclass and attributes included; what the score returns is kept as it is
   (its absolute value) and handed back when predicting. With folds both are copied.
+- The first thing that MAPIE (1.6) wants of a score while it calibrates is the attribute
+  ``multi_output``; only then the model's ``predict`` is called, and a model that takes
+  no ``return_std`` ends there, in Python's words. Whoever reads that attribute is the
+  object that holds the model.
 - Rows without an out-of-sample prediction reach the score as NaN.
 - The number of calibration rows is checked by
   ``score.get_effective_calibration_samples`` from 1.4 on; the check refuses
@@ -33,6 +37,7 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   predicts; below the clip, intervals lose their coverage without a word.
 """
 
+import sys
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -56,6 +61,7 @@ __all__ = [
     "ScoreBase",
     "aggregate_folds",
     "aggregate_points",
+    "calibrating_model",
     "check_out_of_sample",
     "conformity_scores_of",
     "ensemble_of",
@@ -139,6 +145,16 @@ def check_out_of_sample(y_pred: Array) -> None:
             "JackknifeAfterBootstrapRegressor raise the number of resamplings "
             "(resampling=...)."
         )
+
+
+def calibrating_model() -> Any:
+    """Model of the MAPIE object that is reading an attribute of its score, or None.
+
+    To be called from a property of the score: two frames up is its reader.
+    """
+    reader = sys._getframe(2).f_locals.get("self")
+    inner = None if reader is None else _regressor_of(reader)
+    return None if inner is None else getattr(inner, "estimator", None)
 
 
 def _regressor_of(mapie: Any) -> Any:

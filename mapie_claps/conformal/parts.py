@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
 from ..estimators.variance import Parts
@@ -57,10 +58,12 @@ def check_gives_std(model: Any) -> None:
     """Raise unless ``predict`` of the model takes ``return_std``."""
     last = last_step(model)
     name = type(last).__name__
-    if hasattr(last, "cv_results_") or hasattr(last, "best_estimator_"):
+    searches = GridSearchCV | RandomizedSearchCV
+    if isinstance(last, searches) or hasattr(last, "best_estimator_"):
         raise TypeError(
             f"Got a {name}, whose predict takes no return_std. Pass the model that it "
-            "chose, fitted: search.best_estimator_, with prefit=True."
+            "chose, fitted: search.best_estimator_, with prefit=True; or let "
+            "CalibratedRegressor(search).fit(X, y) do both."
         )
     if isinstance(last, TransformedTargetRegressor):
         raise TypeError(

@@ -115,6 +115,17 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             parts.append("sym=False")
         return f"ClapsScore({', '.join(parts)})"
 
+    @property
+    def multi_output(self) -> bool:
+        """False: y is one column. MAPIE reads it before it asks its model for a scale.
+
+        The one chance to refuse a model that has none in words that help.
+        """
+        model = _mapie.calibrating_model()
+        if model is not None:
+            check_gives_std(model)
+        return False
+
     def get_signed_conformity_scores(
         self,
         y: ArrayLike,
@@ -162,6 +173,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "in MAPIE 0.9), or upgrade MAPIE."
             )
         _mapie.check_out_of_sample(mu)
+        if getattr(y_std, "rows", None) is not None:
+            y_std.rows.warn_if_fitted(target)
         law = law_of(mu, y_std)
         scores = score_rows(law, target, self.support)
         return scores, made_with, not law.is_plain

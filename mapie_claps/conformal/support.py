@@ -32,7 +32,13 @@ class Support:
     values: Array | None = None
     learned: str | None = None  # "auto", "training" or "integer": what the law says
 
-    def of(self, law: LocalLaw) -> "Support":
+    @property
+    def is_everything(self) -> bool:
+        """Whether all numbers are possible."""
+        bounded = self.low > -np.inf or self.high < np.inf
+        return not (bounded or self.integer or self.values is not None or self.learned)
+
+    def of(self, law: Any) -> "Support":
         """With what the law learned from training targets, if asked for."""
         if self.learned is None:
             return self

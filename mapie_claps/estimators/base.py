@@ -20,6 +20,7 @@ from ..network.target_map import Identity
 from ..posterior.measuring import embedding, joined, networks_covariance
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
+from .fitted_rows import FEWEST_COMPARED, asked_rows
 from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
 from .residual_law import PLAIN_LAW, ResidualLaw
@@ -83,7 +84,9 @@ class LastLayerEstimator(SaveMixin, ABC):
         if return_std:
             law = self.predict_law(X)
             parts = law.parts
-            std = with_law(parts.std, law, self.fingerprint_)
+            few = len(law) < FEWEST_COMPARED
+            rows = None if few else asked_rows(self, X)
+            std = with_law(parts.std, law, self.fingerprint_, rows)
             return MeanAndStd((parts.prediction, std))
         if not isinstance(self._law_of_residuals().target_map, Identity):
             return self.predict_law(X).prediction
@@ -299,7 +302,8 @@ class LastLayerEstimator(SaveMixin, ABC):
         """
         fitted = copy.copy(self)
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fitted.__dict__.pop("_digest", None)
+        for name in ("_digest", "_fitted_rows"):
+            fitted.__dict__.pop(name, None)
         # Tensors made in a caller's inference mode could not be changed in training.
         with torch.inference_mode(False), new_tensors_on("cpu"):
             fitted._fit(X, y, sample_weight)

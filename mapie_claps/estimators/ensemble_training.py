@@ -25,6 +25,7 @@ from ..network.trainer import train
 from ..posterior.members import fit_last_layers
 from ..posterior.mixture import fit_mixture
 from .ensemble_rows import EnsembleRows
+from .fitted_rows import FittedRows, fitted_rows
 from .parameters import check_parameters, choose_device, layer_sizes
 from .residual_law import ResidualLaw
 from .residual_shape import fit_residual_shape
@@ -39,6 +40,7 @@ class EnsembleTraining(EnsembleRows):
     loss_curve_: list[float]
     validation_curve_: list[float]
     n_iter_: int
+    _fitted_rows: FittedRows
     # Parameters of ClapsRegressor, and how scikit-learn reads them.
     get_params: Callable[..., dict[str, Any]]
     n_members: int
@@ -93,6 +95,7 @@ class EnsembleTraining(EnsembleRows):
         self.table_, X_ = fit_table(
             table, y_, weight, self.categorical_features, seed, kept
         )
+        self._fitted_rows = fitted_rows(self.table_.read(table), kept, y_)
         for text in self.table_.remarks:
             warnings.warn(text, UserWarning, stacklevel=5)
         names = [out.name for out in self.table_.outputs()]

@@ -16,7 +16,7 @@ from .residual_shape import ResidualShape
 from .target_range import TargetRange
 from .variance import Parts
 
-__all__ = ["ROUND_OUT", "LocalLaw"]
+__all__ = ["ROUND_OUT", "LocalLaw", "residual_end"]
 
 Array = NDArray[np.float64]
 
@@ -24,6 +24,14 @@ Array = NDArray[np.float64]
 # of a y whose score is q. Where y is discrete many rows have that score, and coverage
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
 ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
+
+
+def residual_end(shape: ResidualShape, score: Array, side: float) -> Array:
+    """Residuals with these signed scores, rounded outwards."""
+    r = shape.curve.end(score, side)
+    # Away from the centre outwards is further, on the other side it is nearer.
+    rounded: Array = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
+    return rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +152,7 @@ class LocalLaw:
         """Ends (n, m) at signed scores (m,), rounded outwards."""
         ends = []
         for score, side in ((lower, -1.0), (upper, 1.0)):
-            r = self.shape.curve.end(score, side)
-            # Away from the centre outwards is further, on the other side it is nearer.
-            r = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
+            r = residual_end(self.shape, score, side)
             step = self._scale(r) * r
             z = self.centre[:, None] + step
             inner = (step != 0) & np.isfinite(z)

@@ -133,18 +133,21 @@ class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
     law : LocalLaw or None
         Law of the rows that the array stands for. Views and copies forget it: they may
         hold other rows.
+    rows : AskedRows or None
+        By what these rows can be told from training rows. Likewise.
     shaped : bool
         Whether scores were made by a law, not from μ and √v.
     """
 
     fingerprint: str | None
     law: Any
+    rows: Any
     shaped: bool
 
     def __array_finalize__(self, source: Any) -> None:
         self.fingerprint = getattr(source, "fingerprint", None)
         self.shaped = getattr(source, "shaped", False)
-        self.law = None
+        self.law = self.rows = None
 
     def __array_wrap__(
         self, array: Any, context: Any = None, return_scalar: bool = False
@@ -158,7 +161,7 @@ class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
 
     def __setstate__(self, state: Any) -> None:
         self.fingerprint, self.shaped, values = state
-        self.law = None
+        self.law = self.rows = None
         super().__setstate__(values)
 
     def __repr__(self) -> str:
@@ -199,7 +202,7 @@ def with_fingerprint(
     return view
 
 
-def with_law(std: Array, law: Any, fingerprint: str | None) -> Array:
+def with_law(std: Array, law: Any, fingerprint: str | None, rows: Any = None) -> Array:
     """Standard deviations that carry the law of their rows, and its fingerprint.
 
     Parameters
@@ -210,11 +213,13 @@ def with_law(std: Array, law: Any, fingerprint: str | None) -> Array:
         Law of the same rows.
     fingerprint : str or None
         ``fingerprint_`` of the model.
+    rows : AskedRows or None, default=None
+        By what the same rows can be told from training rows.
 
     Returns
     -------
     ndarray of shape (n,)
-        A view that carries both.
+        A view that carries all of it.
 
     Examples
     --------
@@ -225,5 +230,5 @@ def with_law(std: Array, law: Any, fingerprint: str | None) -> Array:
     ('the law of two rows', None)
     """
     view = np.asarray(std).view(FingerprintedArray)
-    view.fingerprint, view.law = fingerprint, law
+    view.fingerprint, view.law, view.rows = fingerprint, law, rows
     return view

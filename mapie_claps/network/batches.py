@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .._validation import check_real
+from .._validation import check_real, where_bad
 from .table import TableRows
 
 T = TypeVar("T")
@@ -214,14 +214,20 @@ def column(name: str, values: Any, n: int) -> Tensor:
         column = values.detach().cpu().double()
     else:
         check_real(name, values)
-        column = torch.from_numpy(_native(np.asarray(values, dtype=np.float64)))
+        try:
+            numbers = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{error}.{where_bad(name, values)}") from error
+        column = torch.from_numpy(_native(numbers))
     if column.shape not in ((n,), (n, 1)):
         raise ValueError(
             f"Got {name} of shape {tuple(column.shape)} for {n} rows of X, but "
             "expected one number per row."
         )
     if not bool(torch.isfinite(column).all()):
-        raise ValueError(f"Got {name} with NaN or infinity. Leave these rows out.")
+        raise ValueError(
+            f"Got {name} with NaN or infinity.{where_bad(name, column.numpy())}"
+        )
     return column.reshape(n)
 
 

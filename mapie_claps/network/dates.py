@@ -21,6 +21,7 @@ DATE_FORMATS = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d %b %Y", "%b 
 TIME_FORMATS = ("", " %H:%M", " %H:%M:%S")
 DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
+IN_ZONE = " in "
 
 
 @saved_as("dates")
@@ -29,7 +30,7 @@ class Dates:
     """The parts of a date that varied in training, and a flag where there were gaps."""
 
     positions: list[int]
-    form: str  # of dates given as text
+    form: str  # of dates given as text; "iso in ZONE" for dates that know their zone
     parts: list[str]
     fill: float  # seconds since 1970
     flagged: bool
@@ -69,9 +70,17 @@ class Dates:
 
     def read(self, column: Column) -> Array:
         """Seconds since 1970, NaN for gaps."""
+        form, _, zone = self.form.partition(IN_ZONE)
         if column.kind == "text":
-            return seconds_since_1970(_parsed(column, self.form))
+            return seconds_since_1970(_parsed(column, form))
         if column.kind == "date":
+            if zone and column.zone not in (None, zone):
+                raise ValueError(
+                    f"Got dates in the time zone {column.zone!r} in {column.label}, "
+                    f"but {zone!r} in fit, and the hour of the day is that of the "
+                    f"clock. Convert them with dt.tz_convert({zone!r}), in polars "
+                    "dt.convert_time_zone."
+                )
             return seconds_since_1970(column.values)
         if not column.plain:
             column.refuse_kind(

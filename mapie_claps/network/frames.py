@@ -45,6 +45,7 @@ class Column:
     values: Values  # (n,)
     categorical: bool = False  # by its type
     plain: bool = False  # of an array of numbers, which knows no other types
+    zone: str | None = None  # in which the clock of all dates was
 
     @property
     def gap(self) -> NDArray[np.bool_]:
@@ -99,9 +100,17 @@ def column_labels(X: Any) -> list[str]:
     ]
 
 
-def refuse_repeated_names(X: Any) -> None:
-    """Raise for two columns of one name."""
+def refuse_names(X: Any) -> None:
+    """Raise for two columns of one name, and if only some names are text."""
     names = column_names(X)
+    odd = [name for name in names if not isinstance(name, str)]
+    if odd and len(odd) < len(names):
+        raise TypeError(
+            f"Got the column name {odd[0]!r} of type {type(odd[0]).__name__} beside "
+            "names that are text, but expected names of one type (feature names are "
+            "only supported if all are strings). Convert them: X.columns = "
+            "X.columns.astype(str)."
+        )
     for j, name in enumerate(names):
         if isinstance(name, str) and name in names[:j]:
             raise ValueError(
@@ -157,9 +166,11 @@ def _from_pandas(X: Any, position: int, label: str) -> Column:
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return Column(label, "boolean" if kind == "b" else "number", numbers, False)
     if kind == "M":
-        if getattr(series.dt, "tz", None) is not None:
+        zone = getattr(series.dt, "tz", None)
+        if zone is not None:
             series = series.dt.tz_localize(None)
-        return Column(label, "date", series.to_numpy(dtype="datetime64[us]"))
+        dates = series.to_numpy(dtype="datetime64[us]")
+        return Column(label, "date", dates, zone=_zone_name(zone))
     if kind == "m":
         return _durations(label, series.to_numpy(dtype="timedelta64[us]"))
     return _from_objects(series.to_numpy(dtype=object), label)
@@ -175,9 +186,11 @@ def _from_polars(X: Any, position: int, label: str) -> Column:
         return Column(label, kind, np.array(numbers, dtype=np.float64))
     if dtype in (polars.Date, polars.Datetime):
         series = series.cast(polars.Datetime("us"))
-        if dtype == polars.Datetime and dtype.time_zone is not None:
+        zone = dtype.time_zone if dtype == polars.Datetime else None
+        if zone is not None:
             series = X.to_series(position).dt.replace_time_zone(None)
-        return Column(label, "date", series.to_numpy().astype("datetime64[us]"))
+        dates = series.to_numpy().astype("datetime64[us]")
+        return Column(label, "date", dates, zone=_zone_name(zone))
     if dtype == polars.Duration:
         return _durations(label, series.to_numpy().astype("timedelta64[us]"))
     if dtype in (polars.Categorical, polars.Enum):
@@ -315,7 +328,14 @@ def _booleans(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
 def _dates(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
     dates = np.full(len(values), "NaT", dtype="datetime64[us]")
     dates[present] = [np.datetime64(local_time(v), "us") for v in values[present]]
-    return Column(label, "date", dates)
+    zones = {_zone_name(getattr(v, "tzinfo", None)) for v in values[present]}
+    return Column(label, "date", dates, zone=zones.pop() if len(zones) == 1 else None)
+
+
+def _zone_name(zone: Any) -> str | None:
+    """Name of a time zone; one name for UTC."""
+    name = None if zone is None else str(zone)
+    return "UTC" if name in ("Etc/UTC", "GMT", "UTC+00:00", "+00:00") else name
 
 
 def _spans(label: str, values: Values, present: NDArray[np.bool_]) -> Column:

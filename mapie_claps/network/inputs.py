@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from .._compat import validate_data
-from .._validation import check_real
+from .._validation import check_real, where_bad
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from .batches import check_has_target
@@ -38,13 +38,21 @@ def check_training_data(
     check_real("y", y)
     try:
         y_ = validate_data(estimator, "no_validation", y, y_numeric=True)
-    except ValueError as error:
-        raise ValueError(f"{error}{_where_bad(y)}") from error
+        y_ = np.asarray(y_, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{str(error).rstrip('.')}.{where_bad('y', y)}") from error
     table = as_table(X, min_rows=2)
     check_columns(estimator, X, table, reset=True)
-    check_consistent_length(table, y_)
-    y_ = np.asarray(y_, dtype=np.float64)
-    weight = _check_sample_weight(sample_weight, y_, dtype=np.float64)
+    check_lengths(table, y_, sample_weight)
+    if sample_weight is not None:
+        check_real("sample_weight", sample_weight)
+    try:
+        weight = _check_sample_weight(sample_weight, y_, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"Got sample_weight that cannot be used: {error} Pass one number of at "
+            "least 0 for each row of X."
+        ) from error
     if weight.min() < 0:
         raise ValueError(
             f"Got sample_weight with a negative value, {float(weight.min())!r}. Use "
@@ -61,26 +69,22 @@ def check_training_data(
     return TrainingData(table, kept, y_[kept], _with_mean_one(weight[kept]))
 
 
+def check_lengths(X: Any, y: Any, sample_weight: Any = None) -> None:
+    """Raise unless there are as many targets and weights as rows."""
+    n = _num_samples(X)
+    for name, values in (("y", y), ("sample_weight", sample_weight)):
+        if np.ndim(values) and _num_samples(values) != n:
+            raise ValueError(
+                f"Got {_num_samples(values)} values of {name} for {n} rows of X, but "
+                f"expected one for each row. Take {name} from the same rows as X."
+            )
+
+
 def check_target(y: Any) -> None:
     """Raise for the first target that is no finite number."""
-    text = _where_bad(y)
+    text = where_bad("y", y)
     if text:
         raise ValueError(text.strip())
-
-
-def _where_bad(y: Any) -> str:
-    """First row of y that is no finite number, and what to do; "" if none is found."""
-    for row, value in enumerate(np.asarray(y, dtype=object).ravel().tolist()):
-        try:
-            if np.isfinite(float(value)):
-                continue
-        except (TypeError, ValueError):
-            pass
-        return (
-            f" Got {value!r} in y, row {row}, but expected finite numbers. Leave rows "
-            "without a target out."
-        )
-    return ""
 
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:

@@ -32,7 +32,7 @@ from .columns import (
     Output,
 )
 from .dates import Dates, Difference
-from .frames import Column, is_frame, read_columns, refuse_repeated_names
+from .frames import Column, is_frame, read_columns, refuse_names
 
 Block = Numbers | FewValues | ManyValues | Dates | Difference
 
@@ -188,10 +188,16 @@ def as_table(X: Any, min_rows: int = 1) -> Any:
                     f"Found array with {n} {what} (shape={X.shape}) while a minimum of "
                     f"{least} is required. Pass a larger table."
                 )
-        refuse_repeated_names(X)
+        refuse_names(X)
         return X
     if isinstance(X, Tensor):
         X = X.detach().cpu().numpy()
+    if type(X).__name__ in ("Series", "ChunkedArray") and np.ndim(X) == 1:
+        raise ValueError(
+            f"Got X as a {type(X).__name__} of {len(X)} values, but expected a table "
+            "of rows and columns (Reshape your data). For one column pass "
+            "X.to_frame(); one row of a table is table.iloc[[i]], in polars table[[i]]."
+        )
     if hasattr(X, "collect_schema"):
         raise TypeError(
             f"Got X of type {type(X).__name__}, but expected a table in memory. Pass "

@@ -22,6 +22,7 @@ from .columns import (
     remainders,
 )
 from .dates import (
+    IN_ZONE,
     Dates,
     Difference,
     date_format,
@@ -111,7 +112,8 @@ class _Fit:
         elif column.kind == "number":
             self.numbers[position] = column.values
         elif column.kind == "date":
-            self._date(position, "iso", seconds_since_1970(column.values))
+            form = f"iso{IN_ZONE}{column.zone}" if column.zone else "iso"
+            self._date(position, form, seconds_since_1970(column.values))
         else:
             self._text(position, column)
 

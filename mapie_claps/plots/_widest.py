@@ -4,6 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer
 from ..reasons.explain import explain
@@ -23,6 +24,8 @@ class WidestRowsDisplay(Display):
         Width that noise alone would need, and what lack of data adds.
     confidence_level : float
         Level of the intervals.
+    reasons : list of str, optional
+        Why each row is wide, in words that are written on its bar.
 
     Attributes
     ----------
@@ -50,11 +53,13 @@ class WidestRowsDisplay(Display):
         aleatoric_width: Array,
         epistemic_width: Array,
         confidence_level: float,
+        reasons: list[str] | None = None,
     ) -> None:
         self.labels = labels
         self.aleatoric_width = aleatoric_width
         self.epistemic_width = epistemic_width
         self.confidence_level = confidence_level
+        self.reasons = reasons
 
     @classmethod
     def from_estimator(
@@ -64,6 +69,7 @@ class WidestRowsDisplay(Display):
         *,
         n_rows: int = 10,
         level: int = 0,
+        background: Any = None,
         ax: Any = None,
         **explain_params: Any,
     ) -> Self:
@@ -79,6 +85,9 @@ class WidestRowsDisplay(Display):
             Number of rows to show; all if there are fewer.
         level : int, default=0
             Position of the confidence level.
+        background : array-like of shape (m, p), optional
+            Rows to compare with, such as those of the calibration. With it the bars say
+            which columns make the rows wide.
         ax : matplotlib Axes, optional
             Axes to draw on.
         **explain_params : dict
@@ -95,11 +104,18 @@ class WidestRowsDisplay(Display):
         order = np.argsort(-why.width[:, level], kind="stable")[:n_rows]
         names = getattr(X, "index", None) if hasattr(X, "iloc") else None
         labels = [f"row {i if names is None else names[i]}" for i in order]
+        reasons = None
+        if background is not None:
+            widest = _safe_indexing(X, order)
+            options = {"by_column": True, "background": background} | explain_params
+            adds: Any = explain(mapie, widest, **options).by_column
+            reasons = [adds.sentence(i, level) for i in range(len(order))]
         return cls(
             labels,
             why.aleatoric_width[order, level],
             why.epistemic_width[order, level],
             why.confidence_level[level],
+            reasons,
         ).plot(ax)
 
     def _draw(self, ax: Any) -> None:
@@ -107,6 +123,16 @@ class WidestRowsDisplay(Display):
         noise, lack = self.aleatoric_width, self.epistemic_width
         ax.barh(place, noise, color=ALEATORIC, label=NOISE)
         ax.barh(place, lack, left=noise, color=EPISTEMIC, label=LACK)
+        for y, text in enumerate(self.reasons or ()):
+            _, _, causes = text.partition(": ")  # the width is what the bar shows
+            ax.annotate(
+                causes,
+                (0, y),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
         ax.set_yticks(place, self.labels)
         ax.invert_yaxis()
         ax.set_xlabel(f"width of the {percent(self.confidence_level)} interval")

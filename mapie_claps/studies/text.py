@@ -28,6 +28,7 @@ def plus_minus(
     """Mean and standard error."""
     if found is None or math.isnan(found.error):
         return number(found.mean if found else None, digits)
+    of_error = of_error if found.error < 99.5 else ".0f"
     return f"{number(found.mean, digits)} ± {found.error:{of_error}}"
 
 

@@ -1,12 +1,14 @@
 """The speed benchmark: the command works, its table by hand, its rivals are fair."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import mapie_claps
 from mapie_claps import HeteroscedasticGGN, TensorLoader
 from mapie_claps.benchmarks.__main__ import main
 from mapie_claps.benchmarks._networks import make_rows
@@ -30,12 +32,30 @@ def test_short_version(tmp_path, capsys):
     printed = capsys.readouterr().out
     with (tmp_path / "speed.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["section"] for row in rows} == set(SECTIONS)
+    assert {row["section"] for row in rows} == set(SECTIONS) - {"against"}
     assert printed.count("\n") == len(rows) + 2
     for row in rows:
         assert float(row["ratio"]) >= 0
         assert f"| {row['case']} |" in (tmp_path / "speed.md").read_text()
         assert f"| {row['case']} |" in printed
+
+
+def test_against_another_tree(capsys):
+    tree = Path(mapie_claps.__file__).parents[1]
+    assert main(["speed", "--smoke", "--only", "against", "--against", str(tree)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "tree" in line]
+    assert len(lines) == 4
+    assert sum("default fit" in line for line in lines) == 2
+
+
+def test_against_what_is_no_tree(tmp_path, capsys):
+    for options, match in (
+        (["--against", str(tmp_path)], "expected a folder with mapie_claps in it"),
+        (["--only", "against"], "Got --only against, but no folder"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["speed", *options])
+        assert match in capsys.readouterr().err
 
 
 def test_sections_measured_before_stay(tmp_path):

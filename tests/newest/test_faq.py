@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from conftest import tiny
 from mapie.regression import JackknifeAfterBootstrapRegressor, SplitConformalRegressor
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 
 from mapie_claps import ClapsScaleEstimator, ClapsScore
 from mapie_claps.diagnostics import diagnose
@@ -108,9 +108,14 @@ def with_an_id(fitted, data):
     tiny().fit(table.rename(columns=str), y)
 
 
-def transformed_target(fitted, data):
-    model = TransformedTargetRegressor(tiny()).fit(*data[0])
-    split(model, ClapsScore()).conformalize(*data[1])
+def in_a_search(fitted, data):
+    search = GridSearchCV(tiny(max_steps=5), {"beta": [0.5]}, cv=2)
+    mapie = split(search, ClapsScore(), prefit=False).fit(*data[0])
+    mapie.conformalize(*data[1])
+
+
+def rows_of_the_fit(fitted, data):
+    split(fitted, ClapsScore()).conformalize(*data[0])
 
 
 TRIGGERS = {
@@ -128,7 +133,8 @@ TRIGGERS = {
     "Got … rows of X with": beyond,
     "Got … in column …": infinite,
     "Left column … out": with_an_id,
-    "Got predictions together": transformed_target,
+    "Got a GridSearchCV, whose": in_a_search,
+    "Got calibration rows on which": rows_of_the_fit,
 }
 
 
@@ -144,6 +150,6 @@ def test_the_message_is_given(heading, fitted, data):
     text = re.sub(r" \(\w+Warning\)$", "", heading)
     pattern = re.escape(text).replace("…", ".+")
     # Warnings are errors in these tests.
-    kinds = (ValueError, AttributeError, UserWarning, ConvergenceWarning)
+    kinds = (ValueError, TypeError, UserWarning, ConvergenceWarning)
     with pytest.raises(kinds, match=pattern):
         trigger(fitted, data)

@@ -16,6 +16,9 @@ from sklearn.preprocessing import StandardScaler
 from mapie_claps import ClapsScore
 from mapie_claps.exceptions import TrainingDivergedError
 
+# What is tested is the order of calls: most tests calibrate on the rows of the fit.
+pytestmark = pytest.mark.filterwarnings("ignore:Got calibration rows on which")
+
 X, Y = heteroscedastic(48)
 X_TEST = heteroscedastic(12, seed=1)[0]
 

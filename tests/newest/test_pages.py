@@ -1,12 +1,15 @@
 """The Python of the documentation's pages runs, in order, page by page."""
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib import pyplot as plt
 
 DOCS = Path(__file__).parents[2] / "docs"
+QUICK_START = DOCS.parent / "examples" / "plot_00_walkthrough.py"
 PYTHON = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
 # The pages show the defaults; here the networks are small.
 FAST = "ClapsRegressor(n_members=1, max_steps=40, tol=None, views=('raw',), "
@@ -25,8 +28,22 @@ PAGES = sorted(
 
 
 def test_the_pages_with_code_are_there():
-    known = {"index", "quickstart", "user_guide", "own_model", "laplace", "large_data"}
+    known = {"index", "reasons", "user_guide", "own_model", "laplace", "large_data"}
     assert known <= set(PAGES)
+
+
+def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
+    """The example is the page, and its last lines check the loaded file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plt.switch_backend("agg")
+    text = QUICK_START.read_text(encoding="utf-8")
+    text = text.replace("n_members=3, max_steps=400", "n_members=1, max_steps=40")
+    exec(compile(text, QUICK_START.name, "exec"), {})
+    plt.close("all")
+    printed = capsys.readouterr().out
+    assert "Left column 'listing' out" in printed
+    assert "Got 'large' in column 'area', row 0" in printed
+    assert QUICK_START.stem in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -72,7 +72,7 @@ def test_a_calibrated_regressor_is_an_estimator():
     assert again.get_params()["confidence_level"] == [0.5, 0.9]
     assert np.isfinite(again.fit(X, Y).score(X, Y))
     assert repr(CalibratedRegressor()) == "CalibratedRegressor(confidence_level=0.9)"
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    with pytest.raises(ValueError, match="values of y for .* rows of X"):
         model.fit(X, Y[:-1])
     with pytest.raises(ValueError, match="Got nan in y, row 3,"):
         model.fit(X, np.where(np.arange(len(Y)) == 3, np.nan, Y))
@@ -92,6 +92,20 @@ def test_native_columns_and_missing_patterns():
     assert "listed_weekday" in found
     rows = pd.DataFrame({"a": [1.0, np.nan], "b": ["x", None]})
     assert missing_columns(rows) == ["none", "a, b"]
+
+
+def test_the_benchmark_of_a_large_table(tmp_path, capsys):
+    arguments = ["tables", "--smoke", "--wide", "300", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    for part in ("300 rows of 30 columns", "mixed types", "as numbers"):
+        assert part in text
+    assert text.count("| predict_interval |") == 2
+    assert main(arguments) == 0  # nothing is measured again
+    assert capsys.readouterr().out == text
+    with pytest.raises(SystemExit):
+        main(["tables", "--wide", "3"])
+    assert "Got --wide 3, but expected at least 50" in capsys.readouterr().err
 
 
 def test_the_benchmark_of_tables(tmp_path, capsys):

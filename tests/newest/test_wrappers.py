@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import torch
 from conftest import heteroscedastic, tiny
-from mapie.regression import SplitConformalRegressor
+from mapie.regression import CrossConformalRegressor, SplitConformalRegressor
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -91,12 +91,42 @@ def test_what_gives_no_standard_deviation_is_refused_with_the_remedy(make, messa
 
 
 @pytest.mark.parametrize("prefit", [False, True])
-def test_a_transformed_target_is_refused_where_mapie_asks_for_a_scale(prefit):
-    model = transformed().fit(X[TRAIN], Y[TRAIN]) if prefit else transformed()
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused_before_mapie_asks_for_a_scale(make, message, prefit):
+    model = make().fit(X[TRAIN], Y[TRAIN]) if prefit else make()
+    with pytest.raises(TypeError, match=message):
+        split(model, prefit)
+
+
+@pytest.mark.parametrize("make", [search, LinearRegression])
+def test_it_is_refused_before_models_of_folds_are_asked(make):
+    mapie = CrossConformalRegressor(make(), conformity_score=ClapsScore(), cv=2)
+    with pytest.raises(TypeError, match=f"Got a {type(make()).__name__}.*return_std"):
+        mapie.fit_conformalize(X[CAL], Y[CAL])
+
+
+def test_a_random_search_is_refused_too():
+    found = RandomizedSearchCV(tiny(max_steps=5), {"beta": [0.0, 0.5]}, n_iter=1, cv=2)
+    with pytest.raises(TypeError, match="RandomizedSearchCV.*CalibratedRegressor"):
+        split(found, False)
+
+
+def test_where_it_is_read_by_others_the_score_has_one_output():
+    assert ClapsScore().multi_output is False
+
+
+def test_a_transformed_target_with_a_standard_deviation_says_what_to_do():
+    model = transformed().fit(X[TRAIN], Y[TRAIN])
     with pytest.raises(
         AttributeError, match="TransformedTargetRegressor.*target_map='log'"
     ):
-        split(model, prefit)
+        model.predict(X[TEST], return_std=True)
+
+
+def test_rows_of_the_fit_warn_in_mapie():
+    model = tiny(max_steps=5).fit(X[CAL], Y[CAL])
+    with pytest.warns(UserWarning, match="on which the estimator was fitted: 60 of 60"):
+        split(model, True)
 
 
 def test_a_transformed_target_predicts_points():

@@ -1,6 +1,6 @@
 """
-Quick start
-===========
+The first interval with MAPIE
+=============================
 
 Fit on some rows, calibrate on others, predict intervals, and see why they are wide.
 """

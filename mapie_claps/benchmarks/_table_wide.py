@@ -1,0 +1,103 @@
+"""Time and memory of one table of mixed types, beside the same table as numbers."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..studies.data import take_rows
+from ..studies.runner import Run
+from ..studies.store import Row, run_key
+from ..studies.text import markdown_table, number
+from ._generated_tables import wide_table
+from ._speed_timing import Settings, peak_above, run_child
+
+KINDS = {"mixed": "mixed types", "numbers": "as numbers"}
+
+
+def wide_runs(n_rows: int, n_columns: int, smoke: bool) -> list[Run]:
+    """Both tables, each in a process of its own."""
+    from ._peer_table import claps_parameters
+
+    params = {"n_members": 2, "max_steps": 40, "tol": None} if smoke else {}
+    size = {"n_rows": n_rows, "n_columns": n_columns}
+    return [
+        Run(
+            f"{KINDS[kind]}, {n_rows:,} rows",
+            run_key(
+                "tables_wide",
+                data={"name": "wide_table", "kind": kind},
+                split=size,
+                method={"parameters": claps_parameters(**params)},
+            ),
+            partial(_in_a_child, smoke, kind=kind, params=params, **size),
+        )
+        for kind in KINDS
+    ]
+
+
+def _in_a_child(smoke: bool, **arguments: Any) -> list[Row]:
+    return [run_child(Settings(smoke=smoke), measure_wide, **arguments)]
+
+
+def measure_wide(
+    kind: str, n_rows: int, n_columns: int, params: dict[str, Any]
+) -> dict[str, Any]:
+    """Fit on the first half of 2n rows, predict the second."""
+    from .. import CalibratedRegressor, ClapsRegressor
+    from ..studies.scoring import score_intervals
+
+    frame, numbers, y = wide_table(2 * n_rows, n_columns)
+    X = frame if kind == "mixed" else numbers
+    del frame, numbers
+    first, second = np.arange(n_rows), np.arange(n_rows, 2 * n_rows)
+    X_fit, X_new = take_rows(X, first), take_rows(X, second)
+    model = CalibratedRegressor(
+        ClapsRegressor(random_state=0, **params), random_state=0
+    )
+    fit, _ = _measured(lambda: model.fit(X_fit, y[first]))
+    predict, (_, bounds) = _measured(lambda: model.predict_interval(X_new))
+    encoder, (lower, upper) = model.estimator_.table_, bounds[:, :, 0].T
+    return {
+        "kind": kind,
+        "n_inputs": len(encoder.outputs()),
+        "fit": fit,
+        "predict_interval": predict,
+        **score_intervals(y[second], lower, upper, alpha=0.1),
+    }
+
+
+def _measured(function: Callable[[], Any]) -> tuple[Row, Any]:
+    """Seconds of the clock and of the processor and MB at the peak, with the result."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    megabytes, result = peak_above(function)
+    found = {
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - cpu,
+        "megabytes": megabytes,
+    }
+    return found, result
+
+
+def wide_report(rows: Sequence[Row], n_rows: int, n_columns: int) -> str:
+    """One line for each table and step."""
+    lines = [
+        [
+            KINDS[row["kind"]],
+            str(row["n_inputs"]),
+            step,
+            *(f"{row[step][f]:.0f}" for f in ("cpu_seconds", "seconds", "megabytes")),
+            f"{row['coverage']:.3f}",
+            number(row["interval_score"]),
+        ]
+        for row in rows
+        for step in ("fit", "predict_interval")
+    ]
+    header = ["table", "inputs", "step", "seconds of CPU", "seconds", "peak MB above"]
+    title = (
+        f"CalibratedRegressor on {n_rows:,} rows of {n_columns} columns, then as many "
+        "new ones; MB above those of the process with both tables\n\n"
+    )
+    return title + markdown_table([*header, "coverage", "interval score"], lines)

@@ -1,0 +1,316 @@
+"""One row at a time, in NumPy: what a service asks for.
+
+Checks, blocks of rows and calls of torch take most of the time of a single row. Here
+all that does not depend on the row is done once, and the rest is a few dozen calls of
+NumPy: three layers, one product for mean, noise, skew and φᵀΣφ, and the interval.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import get_lapack_funcs
+from scipy.special import expit
+from torch import Tensor
+
+from ..estimators.ensemble_rows import EnsembleRows
+from ..estimators.regressor import ClapsRegressor
+from ..network.covariance import JITTER
+from ..network.kernel import N_NEIGHBOURS, TIE
+from ..network.target_map import Identity
+from ..network.views import PeriodicView
+from ..posterior.mixture import FAR_FACTOR, KernelMixture
+from ..posterior.skew import LARGEST_SKEW
+from .frozen import OUTWARDS, frozen_rule
+
+__all__ = ["RowPredictor"]
+
+Array = NDArray[np.float64]
+LARGEST = np.finfo(np.float64).max / 64
+
+
+class RowPredictor:
+    """Intervals of single rows of numbers, by a calibrated ``ClapsRegressor``.
+
+    Made by ``CalibratedRegressor.row_predictor()``. It is a copy of all that it needs:
+    what happens to the calibrated object afterwards does not reach it.
+
+    Parameters
+    ----------
+    conformal : CalibratedRegressor or StreamingConformalRegressor
+        Calibrated, with one rank for all rows, over a ``ClapsRegressor`` that was
+        fitted on a table of numbers without gaps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> model = CalibratedRegressor(
+    ...     ClapsRegressor.paper(random_state=0), random_state=0).fit(X, X[:, 0])
+    >>> one_row = model.row_predictor()
+    >>> points, intervals = one_row(X[7])
+    >>> np.allclose(intervals, model.predict_interval(X[7:8])[1], rtol=1e-9)
+    True
+    """
+
+    def __init__(self, conformal: Any) -> None:
+        self._rule = rule = frozen_rule(conformal, "row_predictor")
+        estimator: ClapsRegressor = conformal._fitted()
+        if not estimator.table_.is_identity:
+            raise ValueError(
+                "Got a model of a table with categories, dates or gaps in "
+                "row_predictor, but expected columns of numbers. Use predict_interval, "
+                "or export the model: mapie_claps.export.to_onnx."
+            )
+        self.n_features_in_ = len(estimator.table_.names)
+        self._mean, self._scale = estimator.scaler_X_.mean_, estimator.scaler_X_.scale_
+        self._clip = estimator.input_clip
+        self._network = _Network(estimator)
+        self._kernel = None
+        if estimator.kernel_ is not None:
+            self._kernel = _Kernel(estimator.kernel_, estimator.scale)
+        self._units = estimator._target_units()
+        self._residuals = np.concatenate([rule.lower, rule.upper])
+        self._below = self._residuals < 0
+        m = len(rule.levels)
+        self._outwards = OUTWARDS * np.repeat([-1.0, 1.0], m)
+        self._shape = 1, 2, m
+
+    def __call__(self, x: Any) -> tuple[Array, Array]:
+        """Predict the point and the intervals of one row.
+
+        Parameters
+        ----------
+        x : ndarray of shape (p,) or (1, p)
+            One row of finite numbers.
+
+        Returns
+        -------
+        tuple of ndarray
+            Points (1,) and intervals (1, 2, n_levels), as ``predict_interval`` of the
+            calibrated object gives them, to ten digits of their size: sums are taken
+            in another order. Ends are rounded outwards by a share of 1e-12.
+        """
+        row = np.asarray(x, dtype=np.float64).ravel()
+        if len(row) != self.n_features_in_ or np.ndim(x) > 2:
+            raise ValueError(
+                f"Got x of shape {np.shape(x)}, but expected one row of "
+                f"{self.n_features_in_} numbers."
+            )
+        scaled = (row - self._mean) / self._scale
+        if self._clip is not None:
+            scaled = np.minimum(np.maximum(scaled, -self._clip), self._clip)
+        # Clipped, infinity would pass; NaN is not less than anything.
+        if not np.isfinite(row).all():
+            raise ValueError(
+                f"Got {row.tolist()}, but expected finite numbers. Use "
+                "predict_interval for rows with gaps."
+            )
+        mu, aleatoric, epistemic, skew, noise = self._network(scaled)
+        if self._kernel is not None:
+            mu, aleatoric, epistemic = self._kernel(
+                scaled, noise, mu, aleatoric, epistemic
+            )
+        unit = self._units.unit
+        centre = mu * unit + self._units.centre
+        below = unit * np.sqrt(aleatoric * (1 - skew) + epistemic)
+        above = unit * np.sqrt(aleatoric * (1 + skew) + epistemic)
+        return self._interval(centre, below, above)
+
+    def _interval(
+        self, centre: float, below: float, above: float
+    ) -> tuple[Array, Array]:
+        """Point and ends, in units of y."""
+        rule = self._rule
+        step = np.where(self._below, below, above) * self._residuals
+        z = centre + step + self._outwards * (abs(centre) + np.abs(step))
+        if isinstance(rule.target_map, Identity):
+            ends, point = z, np.array([centre])
+        else:
+            m = self._shape[2]
+            end = rule.target_map.end
+            ends = np.concatenate([end(z[:m], -1.0), end(z[m:], 1.0)])
+            nodes = np.where(rule.nodes < 0, below, above) * rule.nodes
+            values = rule.target_map.inverse(centre + nodes)
+            point = np.clip(values, -LARGEST, LARGEST).mean(keepdims=True)
+        if rule.support is not None:
+            ends = rule.support.nearest(ends)
+        return point, ends.reshape(self._shape)
+
+
+class _Network:
+    """All members at one row: μ, both parts of v, skew and h², standardised."""
+
+    def __init__(self, estimator: EnsembleRows) -> None:
+        network, model = estimator.network_, estimator.model_
+        encoding, n = network.encoding, network.n_members
+        self._column, self._left = _array(encoding.column), _array(encoding.left)
+        self._width = _array(encoding.width)
+        width = network.layer_sizes[0]
+        # One product for all views: what a member does not see has weights of zero.
+        first = np.zeros((n, width, encoding.n_outputs))
+        self._bias = np.empty((n, width))
+        self._waves: list[tuple[slice, Array, Array]] = []
+        layers: Any = network.first
+        trunk: Any = network.trunk
+        for layer, part in zip(layers, network.members_by_view(), strict=True):
+            weight = _array(layer.weight)
+            if layer.factor is not None:
+                weight *= 1 + layer.scaling_rate * _array(layer.factor)
+            weight = weight.transpose(0, 2, 1)  # (k, width, n_inputs)
+            self._bias[part] = _array(layer.bias)[:, 0]
+            if isinstance(layer.view, PeriodicView):
+                n_raw = layer.view.n_raw
+                frequency = _array(layer.view.frequency)  # (k, n_numbers, F)
+                self._waves.append((part, frequency, weight[:, :, n_raw:].copy()))
+                weight = weight[:, :, :n_raw]
+            first[part, :, : weight.shape[2]] = weight
+        self._first = first.reshape(n * width, -1)
+        self._trunk = [
+            (_array(layer.weight).transpose(0, 2, 1).copy(), _array(layer.bias).mT)
+            for layer in trunk
+        ]
+        self._floor, self._weight = network.variance_floor, _array(model.member_weight)
+        self._scale, self._unit = estimator.scale, model.unit
+        self._sigma2 = model.residual_variance * model.unit**2
+        self._heads, self._heads_bias = _heads(estimator)
+        self._n_root = self._heads.shape[1] - 3
+
+    def __call__(self, x: Array) -> tuple[float, float, float, float, float]:
+        encoded = x
+        if len(self._left):
+            position = (x[self._column] - self._left) / self._width
+            position = np.minimum(np.maximum(position, 0.0), 1.0)
+            encoded = np.concatenate([x, position])
+        phi = (self._first @ encoded).reshape(self._bias.shape)
+        phi += self._bias
+        for part, frequency, weight in self._waves:
+            angle = (x[: frequency.shape[1], None] * frequency).reshape(
+                len(frequency), -1, 1
+            )
+            waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+            phi[part] += (weight @ waves)[:, :, 0]
+        phi = (phi * expit(phi))[:, :, None]
+        for weight, bias in self._trunk:
+            phi = weight @ phi
+            phi += bias
+            phi *= expit(phi)
+        out = (self._heads @ phi)[:, :, 0] + self._heads_bias
+        w, mus = self._weight, out[:, -3]
+        mu = float(w @ mus)
+        h2 = np.logaddexp(out[:, -2], 0.0) + self._floor
+        noise = float(np.exp(w @ np.log(h2)))
+        skew = float(w @ (LARGEST_SKEW * np.tanh(out[:, -1] / LARGEST_SKEW)))
+        aleatoric = noise if self._scale in ("claps", "aleatoric") else self._sigma2
+        epistemic = 0.0
+        if self._scale in ("claps", "posterior"):
+            root = out[:, : self._n_root]
+            root = np.einsum("kd,kd->k", root, root)
+            epistemic = float(w @ root) * self._unit**2
+            epistemic += float(w @ np.square(mus - mu))
+        return mu, aleatoric, epistemic, skew, noise
+
+
+def _heads(estimator: EnsembleRows) -> tuple[Array, Array]:
+    """Weights (K, m, d) and biases (K, m) of a factor of Σ, μ, h² and the skew."""
+    network, model = estimator.network_, estimator.model_
+    posterior = model.posterior
+    scale = estimator.scale
+    factor = (model.posterior_of(scale) if scale == "posterior" else posterior).scale
+    root = _array(factor)
+    if root.ndim == 2:
+        root = np.stack([np.diag(row) for row in root])
+    mean = _array(posterior.mean) * model.unit
+    mean[:, -1] += model.centre
+    head = network.noise_head
+    noise = np.concatenate([_array(head.weight), _array(head.bias)], axis=1)[..., 0]
+    skew = estimator._law_of_residuals().skew
+    tilt = np.zeros_like(mean) if skew is None else _array(skew)
+    rows = [root.transpose(0, 2, 1), mean[:, None], noise[:, None], tilt[:, None]]
+    joined = np.concatenate(rows, axis=1)
+    return joined[:, :, :-1].copy(), joined[:, :, -1].copy()
+
+
+class _Kernel:
+    """The Gaussian process on the training rows nearest to one row."""
+
+    def __init__(self, mixture: KernelMixture, scale: str) -> None:
+        member = mixture.member
+        covariance = member.covariance
+        self._X, self._y = _array(member.X), _array(member.y)
+        self._noise = _array(member.noise)
+        self._u = _array(covariance.inverse_scale)
+        self._scaled = self._X * self._u
+        squares = np.square(self._scaled).sum(1)
+        self._squares = squares + np.arange(len(squares)) * (TIE / len(squares))
+        self._n_near = min(N_NEIGHBOURS, len(squares))
+        self._matern, self._linear = covariance.matern, covariance.linear
+        self._factor, self._floor = member.noise_factor, member.noise_floor
+        self._usual, self._weight, self._scale = (
+            member.usual_epistemic,
+            mixture.weight,
+            scale,
+        )
+        self._cholesky, self._solve = get_lapack_funcs(
+            ("potrf", "trtrs"), (self._X[:1],)
+        )
+
+    def __call__(
+        self, x: Array, noise: float, mu: float, aleatoric: float, epistemic: float
+    ) -> tuple[float, float, float]:
+        """The networks' numbers, mixed with those of the kernel."""
+        own_mu, own = self._posterior(x)
+        w, apart = self._weight, own_mu - mu
+        if self._scale in ("claps", "aleatoric"):
+            own_noise = max(self._factor * noise, self._floor)
+            aleatoric = float(
+                np.exp((1 - w) * np.log(aleatoric) + w * np.log(own_noise))
+            )
+        if self._scale in ("claps", "posterior"):
+            epistemic += w * (own - epistemic) + w * (1 - w) * apart**2
+            epistemic += FAR_FACTOR * w * max(own - self._usual, 0.0)
+        return mu + w * apart, aleatoric, epistemic
+
+    def _posterior(self, x: Array) -> tuple[float, float]:
+        """Mean and φᵀΣφ."""
+        distance = self._squares - 2 * (self._scaled @ (x * self._u))
+        near: Any = slice(None)
+        if self._n_near < len(distance):
+            near = np.argpartition(distance, self._n_near - 1)[: self._n_near]
+        # The row itself behind its neighbours: one matrix holds all covariances.
+        X = np.concatenate([self._X[near], x[None]])
+        A = X * self._u
+        squares = np.einsum("ij,ij->i", A, A)
+        r = A @ A.T
+        r *= -2
+        r += squares[:, None]
+        r += squares
+        np.maximum(r, 0.0, out=r)
+        r *= 3
+        np.sqrt(r, out=r)
+        K = np.exp(-r)
+        r += 1
+        K *= r
+        K *= self._matern
+        products = X @ X.T
+        products += 1
+        products *= self._linear
+        K += products
+        n = len(K) - 1
+        prior = self._matern + self._linear * (float(x @ x) + 1)
+        inner, k = K[:n, :n], K[:n, n:]
+        diagonal = np.einsum("ii->i", inner)
+        diagonal += self._noise[near] + JITTER * diagonal.max()
+        root, failed = self._cholesky(inner, lower=1)
+        both = np.concatenate([k, self._y[near][:, None]], axis=1)
+        if failed:
+            raise np.linalg.LinAlgError("Got a covariance that is not positive.")
+        z, _ = self._solve(root, both, lower=1)
+        first = z[:, 0]
+        return float(first @ z[:, 1]), max(prior - float(first @ first), 0.0)
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """A copy, out of reach of whoever changes the estimator."""
+    return np.array(tensor.detach().numpy())
