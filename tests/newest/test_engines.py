@@ -1,6 +1,7 @@
 """The recipes for Ray and Spark in docs/production.md, where the engine installs."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,9 @@ def test_ray():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_spark():
+def test_spark(monkeypatch):
     pytest.importorskip("pyspark", reason="the recipe needs pyspark and Java")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # workers of this environment
     names = recipe("pyspark")
     try:
         check(names, names["intervals"].toPandas())
