@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ._fuzz_attacks import ATTACKS, AttackCase
+from ._fuzz_attacks import ATTACKS
 from ._fuzz_cases import CALIBRATION_MODES, FuzzCase, TableSpec
+from ._fuzz_scene import AttackCase
 
 Case = FuzzCase | AttackCase
 

@@ -14,6 +14,7 @@ from mapie_claps.benchmarks import (
     _fuzz_attacks,
     _fuzz_cases,
     _fuzz_draw,
+    _fuzz_scene,
     coverage,
     fuzz,
     mapie_tests,
@@ -141,7 +142,7 @@ def test_cases_depend_on_seed_and_number_alone():
     assert first == [_fuzz_draw.draw_case(0, number) for number in range(40)]
     assert first[20:30] != [_fuzz_draw.draw_case(1, number) for number in range(20, 30)]
     assert len({repr(case) for case in first}) == 40
-    attacks = [isinstance(case, _fuzz_attacks.AttackCase) for case in first]
+    attacks = [isinstance(case, _fuzz_scene.AttackCase) for case in first]
     assert attacks == [number % 4 == 3 for number in range(40)]
 
 
@@ -220,7 +221,7 @@ def test_a_bad_interval_is_a_failure(change, failure, monkeypatch):
 @pytest.mark.parametrize("variant", range(4))
 @pytest.mark.parametrize("attack", sorted(_fuzz_attacks.ATTACKS))
 def test_attacks_have_their_outcome(attack, variant):
-    case = _fuzz_attacks.AttackCase(attack, 7 + variant, 20, 6, 3, 0.8, variant)
+    case = _fuzz_scene.AttackCase(attack, 7 + variant, 20, 6, 3, 0.8, variant)
     assert fuzz.outcome_of(case) == _fuzz_cases.Outcome(f"attack: {attack}")
 
 
@@ -237,7 +238,7 @@ def test_attacks_have_their_outcome(attack, variant):
 def test_an_attack_that_succeeds_is_a_failure(attack, broken, found, monkeypatch):
     """Each guard taken away in turn."""
     monkeypatch.setattr(*broken, lambda *args: None)
-    case = _fuzz_attacks.AttackCase(attack, 7, 20, 6, 3, 0.8, 1)
+    case = _fuzz_scene.AttackCase(attack, 7, 20, 6, 3, 0.8, 1)
     assert re.search(found, str(_fuzz_attacks.run_attack(case)))
 
 
