@@ -65,7 +65,7 @@ def everything(make, tmp_path, network=None):
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model", network=network)
     yield loaded.predict(X, return_std=True)
-    stream = StreamingConformalRegressor(model).conformalize(X, y)
+    stream = StreamingConformalRegressor(model).conformalize(X + 0.1, y)
     yield stream.predict_interval(X)[1]
     if network is not None:
         yield model.partial_fit(X, y).predict(X, return_std=True)

@@ -73,7 +73,7 @@ def check_lengths(X: Any, y: Any, sample_weight: Any = None) -> None:
     """Raise unless there are as many targets and weights as rows."""
     n = _num_samples(X)
     for name, values in (("y", y), ("sample_weight", sample_weight)):
-        if np.ndim(values) and _num_samples(values) != n:
+        if np.asarray(values).ndim and _num_samples(values) != n:
             raise ValueError(
                 f"Got {_num_samples(values)} values of {name} for {n} rows of X, but "
                 f"expected one for each row. Take {name} from the same rows as X."

@@ -29,7 +29,8 @@ from mapie_claps.studies.scoring import SplitSize, covered_limits
 CLEAN = _fuzz_cases.TableSpec(
     20, 2, "array", "float64", None, "float64", None, "flat", 0
 )
-VALID = _fuzz_cases.FuzzCase(CLEAN, CLEAN, CLEAN)
+OTHER = dataclasses.replace(CLEAN, seed=CLEAN.seed + 1)
+VALID = _fuzz_cases.FuzzCase(CLEAN, OTHER, CLEAN)
 
 
 def test_a_replication_is_what_mapie_does():

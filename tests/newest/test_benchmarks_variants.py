@@ -78,7 +78,8 @@ def test_every_variant_fits_and_leaves_nothing_behind(name, data, plain):
     assert np.isfinite(mean).all()
     assert (std > 0).all()
     same = np.array_equal(mean, plain.predict(data[0]))
-    assert same == (name == "as it is")
+    # In a run as short as this nobody stops before its end.
+    assert same == (name in ("as it is", "members that stop"))
     after = optimizer.BETAS, defaults.max_steps, scales.choose_prior_precision
     assert before == after
 

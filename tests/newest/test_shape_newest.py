@@ -151,7 +151,7 @@ def test_command_runs_and_resumes(tmp_path, capsys):
     assert len(Store(tmp_path).lines()) == 3
     with pytest.raises(SystemExit):
         main(["shape", "--smoke", "--methods", "nobody"])
-    assert "--methods 'nobody'" in capsys.readouterr().err
+    assert "--methods nobody" in capsys.readouterr().err
 
 
 def test_tables_by_hand(tmp_path):
