@@ -13,6 +13,7 @@ from mapie_api import calibrated_prefit, prefit_intervals
 from sklearn.base import clone
 
 from mapie_claps import (
+    CalibratedRegressor,
     ClapsRegressor,
     ClapsScore,
     StreamingConformalRegressor,
@@ -376,3 +377,17 @@ def test_numbers_are_trained_as_before(data):
     other = ClapsRegressor(max_steps=20, tol=None, random_state=0).fit(frame, y)
     np.testing.assert_array_equal(outputs(model, X), outputs(other, frame))
     assert model.table_.is_identity
+
+
+@pytest.mark.parametrize("change", [{"a": "other"}, {"a": "b", "b": "a"}])
+def test_columns_of_a_table_without_rows_are_checked(change):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    model = CalibratedRegressor(tiny(), 0.8, random_state=0).fit(X, X["a"])
+    points, bounds = model.predict_interval(X[:0])
+    assert points.shape == (0,)
+    assert bounds.shape == (0, 2, 1)
+    for call in (model.predict_interval, model.predict_quantiles):
+        levels = () if call == model.predict_interval else ([0.5],)
+        with pytest.raises(ValueError, match="feature names should match"):
+            call(X[:0].rename(columns=change), *levels)

@@ -100,20 +100,23 @@ class TableMethod:
     uses_claps: bool = False
 
 
-def _claps(split: Split, seed: int, alpha: float, **params: Any) -> Row:
-    """The table as it is: fit, conformalize, predict, explain, save, load."""
+def _calibrated(model: Any, split: Split, alpha: float) -> Any:
+    """MAPIE's split-conformal object over a model, fitted and calibrated."""
     from mapie.regression import SplitConformalRegressor
 
-    from .. import CalibratedRegressor, ClapsRegressor, ClapsScore, explain, load, save
+    from .. import ClapsScore
+
+    mapie = SplitConformalRegressor(model, 1 - alpha, ClapsScore(), prefit=False)
+    mapie.fit(split.X_train, split.y_train)
+    return mapie.conformalize(split.X_cal, split.y_cal)
+
+
+def _claps(split: Split, seed: int, alpha: float, **params: Any) -> Row:
+    """The table as it is: fit, conformalize, predict, explain, save, load."""
+    from .. import CalibratedRegressor, ClapsRegressor, explain, load, save
 
     clock = Clock()
-    mapie = SplitConformalRegressor(
-        ClapsRegressor(random_state=seed, **params),
-        confidence_level=1 - alpha,
-        conformity_score=ClapsScore(),
-        prefit=False,
-    )
-    mapie.fit(split.X_train, split.y_train).conformalize(split.X_cal, split.y_cal)
+    mapie = _calibrated(ClapsRegressor(random_state=seed, **params), split, alpha)
     fitted = clock.lap()
     bounds = mapie.predict_interval(split.X_test)[1][:, :, 0]
     predicted = clock.lap()
@@ -144,13 +147,12 @@ def _claps(split: Split, seed: int, alpha: float, **params: Any) -> Row:
 
 def _one_hot(split: Split, seed: int, alpha: float, **params: Any) -> Row:
     """What had to be done by hand: one-hot categories, imputer, then ClapsRegressor."""
-    from mapie.regression import SplitConformalRegressor
     from sklearn.compose import make_column_selector, make_column_transformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    from .. import ClapsRegressor, ClapsScore
+    from .. import ClapsRegressor
 
     split = native_split(split)
     clock = Clock()
@@ -162,13 +164,8 @@ def _one_hot(split: Split, seed: int, alpha: float, **params: Any) -> Row:
         (imputer, make_column_selector(dtype_include="number")),
         (one_hot, make_column_selector(dtype_include="category")),
     )
-    mapie = SplitConformalRegressor(
-        make_pipeline(columns, ClapsRegressor(random_state=seed, **params)),
-        confidence_level=1 - alpha,
-        conformity_score=ClapsScore(),
-        prefit=False,
-    )
-    mapie.fit(split.X_train, split.y_train).conformalize(split.X_cal, split.y_cal)
+    pipeline = make_pipeline(columns, ClapsRegressor(random_state=seed, **params))
+    mapie = _calibrated(pipeline, split, alpha)
     fitted = clock.lap()
     bounds = mapie.predict_interval(split.X_test)[1][:, :, 0]
     return {

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
+from .._compat import validate_data
 from ..network.batches import check_has_target, is_batches, items_of
 
 __all__ = ["joined_parts", "row_parts"]
@@ -33,6 +34,8 @@ def row_parts(
         takes_tensors = getattr(estimator, "accepts_tensors", False)
         if isinstance(x, Tensor) and not takes_tensors:
             x = x.detach().cpu().numpy()
+        if _is_empty_table(x):  # nobody predicts it, so nobody sees other columns
+            validate_data(estimator, x, reset=False, skip_check_array=True)
         yield x, target
 
 
@@ -51,6 +54,11 @@ def joined_parts(
         points_[row : row + len(p)], bounds_[row : row + len(p)] = p, b
         row += len(p)
     return points_, bounds_
+
+
+def _is_empty_table(x: Any) -> bool:
+    shape: tuple[int, ...] = getattr(x, "shape", ())
+    return len(shape) == 2 and shape[0] == 0
 
 
 def _is_list_of_tables(X: Any) -> bool:

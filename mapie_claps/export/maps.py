@@ -1,5 +1,6 @@
 """T⁻¹ in torch, of plain operations that an engine has."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class _Square(nn.Module):
         return z.clamp(min=0).square()
 
 
-class _Standardised(nn.Module):
+class _Standardised(nn.Module, ABC):
     """A curve on a range, a line beyond."""
 
     ends: Tensor  # (2,), of x
@@ -41,8 +42,9 @@ class _Standardised(nn.Module):
         self.centre = torch.tensor(target_map.centre, dtype=torch.float64)
         self.unit = torch.tensor(target_map.unit, dtype=torch.float64)
 
+    @abstractmethod
     def curve(self, z: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The inverse on the range."""
 
     def forward(self, z: Tensor) -> Tensor:
         inside = torch.minimum(torch.maximum(z, self.image[0]), self.image[1])
