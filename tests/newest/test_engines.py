@@ -29,7 +29,7 @@ def recipe(engine):
 
 def check(names, intervals):
     X, y, model = names["X"], names["y"], names["model"]
-    found = intervals.sort_values("rooms")[["y_pred", "lower", "upper"]].to_numpy()
+    found = intervals.sort_values("rooms")[["y_pred", "lower", "upper"]].to_numpy(float)
     y_pred, bounds = model.predict_interval(X)
     expected = np.column_stack([y_pred, bounds[:, 0, 1], bounds[:, 1, 1]])
     expected = expected[np.argsort(X["rooms"].to_numpy())]
