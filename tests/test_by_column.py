@@ -298,9 +298,7 @@ def test_values_of_single_rows_do_not_go_along_a_path(fitted, data):
     X_cal, y_cal = data[1]
     labels = X_cal[:, 0] > 0
     model = CalibratedRegressor(fitted, 0.8).conformalize(X_cal, y_cal, groups=labels)
-    with pytest.raises(
-        ValueError, match="Got groups of single rows together"
-    ):
+    with pytest.raises(ValueError, match="Got groups of single rows together"):
         explain(model, X_cal, by_column=True, groups=labels)
 
 
