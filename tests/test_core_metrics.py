@@ -37,10 +37,6 @@ def test_numbers_that_are_not_alike():
     ):
         with pytest.raises(ValueError, match=f"^Got {name}='1 NaN in shape"):
             call()
-    for parts in (([0.0], [1.0]), ([1.0], [-1e-9]), ([-1.0], [3.0])):
-        for call in (metrics.epistemic_fraction, metrics.scale_ratio):
-            with pytest.raises(ValueError, match="Got a smallest aleatoric part of"):
-                call(*parts)
     for call in (
         lambda: metrics.crps([1.0], [[np.nan]]),
         lambda: metrics.crps([np.inf], [[1.0]]),
@@ -48,6 +44,92 @@ def test_numbers_that_are_not_alike():
     ):
         with pytest.raises(ValueError, match="^Got y with . values that are not finit"):
             call()
+
+
+INF = math.inf
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        # Parts of a variance.
+        (lambda f: f([1.0, 0.0], [1.0, 1.0]), "aleatoric=0.0, .*positive finite"),
+        (lambda f: f([-1.0, -2.0], [3.0, 3.0]), "aleatoric=-1.0, .*2 of 2 are not"),
+        (lambda f: f([INF, 1.0], [1.0, 1.0]), "aleatoric=inf"),
+        (lambda f: f([1.0, 1.0], [1.0, -1e-9]), "epistemic=-1e-09, .*not negative"),
+        (lambda f: f([1.0, 1.0], [1.0, INF]), "epistemic=inf, .*1 of 2 are not"),
+        (lambda f: f([], []), r"aleatoric='0 NaN in shape \(0,\)', .*at least one"),
+    ],
+)
+def test_parts_that_are_no_variances(call, message):
+    for metric in (metrics.epistemic_fraction, metrics.scale_ratio):
+        with pytest.raises(ValueError, match=f"^Got {message}"):
+            call(metric)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        # In per cent every run would cover enough.
+        (lambda: metrics.violation_rate([88.0, 0.91], 0.9), "coverages=88.0, .*shares"),
+        (lambda: metrics.violation_rate([0.9, -0.1], 0.9), "coverages=-0.1, .*1 of 2"),
+        (lambda: metrics.width_ratio([-1.0], [2.0]), "width=-1.0, .*not negative"),
+        (
+            lambda: metrics.width_ratio([INF], [INF]),
+            "reference_width=inf, .*positive f",
+        ),
+        (lambda: metrics.width_ratio([0.0], [0.0]), "reference_width=0.0"),
+        (lambda: metrics.relative_width_reduction([-1.0], [2.0]), "widths=-1.0"),
+        (
+            lambda: metrics.relative_width_reduction([1.0, 1.0], [2.0, INF]),
+            "reference_widths=inf, .*1 of 2 are not. Leave these rows or runs out",
+        ),
+        (
+            lambda: metrics.score_difference([INF], [INF]),
+            "reference_score=inf, .*finit",
+        ),
+        (lambda: metrics.average_ranks([[[1.0, 2.0]]]), r"values.shape=\(1, 1, 2\)"),
+        (lambda: metrics.noise_floor_diagnostics([-1.0, 1.0], 1.0), "aleatoric=-1.0"),
+        (lambda: metrics.noise_floor_diagnostics([0.0], 1.0), "aleatoric=0.0"),
+        (lambda: metrics.noise_floor_diagnostics([INF], 1.0), "aleatoric=inf"),
+        (
+            lambda: metrics.noise_floor_diagnostics([1.0], 1.0, rtol=math.nan),
+            r"rtol=nan, .*Use 0\.01\.$",
+        ),
+        (
+            lambda: metrics.noise_floor_diagnostics([1.0], 1.0, rtol=-1e-9),
+            "rtol=-1e-09",
+        ),
+        (lambda: metrics.predictive_nll([INF], [0.0], [1.0]), "y=inf, .*finite"),
+        (lambda: metrics.predictive_nll([0.0], [-INF], [1.0]), "mu=-inf, .*finite"),
+        (
+            lambda: metrics.predictive_nll([0.0], [0.0], [INF]),
+            "std=inf, .*positive fin",
+        ),
+        (lambda: metrics.predictive_nll([0.0], [0.0], [0.0]), "std=0.0"),
+    ],
+)
+def test_numbers_without_a_mean_or_a_ratio(call, message):
+    with pytest.raises(ValueError, match=f"^Got {message}"):
+        call()
+
+
+def test_numbers_at_the_edge_are_numbers():
+    assert metrics.violation_rate([0.0, 1.0], 0.9) == 0.5
+    assert metrics.width_ratio([0.0, INF], [1.0, 2.0]).tolist() == [0, INF]
+    assert metrics.relative_width_reduction([0.0], [2.0]) == 1
+    assert metrics.score_difference([INF, -1.0], [1.0, -2.0]).tolist() == [INF, 1]
+    assert metrics.epistemic_fraction([1.0], [0.0]) == 0
+    assert metrics.noise_floor_diagnostics([1.0], 1.0, rtol=0)["floor_active"] == 1
+    assert metrics.crps([0.0, 0.0], [[-INF, 1.0], [0.0, 1.0]]) == INF
+
+
+@pytest.mark.parametrize(
+    "mask", [["no", "yes"], [math.nan, 1.0], [0, 2], [0, 0], [1], 1, [1.0, 0.5]]
+)
+def test_regions_that_are_no_masks(mask):
+    with pytest.raises(ValueError, match=r"Got regions\['left'\]=.*a mask of shape"):
+        metrics.regional_coverage([0.0, 5.0], [[-1, 1], [2, 3]], {"left": mask})
 
 
 def test_rates_and_ranks_by_hand():
@@ -141,7 +223,7 @@ def test_interval_metrics_by_hand():
     with pytest.raises(ValueError, match="Got regions={}, but expected at least one"):
         metrics.region_gap(TARGETS, two, {}, 0.9)
     for mask, n in ((TARGETS > 9, 0), ([True], 1)):
-        with pytest.raises(ValueError, match=rf"Got regions\['r'\]='{n} of "):
+        with pytest.raises(ValueError, match=rf"Got regions\['r'\]='{n} true of "):
             metrics.regional_coverage(TARGETS, two, {"r": mask})
 
 

@@ -93,7 +93,10 @@ def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
     (found,) = checked_alike(values=values)
     if found.ndim > 2:
         raise_for(
-            "values.shape", found.shape, "(n_runs, n_methods)", "Rank the levels one by one."
+            "values.shape",
+            found.shape,
+            "(n_runs, n_methods)",
+            "Rank the levels one by one.",
         )
     rounded = np.atleast_2d(np.round(found, decimals))
     smaller = (rounded[:, None, :] < rounded[:, :, None]).sum(axis=2)

@@ -6,6 +6,7 @@ import lasts, without a filter that would outlive it.
 """
 
 import warnings
+
 from torch import Tensor
 
 with warnings.catch_warnings():
