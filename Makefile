@@ -66,9 +66,10 @@ mutants: $(MUTANTS)/.installed
 	$(MUTANTS)/bin/mutmut run --max-children 1
 	$(MUTANTS)/bin/mutmut results
 
-$(MUTANTS)/.installed: pyproject.toml | $(VENV)/.installed
+$(MUTANTS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(MUTANTS)
-	$(UV) pip install --quiet --python $(MUTANTS)/bin/python -e ".[tests]" \
+	$(MUTANTS)/bin/python -m pip install --quiet uv
+	$(MUTANTS)/bin/uv pip install --quiet --python $(MUTANTS)/bin/python -e ".[tests]" \
 		"mutmut>=3.8" "pytest<9"
 	touch $@
 

@@ -1,3 +1,5 @@
+import re
+
 import mapie
 import numpy as np
 import pytest
@@ -79,3 +81,13 @@ def own_random_state():
     """New networks and loaders draw from torch's generator, here from a copy."""
     with torch.random.fork_rng():
         yield
+
+
+def exactly(text):
+    """A pattern for this text and nothing before it."""
+    return "^" + re.escape(text)
+
+
+def objects(*numbers):
+    """Numbers as pandas hands them over where a column is mixed."""
+    return np.array(numbers, dtype=object)

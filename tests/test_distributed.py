@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from threading import Thread
 
 import dask
@@ -134,7 +137,7 @@ def test_errors(module):
     rows, targets = da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100)
     with pytest.raises(TypeError, match="Got a ndarray"):
         fit_posterior(module, X, y)
-    with pytest.raises(ValueError, match="6 partitions and y in 3"):
+    with pytest.raises(ValueError, match="Got y in 3 partitions and X in 6"):
         conformity_scores(module, rows, targets[:300])
     with pytest.raises(ValueError, match="100 rows of X and 50 of y"):
         fit_posterior(module, rows, targets[:300].rechunk(50))
@@ -244,30 +247,65 @@ def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
 
 
-def test_the_scheduler_ends_in_the_middle_of_a_run(regressor, tmp_path):
+@pytest.fixture
+def processes(tmp_path):
+    """A scheduler and a worker, each a process of its own."""
+    file = tmp_path / "scheduler.json"
+    options = ["--scheduler-file", str(file), "--no-dashboard"]
+    here = str(Path(__file__).parent)
+    paths = os.pathsep.join([here, str(Path(here).parent)])
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options, *more],
+            env={**os.environ, "PYTHONPATH": paths},
+            **quiet,
+        )
+        for kind, more in (
+            ("scheduler", ["--port", "0"]),
+            ("worker", ["--nthreads", "1", "--no-nanny", "--death-timeout", "60"]),
+        )
+    ]
+    while not file.exists() and started[0].poll() is None:
+        time.sleep(0.05)
+    yield file, started[0]
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_scheduler_is_killed_in_the_middle_of_a_run(module, processes, tmp_path):
     """An error comes, and what was calibrated before is as it was."""
-    before = StreamingConformalRegressor(regressor, LEVELS)
+    file, scheduler = processes
+    before = StreamingConformalRegressor(module, LEVELS)
     before.conformalize(X[300:500], y[300:500])
     expected = before.predict_interval(X[500:])
-    cluster = LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-    )
-    rows = da.from_array(X, chunks=(30, 3)).map_blocks(
-        slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))
-    )
-    mark = tmp_path / str(os.getpid())
+
+    def slow(block, mark=str(tmp_path / "mark")):
+        Path(mark).touch()
+        time.sleep(0.2)
+        return block
 
     def end_the_scheduler():
-        while not mark.exists() or len(mark.read_text()) < 2:
+        while not (tmp_path / "mark").exists():
             time.sleep(0.02)
-        cluster.close()
+        scheduler.send_signal(signal.SIGKILL)
 
-    killer = Thread(target=end_the_scheduler)
-    with Client(cluster), dask.config.set(scheduler="distributed"):
+    rows = da.from_array(X, chunks=(30, 3)).map_blocks(
+        slow, dtype=float, meta=np.empty((0, 3))
+    )
+    targets = da.from_array(y, chunks=30)
+    # The client tries to find a lost scheduler again for as long as it tried at first.
+    with (
+        Client(scheduler_file=str(file), timeout=5),
+        dask.config.set(scheduler="distributed"),
+    ):
+        killer = Thread(target=end_the_scheduler)
         killer.start()
         with pytest.raises(Exception, match="cancel|clos|lost|scheduler"):
-            on_dask(regressor, rows, da.from_array(y, chunks=30))
+            on_dask(module, rows, targets)
         killer.join()
+        assert scheduler.wait() == -signal.SIGKILL
     for ours, theirs in zip(before.predict_interval(X[500:]), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -374,6 +412,22 @@ def test_values_whose_index_is_another_one_are_refused(module, name):
     ):
         with pytest.raises(TypeError, match=f"Got {name} of type Series, but expected"):
             call(frame["v"])
+
+
+def test_values_of_half_the_rows_are_not_used_twice(module):
+    """Dask hands a single partition to all of X; files all number rows from 0."""
+    halves = [pd.DataFrame(X[i : i + 20], columns=list("abc")) for i in (0, 20)]
+    rows = dd.from_delayed([dask.delayed(h) for h in halves], meta=halves[0][:0])
+    label = dd.from_pandas(pd.Series(["a"] * 20), npartitions=1)
+    conformal = conformalize(module, *chunked(X[50:], y[50:]), groups=lambda x: side(x))
+    with pytest.raises(ValueError, match="Got groups in 1 partitions and X in 2"):
+        predict_interval(conformal, rows, groups=label)
+    labels = da.from_array(side(X[:40]), chunks=10)
+    for bad in (labels[:20], labels[:1], labels[:, None]):
+        with pytest.raises(
+            ValueError, match=r"Got groups of shape .* one value per ro"
+        ):
+            predict_interval(conformal, *chunked(X[:40]), groups=bad)
 
 
 def test_partitions_without_rows_keep_the_kind(module):

@@ -72,6 +72,74 @@ def test_a_noise_that_depends_on_other_rows():
         ClapsModule(mse_network(), noise_variance=noise_of_the_batch).fit(X, y)
 
 
+class Sequence(nn.Module):
+    """Takes the rows of a batch for the steps of one sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory = nn.GRU(3, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.memory(x)[0])
+
+
+class Since(Sequence):
+    """Remembers later rows, not earlier ones."""
+
+    def forward(self, x):
+        return self.head(self.memory(x.flip(0))[0].flip(0))
+
+
+class FromFirst(nn.Module):
+    """Measures from the first row of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(x - x[0])
+
+
+class Unused(nn.Module):
+    """The mean makes no use, or hardly any, of features that mix rows."""
+
+    def __init__(self, bias=0.0):
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+        with torch.no_grad():
+            self.head.weight[:, 3:] = 0
+            self.head.bias.fill_(bias)
+
+    def forward(self, x):
+        return self.head(torch.cat([x, x - x.mean(0)], 1))
+
+
+class Forgotten(nn.Module):
+    """Dropout that goes on after training."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(nn.functional.dropout(self.body(x)))
+
+
+@pytest.mark.parametrize("network", [Sequence, Since, FromFirst, Unused, Forgotten])
+def test_rows_that_depend_on_rows_before_or_behind_or_on_chance(network):
+    with pytest.raises(ValueError, match="for a row depends on the other rows"):
+        ClapsModule(seeded(network)).fit(X, y)
+
+
+def test_features_that_depend_on_other_rows_under_a_large_mean():
+    """A share of the mean, in single precision, would say little here."""
+    model = ClapsModule(seeded(lambda: Unused(1e6)), precision="module")
+    with pytest.raises(ValueError, match="whose feature vector for a row depends"):
+        model.fit(X, y + 1e6)
+
+
 def test_batches_of_one_row_are_looked_at_together():
     rows = [(X[i : i + 1], y[i : i + 1]) for i in range(60)]
     with pytest.raises(ValueError, match="depends on the other rows"):

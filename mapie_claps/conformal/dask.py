@@ -21,6 +21,7 @@ from .dask_partitions import (
     as_column,
     calibration_rows,
     check_partition,
+    check_partitions,
     import_dask,
     in_place_of,
     is_collection,
@@ -314,6 +315,8 @@ def predict_interval(
     if is_frame(X):
         import pandas as pd
 
+        for name, value in series.items():
+            check_partitions(name, value.npartitions, X.npartitions)
         columns = column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
         # Not aligned: rows of values that stand elsewhere are named, not moved.

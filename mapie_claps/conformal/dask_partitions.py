@@ -98,14 +98,29 @@ def values_of_partitions(name: str, value: Any, X: Any, n: int) -> list[Any]:
     if not is_collection(name, value):
         return [value] * n
     if not is_frame(value) and not is_frame(X):
-        value = value.rechunk({0: X.chunks[0]})
+        value = cut_as_rows(name, value, X)
+    check_partitions(name, value.npartitions, n)
     found: list[Any] = np.ravel(value.to_delayed()).tolist()
-    if len(found) != n:
-        raise ValueError(
-            f"Got {name} in {len(found)} partitions and X in {n}. Partition {name} as "
-            "X is."
-        )
     return found
+
+
+def check_partitions(name: str, found: int, n: int) -> None:
+    """Raise unless there are as many as of X: Dask would use a single one for all."""
+    if found != n:
+        raise ValueError(
+            f"Got {name} in {found} partitions and X in {n}. Partition {name} as X is."
+        )
+
+
+def cut_as_rows(name: str, value: Any, X: Any) -> Any:
+    """An array of one value per row, in chunks as long as those of X."""
+    lengths = value.shape[0], X.shape[0]
+    if value.ndim != 1 or (lengths[0] != lengths[1] and not np.isnan(lengths).any()):
+        raise ValueError(
+            f"Got {name} of shape {value.shape} for X of shape {X.shape}, but expected "
+            "one value per row, shape (n,)."
+        )
+    return value.rechunk({0: X.chunks[0]})
 
 
 def is_collection(name: str, value: Any) -> bool:
@@ -129,7 +144,7 @@ def as_column(name: str, value: Any, X: Any) -> Any:
             f"Got {name} of type {type(value).__name__}, but X is a Dask array. Pass a "
             "Dask array that is partitioned as X is."
         )
-    return value.rechunk({0: X.chunks[0]})[(slice(None), *[None] * (X.ndim - 1))]
+    return cut_as_rows(name, value, X)[(slice(None), *[None] * (X.ndim - 1))]
 
 
 def check_partition(X: Any, y: Any, name: str = "y") -> None:
@@ -157,10 +172,7 @@ def partitions(X: Any, y: Any) -> list[tuple[Any, Any]]:
     if not is_frame(X) and not is_frame(y) and X.shape[0] == y.shape[0]:
         y = y.rechunk({0: X.chunks[0]})
     xs, ys = lazy_parts(X), np.ravel(y.to_delayed()).tolist()
-    if len(xs) != len(ys):
-        raise ValueError(
-            f"Got X in {len(xs)} partitions and y in {len(ys)}. Partition y as X is."
-        )
+    check_partitions("y", len(ys), len(xs))
     return list(zip(xs, ys, strict=True))
 
 

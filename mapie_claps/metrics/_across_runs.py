@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._checks import checked_alike, checked_levels
+from .._validation import raise_for
+from ._checks import check_each, checked_alike, checked_levels
 
 Array = NDArray[np.float64]
 # Coverages are counts divided by n: what differs by less than this is equal.
@@ -16,7 +17,7 @@ def violation_rate(coverages: ArrayLike, confidence_level: ArrayLike) -> Array:
     Parameters
     ----------
     coverages : array-like of shape (n_runs,) or (n_runs, n_levels)
-        Coverages of the runs.
+        Coverages of the runs, between 0 and 1.
     confidence_level : float or array-like of shape (n_levels,)
         1 − α of each level.
 
@@ -32,6 +33,8 @@ def violation_rate(coverages: ArrayLike, confidence_level: ArrayLike) -> Array:
     0.5
     """
     (found,) = checked_alike(coverages=coverages)
+    shares = (found >= 0) & (found <= 1)
+    check_each("coverages", found, shares, "shares between 0 and 1")
     levels = checked_levels(confidence_level, found.shape[1] if found.ndim > 1 else 1)
     below = found < (levels if found.ndim > 1 else levels[0]) - ROUNDING
     return np.asarray(below.mean(axis=0))
@@ -45,7 +48,8 @@ def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> 
     widths : array-like of shape (n_runs,) or (n_runs, n_levels)
         Mean widths of a method.
     reference_widths : array-like of the same shape
-        Mean widths of the reference (in the paper Split CP) in the same runs.
+        Mean widths of the reference (in the paper Split CP) in the same runs, positive
+        and finite.
 
     Returns
     -------
@@ -59,6 +63,8 @@ def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> 
     0.25
     """
     found, reference = checked_alike(widths=widths, reference_widths=reference_widths)
+    check_each("widths", found, found >= 0, "widths that are not negative")
+    _check_reference("reference_widths", reference)
     return np.asarray(np.mean(1 - found / reference, axis=0))
 
 
@@ -85,6 +91,13 @@ def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
     array([[3. , 1.5, 1.5]])
     """
     (found,) = checked_alike(values=values)
+    if found.ndim > 2:
+        raise_for(
+            "values.shape",
+            found.shape,
+            "(n_runs, n_methods)",
+            "Rank the levels one by one.",
+        )
     rounded = np.atleast_2d(np.round(found, decimals))
     smaller = (rounded[:, None, :] < rounded[:, :, None]).sum(axis=2)
     equal = (rounded[:, None, :] == rounded[:, :, None]).sum(axis=2)
@@ -98,7 +111,7 @@ def width_ratio(width: ArrayLike, reference_width: ArrayLike) -> Array:
     Parameters
     ----------
     width, reference_width : array-like
-        Mean widths of the same runs.
+        Mean widths of the same runs; those of the reference are positive and finite.
 
     Returns
     -------
@@ -112,6 +125,8 @@ def width_ratio(width: ArrayLike, reference_width: ArrayLike) -> Array:
     array([0.5, 1. ])
     """
     found, reference = checked_alike(width=width, reference_width=reference_width)
+    check_each("width", found, found >= 0, "widths that are not negative")
+    _check_reference("reference_width", reference)
     return np.asarray(found / reference)
 
 
@@ -121,7 +136,7 @@ def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
     Parameters
     ----------
     score, reference_score : array-like
-        Mean interval scores of the same runs.
+        Mean interval scores of the same runs; those of the reference are finite.
 
     Returns
     -------
@@ -135,4 +150,12 @@ def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
     array([-1.,  0.])
     """
     found, reference = checked_alike(score=score, reference_score=reference_score)
+    finite = np.isfinite(reference)
+    check_each("reference_score", reference, finite, "finite scores")
     return np.asarray(found - reference)
+
+
+def _check_reference(name: str, widths: Array) -> None:
+    """Raise for widths that no other can be measured by."""
+    usable = np.isfinite(widths) & (widths > 0)
+    check_each(name, widths, usable, "positive finite widths")

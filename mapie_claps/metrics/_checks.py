@@ -79,14 +79,25 @@ def checked_alike(**named: ArrayLike) -> list[Array]:
                 f"the shape {arrays[0].shape} of {next(iter(named))}",
                 "Give both for the same rows, or runs and levels.",
             )
-        if np.isnan(array).any():
+        if np.isnan(array).any() or not array.size:
             raise_for(
                 name,
                 f"{int(np.isnan(array).sum())} NaN in shape {array.shape}",
-                "numbers",
+                "numbers, and at least one",
                 "Leave out the rows or runs that have no value.",
             )
     return arrays
+
+
+def check_each(name: str, values: Array, good: NDArray[np.bool_], what: str) -> None:
+    """Raise unless each value is good: infinities have no mean and no ratio."""
+    if not good.all():
+        raise_for(
+            name,
+            float(values[~good][0]),
+            f"{what}, but {int((~good).sum())} of {good.size} are not",
+            "Leave these rows or runs out.",
+        )
 
 
 def finite_levels(bounds: Array) -> NDArray[np.bool_]:

@@ -1,5 +1,7 @@
 """Metrics of predictive distributions: quantiles, and values of equal probability."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -66,7 +68,7 @@ def crps(y: ArrayLike, y_values: ArrayLike) -> float:
     Returns
     -------
     float
-        Mean score; the mean absolute error where m is 1.
+        Mean score; the mean absolute error where m is 1, infinite where a value is.
 
     Examples
     --------
@@ -75,6 +77,8 @@ def crps(y: ArrayLike, y_values: ArrayLike) -> float:
     (0.5, 3.0)
     """
     y_, values = _checked(y, y_values, "y_values")
+    if np.isinf(values).any():  # E|Y − y| is, and so is what would be taken off it
+        return math.inf
     ordered = np.sort(values, axis=1)
     m = ordered.shape[1]
     distance = np.abs(ordered - y_[:, None]).mean(axis=1)

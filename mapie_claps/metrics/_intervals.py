@@ -270,12 +270,13 @@ def regional_coverage(
     y_, bounds = checked_rows(y, y_interval)
     found = {}
     for name, rows in regions.items():
-        mask = np.asarray(rows, dtype=bool)
-        if mask.shape != y_.shape or not mask.any():
+        given = np.asarray(rows)
+        mask = given == 1  # text, NaN and numbers of rows would all be true
+        if mask.shape != y_.shape or not mask.any() or not (mask | (given == 0)).all():
             raise_for(
                 f"regions[{name!r}]",
-                f"{int(mask.sum())} of {mask.shape} rows",
-                f"a mask of shape {y_.shape} with at least one row",
+                f"{np.sum(mask)} true of {given.shape} values of type {given.dtype}",
+                f"a mask of shape {y_.shape}, true for at least one row, false else",
                 "Leave out a region without rows.",
             )
         found[name] = coverage(y_[mask], bounds[mask])

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import column_or_1d
 
 from .._validation import check_number, raise_for
-from ._checks import checked_alike
+from ._checks import check_each, checked_alike
 
 
 def epistemic_fraction(aleatoric: ArrayLike, epistemic: ArrayLike) -> float:
@@ -62,12 +62,10 @@ def _checked_parts(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Parts of v of the same rows: h² positive, φᵀΣφ not negative."""
     h2, added = checked_alike(aleatoric=aleatoric, epistemic=epistemic)
-    if not ((h2 > 0).all() and (added >= 0).all()):
-        raise ValueError(
-            f"Got a smallest aleatoric part of {h2.min()!r} and a smallest epistemic "
-            f"part of {added.min()!r}, but expected a positive one and one of at "
-            "least 0. Pass the parts that predict_variance gives."
-        )
+    finite = np.isfinite(h2), np.isfinite(added)
+    check_each("aleatoric", h2, finite[0] & (h2 > 0), "positive finite variances")
+    expected = "finite variances that are not negative"
+    check_each("epistemic", added, finite[1] & (added >= 0), expected)
     return h2, added
 
 
@@ -99,7 +97,10 @@ def noise_floor_diagnostics(
     floor = check_number(
         "variance_floor", variance_floor, low=0, low_open=True, hint="Use 1e-3."
     )
+    rtol = check_number("rtol", rtol, low=0, hint="Use 0.01.")
     (h2,) = checked_alike(aleatoric=aleatoric)
+    good = np.isfinite(h2) & (h2 > 0)
+    check_each("aleatoric", h2, good, "positive finite variances")
     return {
         "min": float(h2.min()),
         "p01": float(np.quantile(h2, 0.01)),
@@ -134,10 +135,9 @@ def predictive_nll(y: ArrayLike, mu: ArrayLike, std: ArrayLike) -> float:
     y_ = _one_number_per_row("y", y)
     mu_, std_ = _one_number_per_row("mu", mu), _one_number_per_row("std", std)
     y_, mu_, std_ = checked_alike(y=y_, mu=mu_, std=std_)
-    if not (std_ > 0).all():
-        raise_for(
-            "std", float(std_.min()), "positive numbers", "Give the variance a floor."
-        )
+    check_each("y", y_, np.isfinite(y_), "finite numbers")
+    check_each("mu", mu_, np.isfinite(mu_), "finite numbers")
+    check_each("std", std_, np.isfinite(std_) & (std_ > 0), "positive finite numbers")
     z = (y_ - mu_) / std_
     return float(np.mean(np.log(std_) + 0.5 * z**2) + 0.5 * math.log(2 * math.pi))
 

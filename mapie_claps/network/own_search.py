@@ -50,29 +50,37 @@ def wrap(
 
 
 def _check_rows_alone(backbone: Backbone, x: Tensor) -> None:
-    """Raise if mean or noise of a row depend on the other rows of its batch.
+    """Raise if what comes of a row depends on the other rows of its batch.
 
-    Then coverage would depend on how rows are cut into batches.
+    Then coverage would depend on how rows are cut into batches. The last rows come
+    alone, and in the opposite order: what a sequence remembers of the rows before, as a
+    recurrent layer does that takes rows for steps, shows as well.
     """
     half = len(x) // 2
     if not half:
         return
     among, eps = backbone.rounded(x)
-    alone = backbone(x[:half])
-    mu, h2 = among.mu[0], among.h2[0, :half]
+    alone = backbone(x[-half:].flip(0))
+    mu, h2, phi = (part[0, -half:].flip(0) for part in (among.mu, among.h2, among.phi))
     gaps = {
-        "mean": (alone.mu[0] - mu[:half]).abs().max() / (mu.abs().max() or 1.0),
-        "noise": ((alone.h2[0] - h2) / h2).abs().nan_to_num().max(),  # NaN: none yet
+        "mean": _share(alone.mu[0] - mu, among.mu.abs().max()),
+        "noise": _share(alone.h2[0] - h2, h2),  # row by row: orders of magnitude
+        "feature vector": _share(alone.phi[0] - phi, among.phi.abs().max()),
     }
     for name, gap in gaps.items():
-        if float(gap) > eps**0.5:
+        if gap > eps**0.5:
             raise ValueError(
                 f"Got a network whose {name} for a row depends on the other rows of "
                 f"its batch: {half} rows alone and the same rows among {len(x)} differ "
-                f"by a share of up to {float(gap):.3g}. Give every BatchNorm "
-                "track_running_stats=True, and let attention act within a row, not "
-                "over rows."
+                f"by a share of up to {gap:.3g}. Give every BatchNorm "
+                "track_running_stats=True, let attention and recurrent layers act "
+                "within a row, not over rows, and leave no dropout on."
             )
+
+
+def _share(gap: Tensor, size: Tensor) -> float:
+    """Largest gap as a share; NaN, of a noise that is not there yet, is none."""
+    return float((gap.abs() / (size + (size == 0))).nan_to_num().max())
 
 
 def _column_of(mean: Tensor, seen: list[tuple[Tensor, Tensor]]) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
-from .laplace_torch import GGNInterface
+from .laplace_torch import LastLayerInterface
 
 __all__ = ["HeteroscedasticGGN"]
 
@@ -23,7 +23,7 @@ BLOCK_BYTES = 2**20  # of φ, small enough for the cache
 BLOCK_ROWS = 1024  # at least, enough to be worth a matrix product
 
 
-class HeteroscedasticGGN(GGNInterface):
+class HeteroscedasticGGN(LastLayerInterface):
     r"""Last-layer curvature of a Gaussian likelihood with input-dependent noise.
 
     :math:`H^\top W H = \sum_i s_i \, \varphi(x_i)\varphi(x_i)^\top / h^2(x_i)`
@@ -159,6 +159,30 @@ class HeteroscedasticGGN(GGNInterface):
         with torch.no_grad():
             return self._sums(x, y, n_axes=1)
 
+    def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient of each row's loss by the weights of the last layer.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, ...)
+            Inputs of the network.
+        y : Tensor of shape (n, 1), (n, 2) or (n, 3)
+            Targets, row weights and h², as far as given.
+
+        Returns
+        -------
+        tuple of Tensor
+            Gradients of shape (n, d + 1), and the loss. As everywhere in laplace-torch
+            they are those of a squared error: ``factor``, ½, times both is the
+            negative log-likelihood, without its constant, and its gradient.
+        """
+        with torch.no_grad():
+            features, _ = self.last_layer_jacobians(x)
+            size = self.model.last_layer.in_features
+            rows = self._block(x, y, _Totals(*features.new_zeros(3, size)))
+            slope = 2 * rows.root_w.square() * (rows.f - rows.target)
+            return slope[:, None] * features[:, 0], 2 * _loss(rows, y)
+
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.
 
@@ -193,14 +217,7 @@ class HeteroscedasticGGN(GGNInterface):
         rows = blocks[0]
         if len(blocks) > 1:
             rows = _Rows(*map(torch.cat, zip(*blocks, strict=True)))
-        _check_targets(y)
-        _check_noise_variance(rows.h2)
-        w = rows.root_w.square()
-        residual = rows.target - rows.f
-        log_h2 = rows.h2.log()
-        if y.shape[1] > 1:
-            log_h2 *= y[:, 1]
-        loss = (residual.square_() @ w).add_(log_h2.sum()).mul_(0.5)
+        loss, w = _loss(rows, y), rows.root_w.square()
         if self.cross_moment is not None:
             self.cross_moment[:size] += totals.cross
             if layer.bias is not None:
@@ -273,6 +290,17 @@ class _Rows(NamedTuple):
     h2: Tensor
     target: Tensor
     root_w: Tensor  # √(s/h²)
+
+
+def _loss(rows: _Rows, y: Tensor) -> Tensor:
+    """½Σs[(y − μ)²/h² + log h²] of rows that are sound."""
+    _check_targets(y)
+    _check_noise_variance(rows.h2)
+    log_h2 = rows.h2.log()
+    if y.shape[1] > 1:
+        log_h2 *= y[:, 1]
+    squares = (rows.target - rows.f).square_() @ rows.root_w.square()
+    return squares.add_(log_h2.sum()).mul_(0.5)
 
 
 def _parts(x: Tensor, y: Tensor, row_bytes: int) -> Iterable[tuple[Tensor, Tensor]]:
