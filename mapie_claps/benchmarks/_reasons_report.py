@@ -24,15 +24,19 @@ TRUTH = {
     "size_foreign": "the same, foreign",
 }
 AGAINST = {"CLAPS": ("rho", "sparsification", "auroc"), REMOTENESS: ("auroc",)}
+ERRORS = {
+    "error_here": "squared error / variance of y, known region",
+    "error_foreign": "the same, foreign",
+}
 LOW_IS_GOOD = {"sparsification", "noise_error", "collect"}
-RATIOS = {"size_here", "size_foreign", "collect"}  # geometric means
+RATIOS = {"size_here", "size_foreign", "collect", *ERRORS}  # geometric means
 
 
 def report(rows: Sequence[Row], out: Path) -> str:
     """All tables, as text and in files."""
     parts = []
     for title, found in _groups(rows).items():
-        fields = RANKING | (TRUTH if title.startswith("Known") else {})
+        fields = RANKING | (TRUTH if title.startswith("Known") else ERRORS)
         parts.append(f"### {title}\n\n{_summary(found, fields)}")
         for ours, compared in AGAINST.items():
             if where(found, method=ours):

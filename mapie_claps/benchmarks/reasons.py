@@ -169,7 +169,9 @@ def measure_real(
     foreign = position(data.X[test]) > cut
     found = predict(data.X[test])
     squares = (data.y[test] - found.mu) ** 2
-    row = {"kind": "real", "dataset": data.name, "seed": seed, "method": model}
+    row: Row = {"kind": "real", "dataset": data.name, "seed": seed, "method": model}
+    for name, rows in (("here", ~foreign), ("foreign", foreign)):
+        row[f"error_{name}"] = float(squares[rows].mean() / data.y[test].var())
     return [row | ranking_measures(found.epistemic, squares, foreign)]
 
 
