@@ -6,12 +6,18 @@ import pickle
 import numpy as np
 import pytest
 from conftest import heteroscedastic, tiny
+from mapie.conformity_scores import ResidualNormalisedScore
 from mapie_api import calibrated_prefit
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mapie_claps import ClapsScore, StreamingConformalRegressor, explain
+from mapie_claps import (
+    ClapsScaleEstimator,
+    ClapsScore,
+    StreamingConformalRegressor,
+    explain,
+)
 from mapie_claps.conformal.mapie import MAPIE_PASSES_STD
 from mapie_claps.estimators.variance import with_fingerprint
 
@@ -123,6 +129,25 @@ def test_copies_know_it_too(duplicate):
     inner.set_params(unit=2.0)
     with pytest.raises(ValueError, match=CHANGED):
         predict(X[:9], **options)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["line", "pipeline", "regressor"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_scale_that_changed_is_refused(model, change):
+    """MAPIE's own score asks for the scale at calibration and again later."""
+    fitted = model().fit(X[:60], Y[:60])
+    scale = ClapsScaleEstimator(fitted)
+    score = ResidualNormalisedScore(residual_estimator=scale, prefit=True)
+    mapie, options = calibrated_prefit(fitted, score, (X[60:], Y[60:]), 0.9)
+    predict = getattr(mapie, "predict_interval", mapie.predict)
+    predict(X[:9], **options)
+    CHANGES[change](last_step(fitted))
+    for asked in (scale, copy.deepcopy(scale), pickle.loads(pickle.dumps(scale))):
+        with pytest.raises(ValueError, match="has changed since .* Wrap it again"):
+            asked.predict(X[:9])
+    with pytest.raises(ValueError, match="has changed since"):
+        predict(X[:9], **options)
+    assert ClapsScaleEstimator(fitted).predict(X[:9]).shape == (9,)
 
 
 def test_what_else_would_use_the_old_scores_is_refused():
