@@ -234,6 +234,20 @@ def test_sentences_say_what_is_usual(fitted, data):
     assert frame.loc[0, ("aleatoric", "hour")] == pytest.approx(20)
     with pytest.raises(ValueError, match="Got part='width'"):
         adds.leading("width")
+    with pytest.raises(IndexError, match="Got row=2, but expected a position among 2"):
+        adds.sentence(2)
+    with pytest.raises(IndexError, match="Got level=1, .* a position among 1 level,"):
+        adds.sentence(-1, level=1)
+
+
+def test_an_excess_that_nobody_sees_has_no_cause():
+    model = Formula(lambda a, b: 10 + a, lambda a, b: 1 + 1e-3 * b)
+    X, usual = np.array([[1.0, 2.0]]), np.array([[0.0, 0.0]])
+    adds = explain(model, X, by_column=True, background=usual).by_column
+    assert repr(adds).splitlines() == [
+        "Contributions of 2 columns in 1 row",
+        "row 0: wide by 12: 11 noise, mostly x0=1; 1 lack of data, no more than usual",
+    ]
 
 
 def test_infinite_intervals_have_no_contributions(fitted, data):
@@ -248,10 +262,52 @@ def test_infinite_intervals_have_no_contributions(fitted, data):
         )
 
 
+def test_rows_with_infinite_intervals_are_left_out(fitted, data):
+    X_cal, y_cal = data[1]
+    edge = np.sort(X_cal[:, 0])[-4]  # three calibration rows lie beyond
+
+    def beyond(X):
+        return np.asarray(X)[:, 0] > edge
+
+    few = CalibratedRegressor(fitted, 0.9).conformalize(X_cal, y_cal, groups=beyond)
+    known, unknown = X_cal[~beyond(X_cal)][:2], X_cal[beyond(X_cal)][:1]
+    adds = explain(
+        few,
+        np.concatenate([known, unknown]),
+        by_column=True,
+        background=known,
+        allow_infinite_bounds=True,
+    ).by_column
+    assert np.isnan(adds.epistemic[2]).all()
+    assert adds.sentence(2).startswith("infinitely wide: too few calibration rows")
+    assert adds.sentence(0).startswith("wide by 0.")
+    assert list(adds.leading("epistemic") == "") == [False, False, True]
+    summary = adds.summary()
+    assert summary["aleatoric_first"].sum() == pytest.approx(1)
+    np.testing.assert_allclose(
+        sorted(summary["epistemic"]), sorted(np.abs(adds.epistemic[:2, :, 0]).mean(0))
+    )
+    alone = explain(
+        few, unknown, by_column=True, background=known, allow_infinite_bounds=True
+    )
+    with pytest.raises(ValueError, match="Got 1 rows whose intervals are all infinite"):
+        alone.by_column.summary()
+
+
+def test_values_of_single_rows_do_not_go_along_a_path(fitted, data):
+    X_cal, y_cal = data[1]
+    labels = X_cal[:, 0] > 0
+    model = CalibratedRegressor(fitted, 0.8).conformalize(X_cal, y_cal, groups=labels)
+    with pytest.raises(ValueError, match="Got groups of single rows together"):
+        explain(model, X_cal, by_column=True, groups=labels)
+
+
 def test_bad_input_is_named(fitted, data):
     X, background = data[2][0], data[1][0]
-    with pytest.raises(ValueError, match="Got by_column=True for 1 rows and no backgr"):
+    with pytest.raises(ValueError, match="Got by_column=True for 1 row and no backgr"):
         explain(fitted, X[:1], by_column=True)
+    with pytest.raises(ValueError, match="Got background without by_column=True"):
+        explain(fitted, X[:1], background=background)
     with pytest.raises(TypeError, match="X of type ndarray and a background of type D"):
         explain(fitted, X, by_column=True, background=pd.DataFrame(background))
     with pytest.raises(ValueError, match=r"background of shape \(130,\)"):
@@ -282,5 +338,7 @@ def test_display_of_one_row_and_of_many(fitted, data):
     assert len(many.labels) == 2
     assert "over 5 rows" in many.ax_.get_title()
     assert many.aleatoric[0] == pytest.approx(why.by_column.summary()["aleatoric"][0])
+    with pytest.raises(IndexError, match="Got row='two', but expected a position amo"):
+        ColumnsDisplay.from_predictions(why, row="two")
     with pytest.raises(ValueError, match="without contributions of columns"):
         ColumnsDisplay.from_predictions(explain(fitted, X))

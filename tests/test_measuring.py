@@ -168,6 +168,10 @@ def test_bad_input_is_named(fitted, data):
         rank_rows(fitted, X, X_watched=X)
     with pytest.raises(ValueError, match="Got n_neighbors=0"):
         nearest_rows(fitted, X, data[0][0], n_neighbors=0)
+    with pytest.raises(ValueError, match="Got y_train of 3 targets for X_train of"):
+        nearest_rows(fitted, X, data[0][0], y_train=data[0][1][:3])
+    with pytest.raises(ValueError, match="Got y_train without X_train"):
+        nearest_rows(fitted, X, y_train=data[0][1])
     noise_only = tiny(scale="aleatoric").fit(*data[0])
     with pytest.raises(ValueError, match="scale='aleatoric', which counts no lack"):
         noise_only.predict_covariance(X, X)

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..studies.data import PAPER_DATASETS
-from ..studies.rows import by_dataset, values_of, where
+from ..studies.rows import by_dataset, paired_differences, values_of, where
 from ..studies.scoring import estimate, geometric_estimate, stratified_estimate
 from ..studies.store import Row
 from ..studies.text import csv_table, markdown_table, number, plus_minus
+from ._reasons_models import REMOTENESS
 
 RANKING = {
     "rho": "rho",
@@ -22,6 +23,7 @@ TRUTH = {
     "size_here": "epistemic / squared error, known region",
     "size_foreign": "the same, foreign",
 }
+AGAINST = {"CLAPS": ("rho", "sparsification", "auroc"), REMOTENESS: ("auroc",)}
 LOW_IS_GOOD = {"sparsification", "noise_error", "collect"}
 RATIOS = {"size_here", "size_foreign", "collect"}  # geometric means
 
@@ -32,10 +34,15 @@ def report(rows: Sequence[Row], out: Path) -> str:
     for title, found in _groups(rows).items():
         fields = RANKING | (TRUTH if title.startswith("Known") else {})
         parts.append(f"### {title}\n\n{_summary(found, fields)}")
+        for ours, compared in AGAINST.items():
+            if where(found, method=ours):
+                parts.append(_against(ours, found, compared))
         parts.append(_by_dataset(found, "rho"))
         parts.append(_by_dataset(found, "auroc"))
     if collected := where(rows, kind="collect"):
-        parts.append("### Collecting\n\n" + _by_dataset(collected, "collect"))
+        summary = _summary(collected, {"collect": "error / random rows"})
+        parts.append(f"### Collecting\n\n{summary}")
+        parts.append(_by_dataset(collected, "collect"))
     if causes := where(rows, kind="causes"):
         parts.append("### Causes\n\n" + _causes(causes))
     parts.append(
@@ -74,6 +81,25 @@ def _mean(rows: Sequence[Row], field: str) -> str:
     if field in RATIOS:
         return plus_minus(geometric_estimate(strata), ".2f", ".2f")
     return plus_minus(stratified_estimate(strata), ".3f", ".3f")
+
+
+def _against(ours: str, rows: Sequence[Row], fields: Sequence[str]) -> str:
+    """By how much it is better than each other model, and on how many data sets."""
+    lines = []
+    for method in values_of(rows, "method"):
+        if method in AGAINST:
+            continue
+        mine, others, cells = where(rows, method=ours), where(rows, method=method), []
+        for field in fields:
+            sign = -1 if field in LOW_IS_GOOD else 1
+            found = paired_differences(mine, others, field)
+            gains = {name: [sign * d for d in each] for name, each in found.items()}
+            ahead = sum(estimate(each).mean > 0 for each in gains.values())
+            mean = plus_minus(stratified_estimate(gains), "+.3f", ".3f")
+            cells.append(f"{mean}, on {ahead} of {len(gains)}")
+        lines.append([method, *cells])
+    header = [RANKING[field] for field in fields]
+    return markdown_table([f"{ours} is better than", *header], lines)
 
 
 def _by_dataset(rows: Sequence[Row], field: str) -> str:

@@ -5,7 +5,8 @@ is compared with the true noise, the epistemic part with the true squared error 
 On real data squared residuals take its place. Training rows lack a region throughout
 (on real data the top fifth of the first principal component): its test rows are
 "foreign". Beside CLAPS: a Gaussian process, CatBoost's virtual ensembles, a deep
-ensemble of five, and laplace-torch on a network trained by squared error.
+ensemble of five, and laplace-torch on a network trained by squared error; and CLAPS
+with its remoteness, which is for foreign rows, in place of its epistemic part.
 
     rho        Spearman's correlation of the epistemic part with the squared error of μ
     sparse     area under the sparsification curve: mean squared error of the rows kept
@@ -36,7 +37,7 @@ from ..studies.arguments import (
 from ..studies.data import Array, Dataset, first_component, seeded_order
 from ..studies.runner import Run, run_and_report
 from ..studies.store import Row, run_key
-from ._reasons_models import MODELS, Claps, fit_model, parameters_of
+from ._reasons_models import MODELS, REMOTENESS, Claps, fit_model, parameters_of
 from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
 from ._reasons_report import report
 
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         for seed in seeds_of(arguments)
         for problem in problems
         for name in arguments.models
-        if name == "CLAPS" or problem.kind != "causes"
+        if name in problem.models
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
 
@@ -81,6 +82,13 @@ class Problem(NamedTuple):
     sizes: dict[str, Any]
     measure: Callable[[int, str, bool], list[Row]]  # from seed, model, smoke
 
+    @property
+    def models(self) -> list[str]:
+        """Models that it measures: not all have reasons or choose rows."""
+        if self.kind == "causes":
+            return ["CLAPS"]
+        return [m for m in MODELS if m != REMOTENESS or self.kind != "collect"]
+
     def run(self, seed: int, model: str, smoke: bool) -> Run:
         """One model on one split."""
         key = run_key(
@@ -88,7 +96,7 @@ class Problem(NamedTuple):
             data=self.about,
             split={"seed": seed} | self.sizes,
             method=parameters_of(model, smoke),
-            uses_claps=model in ("CLAPS", "deep ensemble"),
+            uses_claps=model in ("CLAPS", REMOTENESS, "deep ensemble"),
         )
         name = self.about.get("generated", self.about.get("name"))
         label = f"{self.kind} {name}, seed {seed}, {model}"

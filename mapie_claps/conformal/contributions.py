@@ -1,6 +1,7 @@
 """What each column of the user's table adds to the two parts of the width."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ Array = NDArray[np.float64]
 PARTS = ("aleatoric", "epistemic")
 IN_WORDS = {"aleatoric": "noise", "epistemic": "lack of data"}
 MAX_NAMED = 3  # columns in one sentence
+NEGLIGIBLE = 0.01  # of the width: a smaller excess has no cause worth naming
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,8 +80,12 @@ class ColumnContributions:
         str
             The width, its two parts, and the columns that make them larger than those
             of the reference: as many as it takes to explain half of it, at most three.
+            An infinite interval has no parts, and the sentence says so.
         """
+        self.check_position(row, level)
         both = self.total[row, :, level]
+        if not np.isfinite(both).all():
+            return "infinitely wide: too few calibration rows for this level"
         parts = [
             f"{number} {IN_WORDS[part]}, {self._cause(part, row, level)}"
             for part, number in zip(PARTS, _rounded(both), strict=True)
@@ -99,11 +105,11 @@ class ColumnContributions:
         Returns
         -------
         ndarray of str of shape (n,)
-            Names of columns.
+            Names of columns; empty where an interval is infinite.
         """
         adds = self._of(part)[:, :, level]
         names: NDArray[Any] = np.asarray(self.names)[np.argmax(adds, axis=1)]
-        return names
+        return np.where(np.isnan(adds).any(axis=1), "", names)
 
     def summary(self, level: int = 0) -> dict[str, NDArray[Any]]:
         """Over all rows: what columns add and take, on average.
@@ -119,13 +125,21 @@ class ColumnContributions:
             ``column``; ``aleatoric`` and ``epistemic``, the mean size of the
             contributions without their sign; ``aleatoric_first`` and
             ``epistemic_first``, the share of the rows in which no column adds more.
-            The column with the largest contributions comes first.
+            The column with the largest contributions comes first. Rows with an
+            infinite interval are left out.
         """
         found: dict[str, NDArray[Any]] = {"column": np.asarray(self.names)}
+        finite = np.isfinite(self.total[:, :, level]).all(axis=1)
+        if not finite.any():
+            raise ValueError(
+                f"Got {len(self)} rows whose intervals are all infinite, so that there "
+                "is nothing to summarise. Calibrate with more rows, or at a lower "
+                "confidence_level."
+            )
         for part in PARTS:
-            found[part] = np.nanmean(np.abs(self._of(part)[:, :, level]), axis=0)
+            found[part] = np.abs(self._of(part)[finite, :, level]).mean(axis=0)
         for part in PARTS:
-            first = self.leading(part, level)[:, None] == found["column"]
+            first = self.leading(part, level)[finite, None] == found["column"]
             found[f"{part}_first"] = first.mean(axis=0)
         order = np.argsort(-(found["aleatoric"] + found["epistemic"]), kind="stable")
         return {name: values[order] for name, values in found.items()}
@@ -159,9 +173,31 @@ class ColumnContributions:
         """The first rows in words."""
         n = len(self)
         lines = [f"row {i}: {self.sentence(i)}" for i in range(n)[:5]]
-        more = [f"… {n - 5} more rows"] if n > 5 else []
-        head = f"Contributions of {len(self.names)} columns in {n} rows"
+        more = [f"… {counted(n - 5, 'more row')}"] if n > 5 else []
+        columns = counted(len(self.names), "column")
+        head = f"Contributions of {columns} in {counted(n, 'row')}"
         return "\n".join([head, *lines, *more])
+
+    def check_position(self, row: int | None, level: int) -> None:
+        """Raise if there is no such row or level.
+
+        Parameters
+        ----------
+        row : int or None
+            Position of a row, from the end if negative; None for all rows.
+        level : int
+            Position of a confidence level, likewise.
+        """
+        _, _, n_levels = self.total.shape
+        for name, value, n in (("row", row, len(self)), ("level", level, n_levels)):
+            if value is None:
+                continue
+            known = isinstance(value, Integral) and not isinstance(value, bool)
+            if not (known and -n <= value < n):
+                raise IndexError(
+                    f"Got {name}={value!r}, but expected a position among "
+                    f"{counted(n, name)}, which count from 0."
+                )
 
     def _of(self, part: str) -> Array:
         check_choice("part", part, PARTS, "Use one of the parts of the width.")
@@ -171,7 +207,7 @@ class ColumnContributions:
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
         adds = self._of(part)[row, :, level]
-        if not adds.sum() > 0:
+        if not adds.sum() > NEGLIGIBLE * self.total[row, :, level].sum():
             return "no more than usual"
         above = np.maximum(adds, 0.0)
         order = np.argsort(-above, kind="stable")
@@ -181,6 +217,11 @@ class ColumnContributions:
             for j in order[: min(needed, MAX_NAMED)]
         ]
         return f"mostly {' and '.join(named)}"
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things in words."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _rounded(numbers: Any) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..estimators.variance import Parts, PredictiveVariance
-from .contributions import ColumnContributions
+from .contributions import ColumnContributions, counted
 
 __all__ = ["Explanation", "Recorded", "explanation_of"]
 
@@ -57,7 +57,7 @@ class Explanation:
     >>> why.width, why.epistemic_width.round(3)
     (array([[4.]]), array([[0.536]]))
     >>> why
-    Explanation of 1 rows, level 0.9
+    Explanation of 1 row, level 0.9
     prediction  lower  upper  epistemic_fraction
              0     -2      2                0.25
     """
@@ -161,9 +161,10 @@ class Explanation:
             "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))
             for row in rows
         ]
-        more = [f"… {n - 5} more rows"] if n > 5 else []
+        more = [f"… {counted(n - 5, 'more row')}"] if n > 5 else []
         levels = ", ".join(f"{level:g}" for level in self.confidence_level)
-        head = f"Explanation of {n} rows" + (f", level {levels}" if levels else "")
+        head = f"Explanation of {counted(n, 'row')}"
+        head += f", level {levels}" if levels else ""
         return "\n".join([head, *lines, *more])
 
     def _check_scaled(self) -> None:

@@ -233,6 +233,31 @@ class LastLayerEstimator(SaveMixin, ABC):
         return np.concatenate(found)
 
     @of_one_fit
+    @torch.no_grad()
+    def predict_remoteness(self, X: Any) -> Array:
+        """Say how far rows are from the training rows, as the model sees them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            What the posterior variance of the mean would be with the same noise
+            everywhere, as a share of the variance of the target, without the
+            disagreement of the members: φᵀΣφ with W = I/σ², and the mean of that and
+            the kernel member's variance where there is one. Infinite where a column
+            has a value that training rows never had. It tells rows from elsewhere
+            better than the epistemic variance does, which also grows with noise. A
+            ``ClapsModule`` has its own Σ in place of that with W = I/σ², unless its
+            sums have HᵀH.
+        """
+        check_is_fitted(self, "model_")
+        return np.concatenate([np.empty(0), *self._remoteness(X)])
+
+    @of_one_fit
     def with_prior_precision(self, prior_precision: float) -> Self:
         """Return a copy with another λ and the same networks, without retraining.
 
@@ -333,6 +358,10 @@ class LastLayerEstimator(SaveMixin, ABC):
     @abstractmethod
     def _features(self, X: Any) -> Iterator[Features]:
         """φ, μ and h², some rows at a time, in the units that the network speaks."""
+
+    def _remoteness(self, X: Any) -> Iterator[Array]:
+        """Posterior variance with the same noise everywhere, some rows at a time."""
+        return (self.model_.remoteness(out).numpy() for out in self._features(X))
 
     def _mu_of(self, out: Features) -> Tensor:  # (n,)
         """μ of some rows, in the units that the network speaks."""

@@ -160,6 +160,18 @@ class EnsembleRows(LastLayerEstimator):
         skew = skew_of(out.phi, weights, self.model_.member_weight)
         return parts._replace(skew=skew)
 
+    def _remoteness(self, X: Any) -> Iterator[Array]:
+        """Infinite where a value was not seen."""
+        for values, unseen in self._encoded(X):
+            out = self._network(values)
+            if self.kernel_ is None or out.x is None:
+                found = self.model_.remoteness(out).numpy()
+            else:
+                found = self.kernel_.remoteness(self.model_, out, out.x).numpy()
+            if unseen is not None:
+                found[unseen.any(axis=1)] = np.inf
+            yield found
+
     def _covariance_of(self, out: Features, other: Features, scale: str) -> Tensor:
         if self.kernel_ is None:
             return super()._covariance_of(out, other, scale)

@@ -20,9 +20,9 @@ from ..network.losses import Loss
 from ..network.table_fit import fit_table
 from ..network.target_choice import choose_target_map, fit_target_map
 from ..network.target_map import Identity, TargetMap
-from ..network.threads import resolve_jobs
-from ..network.trainer import train
-from ..posterior.members import fit_last_layers
+from ..network.threads import resolve_jobs, threads_for
+from ..network.trainer import multiply_adds, train
+from ..posterior.members import fit_last_layers, rows_of_ensemble
 from ..posterior.mixture import fit_mixture
 from .ensemble_rows import EnsembleRows
 from .fitted_rows import FittedRows, fitted_rows
@@ -64,6 +64,13 @@ class EnsembleTraining(EnsembleRows):
         """Fit this object, which is a copy that nobody else sees."""
         Xs, ys, ws, held_out, generator = self._fit_network(X, y, sample_weight)
         rows = Xs, ys, ws, held_out
+        with threads_for(multiply_adds(self.network_, rows_of_ensemble(self.network_))):
+            self._fit_posterior(rows, generator)
+
+    def _fit_posterior(
+        self, rows: tuple[Tensor, Tensor, Tensor, Tensor], generator: torch.Generator
+    ) -> None:
+        """Σ, the law of the residuals and the kernel, the networks being trained."""
         recipe = self._recipe()
         self.model_, sums, found = fit_last_layers(
             self.network_, *rows, self.hessian_structure, recipe, self.two_sided_noise

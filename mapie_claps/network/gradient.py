@@ -175,7 +175,7 @@ class _First:
 class LossAndGradient:
     """Forward and backward pass over batches of one size.
 
-    ``take`` rows and call; the gradient of the sum of the members' losses is then in
+    Fill ``rows`` and call; the gradient of the sum of the members' losses is then in
     ``parameters.grad``.
     """
 
@@ -192,7 +192,7 @@ class LossAndGradient:
         sizes = network.layer_sizes
         self.inputs = empty(batch_size, network.encoding.n_outputs)
         self.target = empty(batch_size)
-        self._rows = self.inputs.flatten(0, 1), self.target.flatten()
+        self.rows = self.inputs.flatten(0, 1), self.target.flatten()
         self.before = [empty(size, batch_size) for size in sizes]
         self.after = [empty(size, batch_size) for size in sizes]
         self.grads = [empty(size, batch_size) for size in sizes]
@@ -215,12 +215,6 @@ class LossAndGradient:
         ]
         self.loss = loss
         self.share = torch.full_like(self.target, 1 / batch_size)
-
-    def take(self, X: Tensor, y: Tensor, batch: Tensor) -> None:
-        """Fill ``inputs`` and ``target`` with the rows of each member, (K, batch)."""
-        chosen = batch.flatten()
-        for source, rows in zip((X, y), self._rows, strict=True):
-            torch.index_select(source, 0, chosen, out=rows)
 
     def __call__(
         self,

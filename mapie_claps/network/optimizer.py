@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 BETAS = (0.9, 0.999)  # torch's defaults; β₂ = 0.95 is no better, see docs/recipe.md
+EPS = 1e-8
 
 
 class Optimizer(Protocol):
@@ -48,21 +49,21 @@ class FusedAdamW:
         self._taken = torch.full(
             (), float(taken), dtype=torch.float32, device=weights.device
         )
-        self._state = [weights], [grad], [first], [second], largest, [self._taken]
-        self._weight_decay = weight_decay
+        self.state = [weights], [grad], [first], [second], largest, [self._taken]
+        self.weight_decay = weight_decay
 
     def step(self, learning_rate: float) -> None:
         """Change the weights in place; other constants are torch's defaults."""
         beta1, beta2 = BETAS
         self._taken += 1
         torch._fused_adamw_(
-            *self._state,
+            *self.state,
             amsgrad=False,
             beta1=beta1,
             beta2=beta2,
             lr=learning_rate,
-            weight_decay=self._weight_decay,
-            eps=1e-8,
+            weight_decay=self.weight_decay,
+            eps=EPS,
             maximize=False,
         )
 

@@ -23,6 +23,7 @@ from .kernel import constant_noise_prediction
 from .target_curves import MonotoneSpline, YeoJohnson
 from .target_map import Identity, Log, SquareRoot, TargetMap
 from .target_transformer import TransformerMap
+from .threads import threads_for
 from .trainer import TrainingConfig, train
 
 __all__ = ["MAPS", "choose_target_map", "fit_target_map", "is_transformer"]
@@ -225,14 +226,16 @@ def _refitted(
         h2 = softplus(network.outputs(phi)[:, 1]).double() + network.variance_floor
         return pad(phi.double(), (0, 1), value=1.0), h2
 
-    H, h2 = design(rows.fit)
-    weighted = (H / h2[..., None]).mT
-    precision = weighted @ H + torch.eye(H.shape[-1], dtype=H.dtype)
-    root = torch.linalg.cholesky(precision)
-    w = torch.cholesky_solve(weighted @ targets[rows.fit][..., None], root)
-    H, h2 = design(rows.held_out)
-    epistemic = torch.linalg.solve_triangular(root, H.mT, upper=False).square().sum(1)
-    return (H @ w).squeeze(-1), (h2 + epistemic).sqrt()
+    with threads_for(0):
+        H, h2 = design(rows.fit)
+        weighted = (H / h2[..., None]).mT
+        precision = weighted @ H + torch.eye(H.shape[-1], dtype=H.dtype)
+        root = torch.linalg.cholesky(precision)
+        w = torch.cholesky_solve(weighted @ targets[rows.fit][..., None], root)
+        H, h2 = design(rows.held_out)
+        whitened = torch.linalg.solve_triangular(root, H.mT, upper=False)
+        v = h2 + whitened.square().sum(1)
+        return (H @ w).squeeze(-1), v.sqrt()
 
 
 def _interval_scores(

@@ -15,7 +15,7 @@ from .stopping import members_that_stop
 from .threads import RunAll, side_by_side, threads_for
 from .units import Epochs, MemberState, TrainingConfig, TrainingData, Unit, units_of
 
-__all__ = ["TrainingConfig", "TrainingResult", "train"]
+__all__ = ["TrainingConfig", "TrainingResult", "multiply_adds", "train"]
 
 
 @dataclass
@@ -29,10 +29,10 @@ class TrainingResult:
     steps_by_member: list[int] = field(default_factory=list)
 
 
-def _step_multiply_adds(network: HeteroscedasticNetwork, batch_size: int) -> float:
-    """Multiply-adds of one forward pass over a batch of every member."""
+def multiply_adds(network: HeteroscedasticNetwork, n_rows: int) -> float:
+    """Multiply-adds of one forward pass over so many rows of every member."""
     weights = sum(p.numel() for p in network.parameters())
-    return float(weights * batch_size)
+    return float(weights * n_rows)
 
 
 def train(
@@ -51,7 +51,7 @@ def train(
     The result is the same for every number ``n_jobs``; with None, which trains all
     members in one batch on one core, it differs by rounding.
     """
-    work = _step_multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
+    work = multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
     data = TrainingData(
         X.to(device),
         y.to(device),

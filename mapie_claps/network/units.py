@@ -16,7 +16,8 @@ from .ensemble import HeteroscedasticNetwork
 from .gradient import FlatParameters, LossAndGradient
 from .hold_out import Rows
 from .losses import Loss
-from .optimizer import adamw
+from .optimizer import FusedAdamW, adamw
+from .recorded import Call, StepMemory, StepProgram, Unrecordable, record
 
 # Members whose steps are one batched product. Fewer cost more calls of torch for each,
 # more leave cores idle.
@@ -82,11 +83,12 @@ class Epochs:
     def __init__(self, rows: Tensor, size: int, generator: torch.Generator) -> None:
         self.rows, self.size, self.generator = rows, size, generator  # (K, n_fit)
         self.steps = rows.shape[1] // size  # of an epoch
+        self.are_whole = size == rows.shape[1]  # one batch of all rows, in order
         self._lock, self._drawn, self._n_drawn = Lock(), dict[int, Tensor](), 0
 
     def rows_of(self, epoch: int, members: Sequence[int]) -> Tensor:
         """Row numbers (k, n_fit) of some members."""
-        if self.steps == 1 and self.size == self.rows.shape[1]:
+        if self.are_whole:
             return self.rows[list(members)]
         with self._lock:
             while self._n_drawn <= epoch:
@@ -150,7 +152,14 @@ class Unit:
         self.loss_and_gradient = LossAndGradient(
             self.network, self.flat, self.batch_size, config.loss
         )
+        self._row_weight = None
+        if data.weight is not None:
+            self._row_weight = torch.empty_like(self.loss_and_gradient.target)
         self._epoch, self._order = -1, torch.empty(0)
+        self._program: StepProgram | None = None
+        self._may_record = self.flat.weights.device.type == "cpu" and (
+            config.dropout == 0
+        )
 
     def store(self) -> None:
         """Write the members' states back."""
@@ -169,19 +178,70 @@ class Unit:
     def run(self, learning_rates: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Take one step for each rate; mean training loss (k,), held-out loss (k,)."""
         total = torch.zeros(len(self.members), device=self.flat.weights.device)
-        for learning_rate in learning_rates:
-            total += self._step(learning_rate)
+        rates = list(learning_rates)
+        if self._may_record and rates:
+            self._may_record = False  # tried once
+            total += self._step(rates.pop(0), recorded=True)
+        if self._program is None:
+            for rate in rates:
+                total += self._step(rate)
+        elif rates:
+            self._repeat(self._program, rates, total)
         return total / len(learning_rates), self._held_out_loss()
 
-    def _step(self, learning_rate: float) -> Tensor:
+    def _step(self, learning_rate: float, recorded: bool = False) -> Tensor:
         """One step of the optimiser; returns the loss of each member."""
-        batch, weight = self._next_batch(), self.data.weight
-        self.loss_and_gradient.take(self.data.X, self.data.y, batch)
-        of_rows = None if weight is None else weight[batch]
-        loss = self.loss_and_gradient(of_rows, self._dropout_masks())
+        self._take(self._next_batch())
+        if recorded:
+            loss, calls = record(self._loss)
+            self._program = self._program_of(loss, calls)
+        else:
+            loss = self._loss(self._dropout_masks())
         self._clip_gradients()
         self.optimizer.step(learning_rate)
         return loss
+
+    def _loss(self, masks: Sequence[Tensor] = ()) -> Tensor:
+        return self.loss_and_gradient(self._row_weight, masks)
+
+    def _take(self, batch: Tensor) -> None:
+        """Fill the memory of the step with a batch of rows, (k, batch)."""
+        chosen = batch.flatten()
+        for source, rows in zip(*self._sources(), strict=True):
+            torch.index_select(source, 0, chosen, out=rows)
+
+    def _sources(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What there is of all rows, and where that of a batch goes."""
+        data, rows = self.data, list(self.loss_and_gradient.rows)
+        if data.weight is None or self._row_weight is None:
+            return [data.X, data.y], rows
+        return [data.X, data.y, data.weight], [*rows, self._row_weight.flatten()]
+
+    def _program_of(self, loss: Tensor, calls: Sequence[Call]) -> StepProgram | None:
+        """All further steps, if they can be taken without the interpreter."""
+        if not isinstance(self.optimizer, FusedAdamW):
+            return None
+        memory = StepMemory(
+            *self._sources(),
+            self.optimizer,
+            self.config.max_gradient_norm,
+            self.flat.grads,
+        )
+        try:
+            return StepProgram(loss, calls, memory)
+        except Unrecordable:
+            return None
+
+    def _repeat(self, program: StepProgram, rates: list[float], total: Tensor) -> None:
+        """Take recorded steps."""
+        in_epoch, start = self.epochs.steps, self.steps_taken
+        self.steps_taken += len(rates)
+        touched = range(start // in_epoch, (self.steps_taken - 1) // in_epoch + 1)
+        if self.epochs.are_whole:
+            orders = [self.epochs.rows_of(0, self.members)] * len(touched)
+        else:
+            orders = [self.epochs.rows_of(epoch, self.members) for epoch in touched]
+        program(orders, start, in_epoch, self.batch_size, rates, total)
 
     def _copies(self, flat: Tensor, i: int) -> list[Tensor]:
         return [part.clone() for part in self.flat.of_member(flat, i)]

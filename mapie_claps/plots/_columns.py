@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import check_integer
-from ..conformal.contributions import PARTS, ColumnContributions
+from ..conformal.contributions import PARTS, ColumnContributions, counted
 from ..conformal.explanation import Explanation
 from ..reasons.explain import explain
 from ._display import Display
@@ -140,11 +140,13 @@ class ColumnsDisplay(Display):
                 "Got an explanation without contributions of columns. Make it with "
                 "explain(..., by_column=True)."
             )
+        adds.check_position(row, level)
         if row is None:
             found = adds.summary(level)
             labels: list[str] = [str(name) for name in found["column"]]
             parts = [found[part] for part in PARTS]
-            title = f"Mean contribution of each column over {len(adds)} rows"
+            rows = counted(len(adds), "row")
+            title = f"Mean contribution of each column over {rows}"
         else:
             labels = [
                 f"{name}={value}"

@@ -56,6 +56,10 @@ class KernelMixture:
             epistemic += FAR_FACTOR * w * excess
         return PredictiveParts(mu, aleatoric, epistemic)
 
+    def remoteness(self, model: LastLayerModel, out: Features, x: Tensor) -> Tensor:
+        """Posterior variance of networks and kernel, whatever their weights."""
+        return torch.lerp(model.remoteness(out), self.member.posterior(x)[1], 0.5)
+
     def tensors(self) -> dict[str, Tensor]:
         """Numbers that change with the member, for a fingerprint."""
         member = self.member

@@ -81,6 +81,10 @@ class LastLayerModel:
             raise ValueError(NO_SECOND_GRAM)
         return self.homoscedastic
 
+    def remoteness(self, out: Features) -> Tensor:  # (n,)
+        """φᵀΣφ with W = I/σ² where there is that posterior, standardised."""
+        return self._mean((self.homoscedastic or self.posterior).epistemic(out.phi))
+
     def mu_of_members(self, out: Features) -> Tensor:  # (K, n)
         """As trained, μ is the representation's own to the last bit."""
         if self.posterior.last_layer == "trained":

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from ..conformal import mapie as _mapie
 from ..conformal.bounds import recorded_parts
+from ..conformal.contributions import counted
 from ..conformal.explanation import Explanation, Recorded, explanation_of
 from ..conformal.parts import check_splits_variance, parts_of
 from ..conformal.scale_estimator import ClapsScaleEstimator
@@ -92,13 +93,27 @@ def explain(
     def of(rows: Any) -> Explanation:
         return _explain(mapie_or_estimator, rows, alpha, predict_params)
 
+    if background is not None and not by_column:
+        raise ValueError(
+            "Got background without by_column=True, which alone compares rows with it. "
+            "Pass by_column=True, or leave background out."
+        )
     why = of(X)
     if not by_column:
         return why
+    for name in ("weights", "groups"):
+        value = predict_params.get(name)
+        if value is not None and not callable(value):
+            raise ValueError(
+                f"Got {name} of single rows together with by_column=True, which also "
+                "predicts rows between them and the background. Calibrate with "
+                f"{name} as a function of X, or leave by_column out."
+            )
     if background is None and len(why.prediction) < 2:
         raise ValueError(
-            f"Got by_column=True for {len(why.prediction)} rows and no background to "
-            "compare them with. Pass background, for example the calibration rows."
+            f"Got by_column=True for {counted(len(why.prediction), 'row')} and no "
+            "background to compare with. Pass background, for example the calibration "
+            "rows."
         )
     rows = X if background is None else background
     adds = column_contributions(of, X, rows, n_background, random_state)

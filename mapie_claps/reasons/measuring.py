@@ -84,7 +84,17 @@ def nearest_rows(
     """
     check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
     if X_train is None:
+        if y_train is not None:
+            raise ValueError(
+                "Got y_train without X_train. Pass both, or neither if the object has "
+                "kept its training rows."
+            )
         X_train, y_train = _kept_rows(mapie_or_estimator)
+    elif y_train is not None and _num_samples(y_train) != _num_samples(X_train):
+        raise ValueError(
+            f"Got y_train of {_num_samples(y_train)} targets for X_train of "
+            f"{_num_samples(X_train)} rows, but expected one for each row."
+        )
     last, seen = _with_covariance(mapie_or_estimator, X)
     _, training = _with_covariance(mapie_or_estimator, X_train)
     phi, phi_train = last.embed(seen), last.embed(training)

@@ -1,6 +1,7 @@
 """Rows of finished runs: some of them, and pairs of the same split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import sub, truediv
 from typing import Any
 
 from .store import Row
@@ -42,10 +43,34 @@ def paired_ratios(
     >>> paired_ratios(ours, [{"dataset": "a", "seed": 1, "score": 4.0}], "score")
     {'a': [0.5]}
     """
+    return _paired(rows, others, field, truediv)
+
+
+def paired_differences(
+    rows: Sequence[Row], others: Sequence[Row], field: str
+) -> dict[str, list[float]]:
+    """Differences, likewise.
+
+    Examples
+    --------
+    >>> ours = [{"dataset": "a", "seed": s, "score": 2.0} for s in (0, 1)]
+    >>> paired_differences(ours, [{"dataset": "a", "seed": 1, "score": 4.0}], "score")
+    {'a': [-2.0]}
+    """
+    return _paired(rows, others, field, sub)
+
+
+def _paired(
+    rows: Sequence[Row],
+    others: Sequence[Row],
+    field: str,
+    compare: Callable[[float, float], float],
+) -> dict[str, list[float]]:
     known = {(row["dataset"], row["seed"]): row[field] for row in others}
     found: dict[str, list[float]] = {}
     for row in rows:
         dataset, seed = row["dataset"], row["seed"]
         if (dataset, seed) in known:
-            found.setdefault(dataset, []).append(row[field] / known[dataset, seed])
+            value = compare(row[field], known[dataset, seed])
+            found.setdefault(dataset, []).append(value)
     return found
