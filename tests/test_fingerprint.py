@@ -4,14 +4,23 @@ import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny
+from mapie.conformity_scores import ResidualNormalisedScore
 from mapie_api import calibrated_prefit
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mapie_claps import ClapsScore, StreamingConformalRegressor, explain
+from mapie_claps import (
+    ClapsScaleEstimator,
+    ClapsScore,
+    StreamingConformalRegressor,
+    explain,
+    partial_sums,
+    sums_of,
+)
 from mapie_claps.conformal.mapie import MAPIE_PASSES_STD
 from mapie_claps.estimators.variance import with_fingerprint
 
@@ -123,6 +132,43 @@ def test_copies_know_it_too(duplicate):
     inner.set_params(unit=2.0)
     with pytest.raises(ValueError, match=CHANGED):
         predict(X[:9], **options)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["line", "pipeline", "regressor"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_scale_that_changed_is_refused(model, change):
+    """MAPIE's own score asks for the scale at calibration and again later."""
+    fitted = model().fit(X[:60], Y[:60])
+    scale = ClapsScaleEstimator(fitted)
+    score = ResidualNormalisedScore(residual_estimator=scale, prefit=True)
+    mapie, options = calibrated_prefit(fitted, score, (X[60:], Y[60:]), 0.9)
+    predict = getattr(mapie, "predict_interval", mapie.predict)
+    predict(X[:9], **options)
+    CHANGES[change](last_step(fitted))
+    for asked in (scale, copy.deepcopy(scale), pickle.loads(pickle.dumps(scale))):
+        with pytest.raises(ValueError, match="has changed since .* Wrap it again"):
+            asked.predict(X[:9])
+    with pytest.raises(ValueError, match="has changed since"):
+        predict(X[:9], **options)
+    assert ClapsScaleEstimator(fitted).predict(X[:9]).shape == (9,)
+
+
+def test_units_and_categories_are_part_of_a_fingerprint():
+    """Networks of rows eight times as large are equal to the last bit."""
+    words = pd.DataFrame({"a": X[:60, 0], "b": np.repeat(["low", "high"], 30)})
+    other = words.assign(b=words["b"].map({"low": "high", "high": "low"}))
+    for rows, same_bits in ((X[:60], 8 * X[:60]), (words, other)):
+        model, changed = tiny().fit(rows, Y[:60]), tiny().fit(same_bits, Y[:60])
+        if rows is not words:
+            network = model.network_.fingerprint()
+            assert changed.network_.fingerprint() == network
+        assert changed.fingerprint_ != model.fingerprint_
+        with pytest.raises(ValueError, match="belong to another network"):
+            sums_of(model) + partial_sums(changed, same_bits, Y[:60])
+    scaled = tiny(target_map=None).fit(X[:60], 8 * Y[:60])
+    model = tiny(target_map=None).fit(X[:60], Y[:60])
+    with pytest.raises(ValueError, match="belong to another network"):
+        sums_of(model) + sums_of(scaled)
 
 
 def test_what_else_would_use_the_old_scores_is_refused():

@@ -133,6 +133,8 @@ def test_a_batch_of_no_rows_changes_nothing(model, calibrated):
     assert calibrated.predict([none]).shape == (0,)
     assert calibrated.explain([none]).width.shape == (0, 2)
     assert calibrated.predict_interval(X[:0])[1].shape == (0, 2, 2)
+    with pytest.raises(ValueError, match=r"Got y of shape \(0, 2\) for 0 rows of X"):
+        calibrated.conformalize([(X[:0], np.empty((0, 2))), (X[60:], Y[60:])])
 
 
 def test_a_list_of_tables_is_a_list_of_batches(calibrated):

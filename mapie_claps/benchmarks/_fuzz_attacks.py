@@ -32,7 +32,7 @@ from .. import (
 )
 from ..exceptions import FileFormatError
 from ..metrics import interval_score, mean_width
-from ._fuzz_scene import AttackCase, Attentive, Normalised, Ranked, Scene
+from ._fuzz_scene import MIXING, AttackCase, Scene
 
 
 class Unharmed(Exception):
@@ -60,7 +60,7 @@ def _must_be_equal(found: Any, expected: Any, rtol: float = 0.0) -> None:
 
 def rows_that_mix(scene: Scene) -> None:
     """A network whose output for a row depends on the batch."""
-    cls = (Normalised, Attentive, Ranked)[scene.case.variant % 3]
+    cls = MIXING[scene.case.variant % len(MIXING)]
     model = ClapsModule(scene.network(cls))
     _must_raise(lambda: model.fit(scene.X, scene.y), "depends on the other rows")
 
@@ -156,11 +156,12 @@ def swapped_ends(scene: Scene) -> None:
 
 
 def numbers_that_are_none(scene: Scene) -> None:
-    """NaN, and columns among rows, where a number or a mean would come of it."""
+    """NaN, infinity and columns among rows, where a number would come of them."""
     good = 1 + scene.rng.random(scene.case.n)
     gap, row = good.copy(), scene.case.seed % scene.case.n
     gap[row] = np.nan
-    column = good[:, None]
+    end, column = good.copy(), good[:, None]
+    end[row] = (np.inf, -1.0)[scene.case.seed % 2]
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
         (metrics.epistemic_fraction, (good, gap)),
         (metrics.scale_ratio, (good, column)),
@@ -174,9 +175,17 @@ def numbers_that_are_none(scene: Scene) -> None:
         (metrics.noise_floor_diagnostics, (gap, 1e-3)),
         (conformal_quantile, (gap, [0.5])),
         (metrics.coverage, (gap, np.column_stack([good, good]))),
+        (metrics.epistemic_fraction, (good, end)),
+        (metrics.scale_ratio, (end, good)),
+        (metrics.width_ratio, (good, end)),
+        (metrics.relative_width_reduction, (good, end)),
+        (metrics.violation_rate, (good, 0.9)),
+        (metrics.predictive_nll, (good, good, end)),
+        (metrics.noise_floor_diagnostics, (end, 1e-3)),
+        (metrics.regional_coverage, (good, np.c_[good, good], {"a": good})),
     ]
-    call, arguments = calls[scene.case.variant % len(calls)]
-    _must_raise(lambda: call(*arguments), "NaN|shape|not finite")
+    call, arguments = calls[scene.rng.integers(len(calls))]
+    _must_raise(lambda: call(*arguments), "NaN|shape|not finite|are not|a mask")
 
 
 def questions_without_answer(scene: Scene) -> None:

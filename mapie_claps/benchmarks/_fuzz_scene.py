@@ -65,6 +65,36 @@ class Ranked(Pair):
         return x.argsort(0).argsort(0).to(x.dtype)
 
 
+class Sequence(Pair):
+    """Each row carries a little of the rows before it."""
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return x.cumsum(0) / 10
+
+
+class FromFirst(Pair):
+    """Measured from the first row of the batch."""
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return x - x[0]
+
+
+class Unused(Pair):
+    """Features that mix, of which neither mean nor noise makes use."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        with torch.no_grad():
+            self.mean.weight.zero_()
+            self.noise.weight.zero_()
+
+    def mixed(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+MIXING = (Normalised, Attentive, Ranked, Sequence, FromFirst, Unused)
+
+
 @dataclass
 class Scene:
     """Rows, a network and a fitted estimator, made from a case."""

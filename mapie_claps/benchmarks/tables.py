@@ -29,7 +29,14 @@ from typing import Any
 import numpy as np
 
 from ..studies.arguments import add_data_arguments, check_names, seeds_of
-from ..studies.data import MIN_ROWS, Array, Dataset, Split, split_rows
+from ..studies.data import (
+    MIN_ROWS,
+    Array,
+    Dataset,
+    Split,
+    read_cells,
+    split_rows,
+)
 from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
@@ -146,7 +153,19 @@ def read_table(path: Path) -> Dataset:
             f"Got the path {str(path)!r}, but no such file is there. Correct --data "
             "FOLDER or --datasets NAME."
         )
+    # pandas would rename a second column of a name, and shift rows that are too long.
+    target = read_cells(path)[0][-1]
     frame = pd.read_csv(path)
-    target = frame.columns[-1]
-    y = frame.pop(target).to_numpy(dtype=np.float64)
-    return Dataset(path.stem, frame, y, str(target))
+    try:
+        y = frame.pop(frame.columns[-1]).to_numpy(dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(
+            f"Got {target!r}, the last column of {path.name}, as target ({error}), but "
+            "expected numbers. Put the target last."
+        ) from None
+    if not np.isfinite(y).all():
+        raise ValueError(
+            f"Got {int((~np.isfinite(y)).sum())} missing or infinite values in "
+            f"{target!r}, the target of {path.name}. Leave these rows out."
+        )
+    return Dataset(path.stem, frame, y, target)

@@ -224,6 +224,7 @@ class CalibrationState:
         labels: list[Any] = [np.empty(0, dtype=object)]
         for X_, target in row_parts(estimator, X, y, need_y=True):
             if not _num_samples(X_):
+                column("y", target, 0)  # two columns are wrong without rows, too
                 continue
             _, law = predict_law(estimator, X_, first_row=n_rows)
             y_ = column("y", target, len(law)).numpy()

@@ -74,7 +74,9 @@ class RowPredictor:
         self._residuals = np.concatenate([rule.lower, rule.upper])
         self._below = self._residuals < 0
         m = len(rule.levels)
-        self._outwards = OUTWARDS * np.repeat([-1.0, 1.0], m)
+        self._side = np.repeat([-1.0, 1.0], m)
+        self._outwards = OUTWARDS * self._side
+        self._below_nodes = rule.nodes < 0
         self._shape = 1, 2, m
 
     def __call__(self, x: Any) -> tuple[Array, Array]:
@@ -128,12 +130,14 @@ class RowPredictor:
         if isinstance(rule.target_map, Identity):
             ends, point = z, np.array([centre])
         else:
-            m = self._shape[2]
-            end = rule.target_map.end
-            ends = np.concatenate([end(z[:m], -1.0), end(z[m:], 1.0)])
-            nodes = np.where(rule.nodes < 0, below, above) * rule.nodes
-            values = rule.target_map.inverse(centre + nodes)
-            point = np.clip(values, -LARGEST, LARGEST).mean(keepdims=True)
+            nodes = centre + np.where(self._below_nodes, below, above) * rule.nodes
+            values = rule.target_map.inverse(np.concatenate([z, nodes]))
+            ends = rule.target_map.outwards(values[: len(z)], z, self._side)
+            inner = np.minimum(np.maximum(values[len(z) :], -LARGEST), LARGEST)
+            if np.isnan(inner).any():  # as in LocalLaw: the last value known
+                inner = np.fmax.accumulate(inner)
+                inner = np.fmin.accumulate(inner[::-1])[::-1]
+            point = np.array([np.add.reduce(inner) / len(inner)])
         if rule.support is not None:
             ends = rule.support.nearest(ends)
         return point, ends.reshape(self._shape)

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .laws import checked_std
 from .mapie import RESIDUAL_SCORE_CLIP
-from .parts import check_gives_std
+from .parts import check_gives_std, fingerprint_of, last_step
 
 __all__ = ["ClapsScaleEstimator"]
 
@@ -78,6 +78,7 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         check_gives_std(self.estimator)
+        self._check_unchanged()
         mu, given = self.estimator.predict(X, return_std=True)
         std = checked_std(given, len(mu))
         if len(std) and std.min() < RESIDUAL_SCORE_CLIP:
@@ -89,6 +90,18 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "which does not clip."
             )
         return std
+
+    def _check_unchanged(self) -> None:
+        """Raise if MAPIE's score, which asks twice, would mix two models."""
+        now = fingerprint_of(self.estimator)
+        if vars(self).setdefault("_first_asked", now) != now:
+            raise ValueError(
+                f"Got a {type(last_step(self.estimator)).__name__} that has changed "
+                "since this ClapsScaleEstimator first predicted with it (fitted again, "
+                "updated, or with another scale), so intervals would not be "
+                "calibrated. Wrap it again, ClapsScaleEstimator(model), and calibrate "
+                "with that."
+            )
 
     @property
     def n_features_in_(self) -> int:

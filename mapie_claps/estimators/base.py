@@ -335,6 +335,10 @@ class LastLayerEstimator(SaveMixin, ABC):
         self.__dict__ = fitted.__dict__
         return self
 
+    def _sums_belong_to(self) -> str:
+        """Text that differs between estimators whose sums do not add up."""
+        return self.network_.fingerprint()
+
     def _further_tensors(self) -> dict[str, Tensor]:
         """What predictions depend on beside the network and its last layer."""
         return {}

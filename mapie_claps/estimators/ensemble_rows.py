@@ -30,7 +30,7 @@ from ..posterior.scales import (
 from ..posterior.skew import skew_of
 from ..posterior.sums import LastLayerSums, SummedRows, last_layer_sums
 from .base import LastLayerEstimator
-from .residual_law import ResidualLaw
+from .residual_law import ResidualLaw, digest_of
 from .unseen import mu_over_draws, parts_over_draws
 
 Array = NDArray[np.float64]
@@ -181,6 +181,13 @@ class EnsembleRows(LastLayerEstimator):
         if self.kernel_ is None:
             return super()._own_covariance(out, scale)
         return mixture_variance(self.kernel_, self.model_, out, scale)
+
+    def _sums_belong_to(self) -> str:
+        """Equal networks may see other units of X and y, or other categories."""
+        X, y = self.scaler_X_, self.scaler_y_
+        numbers = X.mean_, X.scale_, y.mean_, y.scale_
+        units = digest_of(self.table_, self.target_map_, *numbers)
+        return f"{self.network_.fingerprint()} {units}"
 
     def _further_tensors(self) -> dict[str, Tensor]:
         return {} if self.kernel_ is None else self.kernel_.tensors()

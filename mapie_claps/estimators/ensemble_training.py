@@ -75,7 +75,8 @@ class EnsembleTraining(EnsembleRows):
         self.model_, sums, found = fit_last_layers(
             self.network_, *rows, self.hessian_structure, recipe, self.two_sided_noise
         )
-        self.sums_ = sums.with_held_out()
+        belong_to = self._sums_belong_to()
+        self.sums_ = replace(sums.with_held_out(), network=belong_to)
         if found is not None:
             shape = fit_residual_shape(found.residual.numpy(), self.residual_shape)
             law = self.residual_law_

@@ -33,7 +33,7 @@ from .base import LastLayerEstimator
 from .module_parameters import check_module_parameters
 from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summed
 from .parameters import choose_device
-from .stored import estimator_to_fields, set_fitted
+from .stored import check_sums, estimator_to_fields, set_fitted
 
 __all__ = ["ClapsModule"]
 
@@ -381,6 +381,7 @@ def _from_fields(values: dict[str, Any], context: Context) -> ClapsModule:
         params = {**params, "noise_variance": context.noise_variance}
     estimator = ClapsModule(context.network, **params)
     set_fitted(estimator, values["fitted"])
+    check_sums(estimator)
     return estimator
 
 

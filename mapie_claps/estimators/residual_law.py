@@ -28,7 +28,12 @@ class ResidualLaw:
 
     def text(self) -> str:
         """Text that differs between laws that differ in any number."""
-        return hashlib.sha256(_text(self).encode()).hexdigest()
+        return digest_of(self)
+
+
+def digest_of(*values: Any) -> str:
+    """Text that differs between dataclasses and arrays that differ in any number."""
+    return hashlib.sha256(_text(values).encode()).hexdigest()
 
 
 def _text(value: Any) -> str:
@@ -43,6 +48,10 @@ def _text(value: Any) -> str:
     if is_dataclass(value):
         parts = (_text(getattr(value, field.name)) for field in fields(value))
         return f"{type(value).__name__}({', '.join(parts)})"
+    if isinstance(value, list | tuple):  # repr leaves out what is long
+        return f"{type(value).__name__}({', '.join(map(_text, value))})"
+    if isinstance(value, dict):
+        return _text(list(value.items()))
     return repr(value)
 
 

@@ -38,14 +38,21 @@ def set_fitted(estimator: LastLayerEstimator, fitted: dict[str, Any]) -> None:
         if posterior is not None:
             _check_posterior(posterior, (n_members, size))
     _check_model(estimator.model_, n_members)
-    fingerprint = estimator.network_.fingerprint()
-    if estimator.sums_.network == UNKNOWN_NETWORK:
-        estimator.sums_ = replace(estimator.sums_, network=fingerprint)
-    estimator.sums_.check_network(fingerprint)
+
+
+def check_sums(estimator: LastLayerEstimator) -> None:
+    """Raise unless the sums are the estimator's own.
+
+    Earlier files did not say to which network they belong, or not in which units.
+    """
+    belong_to = estimator._sums_belong_to()
+    if estimator.sums_.network in (UNKNOWN_NETWORK, estimator.network_.fingerprint()):
+        estimator.sums_ = replace(estimator.sums_, network=belong_to)
+    estimator.sums_.check_network(belong_to)
 
 
 def check_columns(estimator: Any) -> None:
-    """Raise unless scalers, table and kernel fit the columns of a regressor.
+    """Raise unless scalers, table, kernel and sums fit the columns of a regressor.
 
     One of version 1, which took numbers only, is given its table.
     """
@@ -69,6 +76,7 @@ def check_columns(estimator: Any) -> None:
     estimator.table_.check_sizes(n_columns, n_inputs)
     if estimator.kernel_ is not None:
         estimator.kernel_.check(n_inputs)
+    check_sums(estimator)
 
 
 def refuse_parts(context: Context, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,23 +37,33 @@ class _Standardised(TargetMap):
     def inverse(self, z: ArrayLike) -> Array:
         """Compute T⁻¹(z)."""
         z_ = np.asarray(z, dtype=np.float64)
-        ends = np.array(self._range())
-        inside = np.clip(z_, *self._curve(ends))
-        x = self._inverse_curve(inside)
-        # Exactly the end, not its image's image, so that both lines meet the curve.
-        x = np.where(z_ < inside, ends[0], np.where(z_ > inside, ends[1], x))
-        y: Array = self.centre + self.unit * (x + (z_ - inside) / self._slope(x))
+        ends, image, slopes = self._ends
+        inside = np.minimum(np.maximum(z_, image[0]), image[1])
+        x, beyond = self._inverse_curve(inside), z_ - inside
+        if beyond.any():
+            # Exactly the end, not its image's image, so that lines meet the curve.
+            below = beyond < 0
+            x = np.where(below, ends[0], np.where(beyond > 0, ends[1], x))
+            x = x + beyond / np.where(below, slopes[0], slopes[1])
+        y: Array = self.centre + self.unit * x
         return y
 
     def derivative(self, y: ArrayLike) -> Array:
         """Compute T′(y)."""
         x = (np.asarray(y, dtype=np.float64) - self.centre) / self.unit
-        slope: Array = self._slope(np.clip(x, *self._range())) / self.unit
+        low, high = self._ends[0]
+        slope: Array = self._slope(np.minimum(np.maximum(x, low), high)) / self.unit
         return slope
+
+    @cached_property
+    def _ends(self) -> tuple[Array, Array, Array]:
+        """Ends of the range, their images and the slopes there."""
+        ends = np.array(self._range())
+        return ends, self._curve(ends), self._slope(ends)
 
     def _rounding(self, y: Array, z: Array) -> Array:
         # y may be the small difference of large numbers, z that of its knots.
-        size = np.abs(z) + np.abs(self._curve(np.array(self._range()))).max()
+        size = np.abs(z) + np.abs(self._ends[1]).max()
         room: Array = np.abs(y) + abs(self.centre) + size / self.derivative(y)
         return room
 
@@ -164,45 +175,42 @@ class MonotoneSpline(_Standardised):
     def _range(self) -> tuple[float, float]:
         return float(self.x[0]), float(self.x[-1])
 
-    def _piece(self, knots: Array, value: Array) -> NDArray[np.intp]:
-        """Number of the piece that holds each value."""
-        right = np.searchsorted(knots, value, side="right") - 1
-        return np.clip(right, 0, len(knots) - 2)
+    def _piece(self, knots: Array, value: Array) -> Array:
+        """Of the piece that holds each value: x, z, width, rise, left, right slope.
 
-    def _parts(self, i: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
-        """Width, rise, and the slopes at both ends in units of the chord's."""
-        width, rise = self.x[i + 1] - self.x[i], self.z[i + 1] - self.z[i]
-        return (
-            width,
-            rise,
-            self.slope[i] * width / rise,
-            self.slope[i + 1] * width / rise,
-        )
+        The slopes are in units of the chord's.
+        """
+        i = np.searchsorted(knots[1:-1], value, side="right")
+        found: Array = self._pieces[:, i]
+        return found
+
+    @cached_property
+    def _pieces(self) -> Array:  # (6, m - 1)
+        width, rise = np.diff(self.x), np.diff(self.z)
+        slopes = [part * width / rise for part in (self.slope[:-1], self.slope[1:])]
+        return np.stack([self.x[:-1], self.z[:-1], width, rise, *slopes])
 
     def _curve(self, x: Array) -> Array:
-        i = self._piece(self.x, x)
-        width, rise, left, right = self._parts(i)
-        t = (x - self.x[i]) / width
+        x0, z0, width, rise, left, right = self._piece(self.x, x)
+        t = (x - x0) / width
         inner = t * (1 - t)
         share = (t * t + left * inner) / (1 + (left + right - 2) * inner)
-        out: Array = self.z[i] + rise * share
+        out: Array = z0 + rise * share
         return out
 
     def _inverse_curve(self, z: Array) -> Array:
-        i = self._piece(self.z, z)
-        width, rise, left, right = self._parts(i)
-        share = (z - self.z[i]) / rise
+        x0, z0, width, rise, left, right = self._piece(self.z, z)
+        share = (z - z0) / rise
         bend = share * (left + right - 2)
         a, b = 1 - left + bend, left - bend
         # The root in [0, 1], in the form that cancels nothing.
         t = 2 * share / (b + np.sqrt(np.maximum(b * b + 4 * a * share, 0.0)))
-        out: Array = self.x[i] + width * np.clip(t, 0.0, 1.0)
+        out: Array = x0 + width * np.minimum(np.maximum(t, 0.0), 1.0)
         return out
 
     def _slope(self, x: Array) -> Array:
-        i = self._piece(self.x, x)
-        width, rise, left, right = self._parts(i)
-        t = (x - self.x[i]) / width
+        x0, _, width, rise, left, right = self._piece(self.x, x)
+        t = (x - x0) / width
         inner = t * (1 - t)
         above = right * t * t + 2 * inner + left * (1 - t) ** 2
         out: Array = rise / width * above / (1 + (left + right - 2) * inner) ** 2

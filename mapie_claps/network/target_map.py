@@ -48,12 +48,18 @@ class TargetMap(ABC):
         """T⁻¹(z), rounded downwards (side −1) or upwards (side +1)."""
         z_ = np.asarray(z, dtype=np.float64)
         finite = np.isfinite(z_)
-        y = self.inverse(np.where(finite, z_, 0.0))
-        with np.errstate(all="ignore"):
-            out = y + side * ROUNDINGS * EPS * self._rounding(y, z_)
-        out = np.where(np.isnan(out), side * np.inf, np.nextafter(out, side * np.inf))
+        out = self.outwards(self.inverse(np.where(finite, z_, 0.0)), z_, side)
         # An infinite end holds all targets, those outside the domain as well.
-        return np.where(finite, np.clip(out, *self.domain), z_)
+        return np.where(finite, out, z_)
+
+    def outwards(self, y: Array, z: Array, side: float | Array) -> Array:
+        """Move y = T⁻¹(z) downwards (side −1) or upwards (side +1) by its rounding."""
+        infinite = np.multiply(side, np.inf)
+        with np.errstate(all="ignore"):
+            out = y + side * (ROUNDINGS * EPS * self._rounding(y, z))
+        out = np.where(np.isnan(out), infinite, np.nextafter(out, infinite))
+        low, high = self.domain
+        return np.minimum(np.maximum(out, low), high)
 
     def _rounding(self, y: Array, z: Array) -> Array:
         """Size of what is rounded on the way to y and back, in units of y."""

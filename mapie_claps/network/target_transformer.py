@@ -78,21 +78,23 @@ class TransformerMap(TargetMap):
 
     def end(self, z: ArrayLike, side: float) -> Array:
         """T⁻¹(z) rounded outwards; infinite where the inverse does not lead back."""
-        z_ = np.asarray(z, dtype=np.float64)
-        finite = np.isfinite(z_)
-        y = self.inverse(np.where(finite, z_, 0.0))
+        out = super().end(z, side)
+        return np.where(np.isnan(out), side * np.inf, out)
+
+    def outwards(self, y: Array, z: Array, side: float | Array) -> Array:
+        """The same for y = T⁻¹(z), z finite."""
         again = self.forward(np.where(np.isfinite(y), y, np.nan))
         with np.errstate(all="ignore"):
-            gap = np.abs(again - z_) / (np.abs(z_) + (np.ptp(self.z_range) or 1.0))
-            leads_back = finite & (gap <= 1e-6)
+            gap = np.abs(again - z) / (np.abs(z) + (np.ptp(self.z_range) or 1.0))
+            leads_back = gap <= 1e-6
             # Another branch of the function may lead back too: −1/y does beyond 0.
-            leads_back &= (z_ <= self.z_range[1]) | (y >= self.y_range[1])
-            leads_back &= (z_ >= self.z_range[0]) | (y <= self.y_range[0])
+            leads_back &= (z <= self.z_range[1]) | (y >= self.y_range[1])
+            leads_back &= (z >= self.z_range[0]) | (y <= self.y_range[0])
             # An outside transformer's roundings are unknown: ask for more room.
             size = np.abs(y) + np.abs(self.y_range).max()
-            out = y + side * 2**20 * EPS * size
-        unknown = np.where(np.isinf(z_), z_, side * np.inf)
-        return np.where(leads_back, np.nextafter(out, side * np.inf), unknown)
+            out = y + side * (2**20 * EPS * size)
+        infinite = np.multiply(side, np.inf)
+        return np.where(leads_back, np.nextafter(out, infinite), infinite)
 
     def _apply(self, function: Any, values: ArrayLike) -> Array:
         """Apply a column function to an array of any shape; NaN where it raises."""

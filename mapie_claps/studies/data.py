@@ -114,19 +114,12 @@ def load_csv(path: Path, target: str | None = None, text: bool = False) -> Datas
     With ``text`` the features may hold text and gaps: X is then a data frame (needs
     pandas) with categories and NaN where there are any.
     """
-    header, body = _read_cells(path)
+    header, body = read_cells(path)
     if len(body) < MIN_ROWS:
         raise ValueError(
             f"Got {len(body)} rows in {path.name}, but expected at least "
             f"{MIN_ROWS}: a fifth of them calibrates the intervals. Collect more rows."
         )
-    for j, name in enumerate(header):
-        if name in header[:j]:  # neither target nor features would be clear
-            raise ValueError(
-                f"Got the column name {name!r} twice in {path.name} (columns "
-                f"{header.index(name) + 1} and {j + 1}), but expected different names. "
-                "Rename or drop one of the two."
-            )
     target = header[-1] if target is None else target
     if target not in header:
         raise ValueError(
@@ -153,8 +146,8 @@ def load_csv(path: Path, target: str | None = None, text: bool = False) -> Datas
     return Dataset(path.stem, X, y, target)
 
 
-def _read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as text, each row as long as the header."""
+def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header, of different names, and rows as text, each as long as the header."""
     if not path.is_file():
         raise ValueError(
             f"Got the path {str(path)!r}, but no such file is there. Give the path of "
@@ -176,7 +169,18 @@ def _read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
         raise ValueError(
             f"Got {path.name}, which cannot be read as CSV: {error}. Repair the file."
         ) from None
-    header = [name.strip() for name in lines[0]] if lines else []
+    if not lines:
+        raise ValueError(
+            f"Got {path.name} without rows. Give a CSV file with a header."
+        )
+    header = [name.strip() for name in lines[0]]
+    for j, name in enumerate(header):
+        if name in header[:j]:  # neither target nor features would be clear
+            raise ValueError(
+                f"Got the column name {name!r} twice in {path.name} (columns "
+                f"{header.index(name) + 1} and {j + 1}), but expected different names. "
+                "Rename or drop one of the two."
+            )
     for i, line in enumerate(lines[1:], start=1):
         if len(line) != len(header):
             raise ValueError(
@@ -192,7 +196,7 @@ def _column(path: Path, name: str, cells: Any, text: bool) -> NDArray[Any]:
     for i, cell in enumerate(map(str.strip, cells)):
         where = f"row {i + 1}, column {name!r} of {path.name}"
         try:
-            values[i] = float(cell or "nan")
+            values[i] = float(cell.replace("_", "?") or "nan")  # Python's 1_000
         except ValueError:
             if text:
                 return np.array([c.strip() or None for c in cells], dtype=object)

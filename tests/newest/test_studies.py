@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from scipy.stats import betabinom
 
+from mapie_claps.benchmarks.tables import read_table
 from mapie_claps.studies import data, runner, store
 from mapie_claps.studies.scoring import SplitSize, coverage_limits, score_intervals
 
@@ -91,6 +92,7 @@ def test_target_need_not_be_last(tmp_path):
         ({3: "1,,2"}, r"missing or infinite value '' in row 4, column 'b'.*SimpleImp"),
         ({0: "1,inf,2"}, r"infinite value 'inf' in row 1, column 'b'"),
         ({2: "red,1,2"}, r"the text 'red' in row 3, column 'a'.*OneHotEncoder"),
+        ({2: "1_000,1,2"}, r"the text '1_000' in row 3, column 'a'"),
         ({2: "1,2"}, r"Got 2 cells in row 3 of own.csv, but the header has 3"),
     ],
 )
@@ -114,8 +116,26 @@ def test_bad_files_are_named(tmp_path):
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
     path = write_csv(tmp_path / "own.csv", header="price,b,price")
-    with pytest.raises(ValueError, match=r"'price' twice in own.csv.*1 and 3.*Rename"):
-        data.load_csv(path, "price")
+    for read in (lambda: data.load_csv(path, "price"), lambda: read_table(path)):
+        with pytest.raises(ValueError, match=r"'price' twice in own.csv.*1 and 3"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({2: "1,2,3,4"}, "Got 4 cells in row 3 of own.csv, but the header has 3"),
+        ({2: "1,2,"}, "Got 1 missing or infinite values in 'price', the target"),
+        ({2: "1,2,dear"}, "Got 'price', the last column of own.csv, as target"),
+    ],
+)
+def test_tables_with_gaps_and_text_have_a_target_of_numbers(cells, message, tmp_path):
+    path = write_csv(tmp_path / "own.csv", cells=cells)
+    with pytest.raises(ValueError, match=message):
+        read_table(path)
+    path.write_text("")
+    with pytest.raises(ValueError, match=r"Got own.csv without rows"):
+        read_table(path)
 
 
 def test_a_file_that_is_not_utf8_is_named(tmp_path):
