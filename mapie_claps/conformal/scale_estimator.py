@@ -94,7 +94,7 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _check_unchanged(self) -> None:
         """Raise if MAPIE's score, which asks twice, would mix two models."""
         now = fingerprint_of(self.estimator)
-        if vars(self).setdefault("_first_asked", now) != now:
+        if self.__dict__.setdefault("_first_asked", now) != now:
             raise ValueError(
                 f"Got a {type(last_step(self.estimator)).__name__} that has changed "
                 "since this ClapsScaleEstimator first predicted with it (fitted again, "

@@ -337,7 +337,8 @@ class LastLayerEstimator(SaveMixin, ABC):
 
     def _sums_belong_to(self) -> str:
         """Text that differs between estimators whose sums do not add up."""
-        return self.network_.fingerprint()
+        network: str = self.network_.fingerprint()
+        return network
 
     def _further_tensors(self) -> dict[str, Tensor]:
         """What predictions depend on beside the network and its last layer."""
