@@ -123,8 +123,10 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         ``last_layer="trained"``.
     kernel : bool, default=True
         Whether a Gaussian process on the 32 nearest training rows joins the networks,
-        weighted by held-out likelihood like a view. It helps most where there is next
-        to no noise, where rows repeat and where training rows are sparse. The fitted
+        weighted by held-out likelihood like a view. Its mean is that of all rows where
+        it has most of the weight, rows are at most 4,000 and that is better. It helps
+        most where there is next to no noise, where rows repeat and where training rows
+        are sparse. The fitted
         estimator then **keeps training rows** (at most 20,000, in ``kernel_`` and in
         saved files). There is none with fewer than 150 rows, with no rows held out, or
         where its weight would be under 0.01.
