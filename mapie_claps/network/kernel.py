@@ -143,8 +143,35 @@ def constant_noise_prediction(
     return mu, epistemic + sigma2
 
 
+class LengthScales(NamedTuple):
+    """What a kernel learns without the networks, and the rows that it keeps."""
+
+    kept: Tensor  # (m,), row numbers
+    covariance: Covariance
+    sigma2: float  # noise variance of a row of weight one
+
+
+@torch.no_grad()
+def fit_length_scales(
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,), positive
+    generator: torch.Generator,
+) -> LengthScales | None:
+    """Length scales with constant noise; None where there are too few rows."""
+    if len(X) < MIN_ROWS or bool((y == y[0]).all()):
+        return None
+    kept = torch.arange(len(X))
+    if len(X) > MAX_ROWS:
+        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    with threads_for(0):
+        found = fit_covariance(X[kept], y[kept], 1 / weight[kept], generator)
+    return LengthScales(kept, *found)
+
+
 @torch.no_grad()
 def fit_kernel(
+    scales: LengthScales,
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,), positive
@@ -152,22 +179,16 @@ def fit_kernel(
     held_out_rows: Tensor,  # (K, n_held_out), of each network
     held_out_g: Tensor,  # (K, n_held_out), noise variance of that network alone
     noise_floor: float,
-    generator: torch.Generator,
-) -> KernelMember | None:
-    """Length scales, noise and the rows kept; None where there are too few rows.
+) -> KernelMember:
+    """The noise of the rows kept, and its factor.
 
     Networks have seen the rows that they do not hold out: their g is too small there.
     So length scales are fitted with constant noise, and held-out rows are judged with
     the g of the network that has not seen them.
     """
-    if len(X) < MIN_ROWS or held_out_rows.shape[1] == 0 or bool((y == y[0]).all()):
-        return None
-    kept = torch.arange(len(X))
-    if len(X) > MAX_ROWS:
-        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    kept, covariance, sigma2 = scales
     rows = X[kept], y[kept], 1 / weight[kept]
     with threads_for(0):
-        covariance, sigma2 = fit_covariance(*rows, generator)
         g = noise_variance(rows[0])
         unit = sigma2 / float(g.log().mean().exp())
         rows = *rows[:2], unit * g * rows[2]
