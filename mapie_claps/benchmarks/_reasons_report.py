@@ -8,8 +8,8 @@ from ..studies.rows import by_dataset, paired_differences, values_of, where
 from ..studies.scoring import estimate, geometric_estimate, stratified_estimate
 from ..studies.store import Row
 from ..studies.text import csv_table, markdown_table, number, plus_minus
-from ._reasons_models import REMOTENESS
 
+REMOTENESS = "CLAPS, remoteness"  # in place of the epistemic part
 RANKING = {
     "rho": "rho",
     "rho_here": "rho, known region",
@@ -80,7 +80,10 @@ def _summary(rows: Sequence[Row], fields: dict[str, str]) -> str:
 
 
 def _mean(rows: Sequence[Row], field: str) -> str:
-    """Mean over data sets ± standard error over seeds."""
+    """Mean over data sets ± standard error over seeds; nothing if not measured."""
+    rows = [row for row in rows if field in row]
+    if not rows:
+        return ""
     strata = by_dataset(rows, field)
     if field in RATIOS:
         return plus_minus(geometric_estimate(strata), ".2f", ".2f")

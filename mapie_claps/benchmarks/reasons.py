@@ -37,9 +37,9 @@ from ..studies.arguments import (
 from ..studies.data import Array, Dataset, first_component, seeded_order
 from ..studies.runner import Run, run_and_report
 from ..studies.store import Row, run_key
-from ._reasons_models import MODELS, REMOTENESS, Claps, fit_model, parameters_of
+from ._reasons_models import MODELS, Claps, Predicted, fit_model, parameters_of
 from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
-from ._reasons_report import report
+from ._reasons_report import REMOTENESS, report
 
 N_KNOWN = {"train": 800, "test": 800}
 COLLECT = {"start": 150, "add": 75}
@@ -84,10 +84,8 @@ class Problem(NamedTuple):
 
     @property
     def models(self) -> list[str]:
-        """Models that it measures: not all have reasons or choose rows."""
-        if self.kind == "causes":
-            return ["CLAPS"]
-        return [m for m in MODELS if m != REMOTENESS or self.kind != "collect"]
+        """Models that it measures: others than ours have no reasons."""
+        return ["CLAPS"] if self.kind == "causes" else list(MODELS)
 
     def run(self, seed: int, model: str, smoke: bool) -> Run:
         """One model on one split."""
@@ -96,7 +94,7 @@ class Problem(NamedTuple):
             data=self.about,
             split={"seed": seed} | self.sizes,
             method=parameters_of(model, smoke),
-            uses_claps=model in ("CLAPS", REMOTENESS, "deep ensemble"),
+            uses_claps=model in ("CLAPS", "deep ensemble"),
         )
         name = self.about.get("generated", self.about.get("name"))
         label = f"{self.kind} {name}, seed {seed}, {model}"
@@ -138,7 +136,7 @@ def measure_generated(
     here = np.flatnonzero(~train.foreign)[: sizes["train"]]
     predict = fit_model(model, train.X[here], train.y[here], seed, smoke)
     row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
-    return [row | known_measures(test, predict(test.X))]
+    return known_rows(row, test, predict(test.X))
 
 
 def measure_noised(
@@ -152,7 +150,7 @@ def measure_noised(
     test = Known(*(values[n_train:] for values in known))
     name = f"{data.name} + noise"
     row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
-    return [row | known_measures(test, predict(test.X))]
+    return known_rows(row, test, predict(test.X))
 
 
 def measure_real(
@@ -172,7 +170,7 @@ def measure_real(
     row: Row = {"kind": "real", "dataset": data.name, "seed": seed, "method": model}
     for name, rows in (("here", ~foreign), ("foreign", foreign)):
         row[f"error_{name}"] = float(squares[rows].mean() / data.y[test].var())
-    return [row | ranking_measures(found.epistemic, squares, foreign)]
+    return ranked_rows(row, found, squares, foreign)
 
 
 def measure_collecting(
@@ -208,23 +206,31 @@ def measure_collecting(
     return found_
 
 
-def known_measures(test: Known, found: Any) -> dict[str, float]:
+def known_rows(row: Row, test: Known, found: Predicted) -> list[Row]:
     """The parts against what is true."""
     from scipy.stats import spearmanr
 
     squares, foreign = (found.mu - test.mu) ** 2, np.asarray(test.foreign)
-    measures = ranking_measures(found.epistemic, squares, foreign)
     here = ~foreign
     log_ratio = np.log(np.maximum(found.aleatoric[here], 1e-300) / test.noise[here])
-    measures["noise_error"] = float(np.mean(np.abs(log_ratio)))
-    measures["noise_rho"] = 0.0  # of a constant
-    if np.ptp(found.aleatoric[here]) > 0:
+    row = row | {"noise_error": float(np.mean(np.abs(log_ratio))), "noise_rho": 0.0}
+    if np.ptp(found.aleatoric[here]) > 0:  # else it is constant
         correlation = spearmanr(found.aleatoric[here], test.noise[here]).statistic
-        measures["noise_rho"] = float(correlation)
+        row["noise_rho"] = float(correlation)
     for name, rows in (("here", here), ("foreign", foreign)):
         ratio = found.epistemic[rows].mean() / squares[rows].mean()
-        measures[f"size_{name}"] = float(ratio)
-    return measures
+        row[f"size_{name}"] = float(ratio)
+    return ranked_rows(row, found, squares, foreign)
+
+
+def ranked_rows(row: Row, found: Predicted, squares: Array, foreign: Any) -> list[Row]:
+    """What the epistemic part ranks and, beside it, the remoteness of CLAPS."""
+    rows = [row | ranking_measures(found.epistemic, squares, foreign)]
+    if found.remoteness is not None:
+        ranked = ranking_measures(found.remoteness, squares, foreign)
+        kept = {name: row[name] for name in ("kind", "dataset", "seed")}
+        rows.append(kept | {"method": REMOTENESS} | ranked)
+    return rows
 
 
 def ranking_measures(
