@@ -14,6 +14,7 @@ RANKING = {
     "rho": "rho",
     "rho_here": "rho, known region",
     "sparsification": "sparse",
+    "share_of_best": "share",
     "top_fifth": "top fifth",
     "auroc": "foreign",
 }

@@ -12,6 +12,9 @@ with its remoteness, which is for foreign rows, in place of its epistemic part.
     sparse     area under the sparsification curve: mean squared error of the rows kept
                when those of the largest epistemic part go first, over that of all rows,
                averaged over how many are kept (random order: 1, smaller is better)
+    share      what that order gains over a random one, as a share of what the order of
+               the squared errors themselves would gain (random order: 0, at most 1);
+               unlike "sparse" it does not depend on how unequal the errors are
     foreign    area under the ROC curve of the epistemic part for foreign rows
     top fifth  mean squared error of the fifth with the largest epistemic part, over
                that of all rows
@@ -44,6 +47,7 @@ from ._reasons_report import REMOTENESS, report
 N_KNOWN = {"train": 800, "test": 800}
 COLLECT = {"start": 150, "add": 75}
 FOREIGN = 0.8  # quantile of the first principal component
+MEASURES = 2  # raise it when a measure is added or changed: part of every key
 CAUSES_ROWS = {"train": 1500, "background": 200, "test": 100}
 
 
@@ -92,7 +96,7 @@ class Problem(NamedTuple):
         key = run_key(
             f"reasons {self.kind}",
             data=self.about,
-            split={"seed": seed} | self.sizes,
+            split={"seed": seed, "measures": MEASURES} | self.sizes,
             method=parameters_of(model, smoke),
             uses_claps=model in ("CLAPS", "deep ensemble"),
         )
@@ -245,13 +249,18 @@ def ranking_measures(
             return 0.0
         return float(spearmanr(epistemic[rows], squares[rows]).statistic)
 
+    def area(order: Any) -> float:
+        kept = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
+        return float(kept.mean() / squares.mean())
+
     order = np.argsort(epistemic, kind="stable")
-    kept = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
+    found, best = area(order), area(np.argsort(squares))
     top = order[-(len(order) // 5) :]
     return {
         "rho": rho(slice(None)),
         "rho_here": rho(~foreign),
-        "sparsification": float(kept.mean() / squares.mean()),
+        "sparsification": found,
+        "share_of_best": (1 - found) / (1 - best),
         "top_fifth": float(squares[top].mean() / squares.mean()),
         "auroc": float(roc_auc_score(foreign, epistemic)),
     }

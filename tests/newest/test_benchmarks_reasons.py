@@ -23,10 +23,17 @@ def test_an_epistemic_part_that_is_the_error_ranks_perfectly():
     assert best["auroc"] == 1
     kept = np.cumsum(np.sort(squares)) / np.arange(1, 501)
     assert best["sparsification"] == pytest.approx(kept.mean() / squares.mean())
+    assert best["share_of_best"] == pytest.approx(1)
     assert best["top_fifth"] == pytest.approx(squares[foreign].mean() / squares.mean())
     worst = reasons.ranking_measures(1 / squares, squares, foreign)
     assert worst["rho"] == pytest.approx(-1)
     assert worst["sparsification"] > 1 > best["sparsification"]
+    assert worst["share_of_best"] < 0
+    rng = np.random.default_rng(1)
+    orders = [rng.permutation(squares) for _ in range(200)]
+    shuffled = [reasons.ranking_measures(o, squares, foreign) for o in orders]
+    mean = np.mean([found["share_of_best"] for found in shuffled])
+    assert mean == pytest.approx(0, abs=0.02)
     constant = reasons.ranking_measures(np.ones(500), squares, foreign)
     assert constant["rho"] == 0
     assert constant["auroc"] == 0.5
