@@ -46,6 +46,7 @@ from ._reasons_report import REMOTENESS, report
 
 N_KNOWN = {"train": 800, "test": 800}
 COLLECT = {"start": 150, "add": 75}
+MAX_COLLECT_COLUMNS = 64  # collecting fits each model three times; trees are slow here
 FOREIGN = 0.8  # quantile of the first principal component
 MEASURES = 2  # raise it when a measure is added or changed: part of every key
 CAUSES_ROWS = {"train": 1500, "background": 200, "test": 100}
@@ -121,7 +122,8 @@ def _problems(arguments: argparse.Namespace) -> list[Problem]:
         key, rows, of = data.key, {"max_rows": n}, (data, n)
         region: dict[str, Any] = rows | {"foreign": FOREIGN}
         found.append(Problem("real", key, region, partial(measure_real, *of)))
-        if len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"]):
+        enough = len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"])
+        if enough and data.X.shape[1] <= MAX_COLLECT_COLUMNS:
             collect = partial(measure_collecting, *of)
             found.append(Problem("collect", key, rows | COLLECT, collect))
         if data.name in ADDED_NOISE:
