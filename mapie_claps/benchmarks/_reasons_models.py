@@ -66,8 +66,9 @@ class Claps:
         self.model = model
 
     def __call__(self, rows: Array) -> Predicted:
-        parts = self.model.predict_parts(rows)
-        return Predicted(*parts, self.model.predict_remoteness(rows))
+        mu, aleatoric, epistemic = self.model.predict_parts(rows)
+        remote = self.model.predict_remoteness(rows)
+        return Predicted(mu, aleatoric, epistemic, remote)
 
 
 def _claps(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
