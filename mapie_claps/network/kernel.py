@@ -7,7 +7,7 @@ variance grows with the distance to the training rows. Everything is standardise
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -65,6 +65,11 @@ class KernelMember:
             torch.stack(near.posterior()) for near in _near(self.covariance, rows, x)
         ]
         return torch.cat([x.new_empty(2, 0), *found], dim=1)
+
+    def equal_noise_variance(self, x: Tensor) -> Tensor:  # (n, p) → (n,)
+        """φᵀΣφ as if noise were the same at all rows, the mean of its logarithm."""
+        equal = self.noise.log().mean().exp().expand_as(self.noise)
+        return replace(self, noise=equal).posterior(x)[1]
 
     @torch.no_grad()
     def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)

@@ -57,8 +57,9 @@ class KernelMixture:
         return PredictiveParts(mu, aleatoric, epistemic)
 
     def remoteness(self, model: LastLayerModel, out: Features, x: Tensor) -> Tensor:
-        """Posterior variance of networks and kernel, whatever their weights."""
-        return torch.lerp(model.remoteness(out), self.member.posterior(x)[1], 0.5)
+        """Mean of networks and kernel, whatever their weights; noise counts in none."""
+        of_kernel = self.member.equal_noise_variance(x)
+        return torch.lerp(model.remoteness(out), of_kernel, 0.5)
 
     def tensors(self) -> dict[str, Tensor]:
         """Numbers that change with the member, for a fingerprint."""
