@@ -169,11 +169,12 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         positions, or a mask.
     n_jobs : int or None, default=None
         Cores to train on. With a number members are trained side by side in threads,
-        three at a time; −1 is all cores, −2 all but one; never more than torch may use
-        in this process (``torch.get_num_threads``), a number that joblib and Dask set
-        in their workers. Fits that run at the same time in threads share them. The
-        result is the same for every number. None trains all members in one batch on
-        one core, which differs from that by rounding.
+        three at a time, and the kernel's length scales beside them; −1 is all cores,
+        −2 all but one; never more than torch may use in this process
+        (``torch.get_num_threads``), a number that joblib and Dask set in their workers.
+        Fits that run at the same time in threads share them. The result is the same for
+        every number. None trains all members in one batch on one core, which differs
+        from that by rounding.
 
     Attributes
     ----------
