@@ -38,9 +38,9 @@ from .. import CalibratedRegressor, ClapsRegressor, likelihood_ratio
 from ..estimators.local_law import LocalLaw
 from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, seeded_order, take_rows
-from ..studies.rows import where
+from ..studies.rows import grouped
 from ..studies.runner import Run, run_and_report, split_run
-from ..studies.scoring import estimate
+from ..studies.scoring import estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import markdown_table, number, plus_minus
 from ._peer_table import claps_parameters
@@ -204,27 +204,27 @@ def _row(
     name: str, seed: int, method: str, y: Array, bounds: Array, effective: float
 ) -> Row:
     """Coverage over all rows; width and interval score over those with finite ends."""
-    lower, upper = bounds.T
-    inside = (lower <= y) & (y <= upper)
     finite = np.isfinite(bounds).all(axis=1)
-    width = (upper - lower)[finite]
-    miss = np.maximum(lower - y, 0)[finite] + np.maximum(y - upper, 0)[finite]
-    score = width + 2 / (1 - LEVEL) * miss
-    values = {
-        "coverage": float(inside.mean()),
+    known: Row = {"width": None, "interval_score": None}
+    if finite.any():
+        known = dict(score_intervals(y[finite], *bounds[finite].T, 1 - LEVEL))
+    return {
+        "data": name,
+        "seed": seed,
+        "method": method,
+        "n_test": len(y),
+        "coverage": float(((bounds[:, 0] <= y) & (y <= bounds[:, 1])).mean()),
         "infinite": float(1 - finite.mean()),
-        "width": float(width.mean()) if len(width) else None,
-        "score": float(score.mean()) if len(width) else None,
+        "width": known["width"],
+        "score": known["interval_score"],
         "effective": None if np.isnan(effective) else effective,
     }
-    return {"data": name, "seed": seed, "method": method, "n_test": len(y)} | values
 
 
 def report(rows: list[Row], out: Path) -> str:
     """Mean over splits, by data set and method."""
-    lines, done = [], dict.fromkeys((r["data"], r["method"]) for r in rows)
-    for data, method in done:
-        own = where(rows, data=data, method=method)
+    lines = []
+    for (data, method), own in grouped(rows, "data", "method").items():
         *cells, effective = (estimate(r[m] for r in own) for m in METRICS)
         texts = [*map(plus_minus, cells), number(effective.mean)]
         lines.append([data, method, str(len(own)), *texts])

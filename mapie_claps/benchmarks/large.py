@@ -20,7 +20,7 @@ from .. import (
     train_on_batches,
     with_sums,
 )
-from .._validation import check_integer
+from ..studies.arguments import check_numbers
 from ..studies.data import Array
 from ._networks import seeded_network
 from ._speed_timing import peak_mb, run_code
@@ -67,14 +67,9 @@ def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
     return ClapsModule(network).fit(Chunks(TRAINING_ROWS, p, 2000, 0))
 
 
-def torch_alone_mb() -> float:
-    """Peak of an interpreter that imports torch and does nothing."""
-    return float(run_code(TORCH_ALONE))
-
-
 def out_of_core(args: argparse.Namespace) -> None:
     """Posterior, calibration and intervals, each over all the rows."""
-    base = torch_alone_mb()
+    base = float(run_code(TORCH_ALONE))
     say(
         f"{args.estimator}, {args.rows:,} rows x {args.columns} columns in each stage, "
         f"chunks of {args.chunk:,}; {torch.get_num_threads()} thread(s)\n"
@@ -204,7 +199,6 @@ def run(arguments: argparse.Namespace) -> int:
     on_dask = arguments.stage == "dask"
     if arguments.rows is None:
         arguments.rows = 2_000_000 if on_dask else 10_000_000
-    for name in ("rows", "columns", "chunk"):
-        check_integer(name, getattr(arguments, name), low=3, hint="Leave it out.")
+    check_numbers(arguments, rows=3, columns=3, chunk=3)
     (dask_workers if on_dask else out_of_core)(arguments)
     return 0

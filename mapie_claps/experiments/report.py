@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from ..studies.rows import values_of
 from ..studies.scoring import CLEAR
 from ..studies.store import Row
-from ..studies.text import markdown_table
+from ..studies.text import markdown_table, write_files
 from .claims import Claim, check_claims
 
 NO_PLANS: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -68,12 +69,6 @@ def write_report(
     only listed.
     """
     rows = {name: found for name, found in rows.items() if name not in unfinished}
-    n_seeds = {
-        name: len({row["seed"] for row in found})
-        for name, found in rows.items()
-        if found
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
+    n_seeds = {n: len(values_of(found, "seed")) for n, found in rows.items() if found}
     text = to_markdown(check_claims(rows), n_seeds, unfinished)
-    file.write_text(text, encoding="utf-8")
-    return file
+    return write_files({file.name: text}, file.parent)[0]
