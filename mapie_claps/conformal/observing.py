@@ -81,8 +81,11 @@ class ObservesRows(CalibrationState):
                 )
         before = dict(vars(self))
         try:
-            for X_, y_ in _parts(self._fitted(), X, y):
-                self._observe(X_, y_, gamma, window, intervals, time, weights, groups)
+            for X_, y_ in row_parts(self._fitted(), X, y, need_y=True):
+                if len(X_):
+                    values = self._values_for(weights, groups, "observe")
+                    more = self._rows_of(self._fitted(), X_, y_, values)
+                    self._observe_rows(more, gamma, window, time, intervals, y_)
         except BaseException:
             self.__dict__ = before
             raise
@@ -164,22 +167,6 @@ class ObservesRows(CalibrationState):
             return np.full(len(self.levels), np.nan)
         return adaptive.coverage
 
-    def _observe(
-        self,
-        X: Any,
-        y: Any,
-        gamma: float | None,
-        window: int | None,
-        intervals: Any,
-        time: Any,
-        weights: Any,
-        groups: Any,
-    ) -> None:
-        """Observe rows that were predicted together."""
-        values = self._values_for(weights, groups, "observe")
-        more = self._rows_of(self._fitted(), X, y, values)
-        self._observe_rows(more, gamma, window, time, intervals, y)
-
     def _observe_rows(
         self,
         more: CalibrationRows,
@@ -189,7 +176,7 @@ class ObservesRows(CalibrationState):
         intervals: Any = None,
         y: Any = None,
     ) -> None:
-        """Follow the misses of rows whose scores are known, and keep the scores."""
+        """Follow the misses of rows predicted together, and keep their scores."""
         if not len(more):
             return
         adaptive = self._adaptive()
@@ -221,13 +208,6 @@ class ObservesRows(CalibrationState):
         missed: NDArray[np.bool_] = (score > upper) | (score < lower)
         # No interval holds a target without a finite score but an infinite one.
         return missed
-
-
-def _parts(estimator: Any, X: Any, y: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows as given, or batch by batch."""
-    for X_, y_ in row_parts(estimator, X, y, need_y=True):
-        if len(X_):
-            yield X_, y_
 
 
 def _missed_by_intervals(intervals: Any, y: Any, m: int) -> NDArray[np.bool_]:
