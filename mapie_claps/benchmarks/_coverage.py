@@ -68,7 +68,7 @@ RANKS = {"one rank": 1, "two ranks": 2, "quantile": 1}
 
 
 class Case(NamedTuple):
-    """A generator of the data, and what the score gets to see of the network."""
+    """A generator of the data, and what the score is given of the network."""
 
     generator: str
     scale: str = "claps"  # or "random", "shuffled"

@@ -1,4 +1,4 @@
-"""What a calibrated object holds beside its estimator, and how ranks come of it."""
+"""State of a calibrated object, and the ranks that are computed from it."""
 
 from typing import Any, Self
 

@@ -1,4 +1,4 @@
-"""What becomes of rows whose targets arrive: a level, a score, or the posterior."""
+"""Rows whose targets arrive later: new levels, new scores, or a new posterior."""
 
 from collections.abc import Iterator
 from typing import Any, Self
@@ -34,7 +34,7 @@ class ObservesRows(CalibrationState):
         weights: Any = None,
         groups: Any = None,
     ) -> Self:
-        r"""Take notice of targets that have arrived: levels follow the misses.
+        r"""Observe targets that have arrived: levels follow the misses.
 
         :math:`\alpha_{t+1} = \alpha_t + \gamma(\alpha - \mathrm{miss}_t)`, for each
         level and, if there are groups, for each group. In the long run a share

@@ -94,7 +94,7 @@ def _curve(ax: Any, cells: Sequence[Cell], column: str, log: bool = True) -> Non
 
 
 def draw_contraction(figure: Any, rows: Mapping[str, list[Row]]) -> None:
-    """What becomes of the epistemic part as training rows are added."""
+    """The epistemic part as training rows are added."""
     cells = _cells("exp2_contraction", rows)
     columns = ("Epi. Frac.", "Scale Ratio", "Width Ratio", "Score delta")
     for ax, column in zip(figure.subplots(1, 4), columns, strict=True):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..conformal.frozen import OUTWARDS, FrozenRule
+from ..conformal.frozen import ROUND_OUT, FrozenRule
 from ..conformal.support import Support
 from ..estimators.regressor import ClapsRegressor
 from ..network.columns import FewValues, ManyValues, Numbers
@@ -139,7 +139,7 @@ class IntervalGraph(nn.Module):
         centre_ = centre[:, None]
         ends = [
             centre_ + step + _constant(outwards) * (centre_.abs() + step.abs())
-            for step, outwards in zip(steps, (-OUTWARDS, OUTWARDS), strict=True)
+            for step, outwards in zip(steps, (-ROUND_OUT, ROUND_OUT), strict=True)
         ]
         lower, upper = (self.inverse(z) for z in ends)
         if rule.support is not None:

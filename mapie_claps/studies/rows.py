@@ -1,6 +1,7 @@
 """Rows of finished runs: some of them, and pairs of the same split."""
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from operator import sub, truediv
 from typing import Any
 
@@ -25,11 +26,12 @@ def where(rows: Sequence[Row], /, **fields: Any) -> list[Row]:
 
 
 def grouped(rows: Sequence[Row], *fields: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows by their values of some fields, in the order of the rows."""
+    """Rows by their values of some fields, the last of which changes fastest."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in fields), []).append(row)
-    return found
+    order = product(*(values_of(rows, name) for name in fields))
+    return {values: found[values] for values in order if values in found}
 
 
 def by_dataset(rows: Sequence[Row], field: str) -> dict[str, list[float]]:
