@@ -27,8 +27,10 @@ N_DELAY = 1_000  # rows after a change within which an alarm is awaited
 TAIL = 0.001  # of each limit
 
 
-FIELDS = ("part", "case", "level", "replications", "found")
-FIELDS += ("promised", "limits", "holds")
+FIELDS = (
+    *("part", "case", "level", "replications", "found"),
+    *("promised", "limits", "holds"),
+)
 
 
 def _finding(*values: Any) -> Row:

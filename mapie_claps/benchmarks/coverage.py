@@ -115,7 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
         if part in chosen
     ]
     failures = run_missing(runs + drift, arguments.out)
-    files, holds = {}, True
+    files: dict[str, str] = {}
+    holds = True
     if runs:
         counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
         files |= {"coverage.md": markdown_of(counts), "coverage.csv": csv_of(counts)}

@@ -207,7 +207,8 @@ def _row(
     finite = np.isfinite(bounds).all(axis=1)
     known: Row = {"width": None, "interval_score": None}
     if finite.any():
-        known = dict(score_intervals(y[finite], *bounds[finite].T, 1 - LEVEL))
+        lower, upper = bounds[finite].T
+        known = dict(score_intervals(y[finite], lower, upper, 1 - LEVEL))
     return {
         "data": name,
         "seed": seed,
