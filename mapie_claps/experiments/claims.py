@@ -17,19 +17,16 @@ relation  "clearly above 0" (by two standard errors), "clearly below 0", "not cl
 note      shown where the claim does not hold
 """
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from itertools import pairwise
 from typing import NamedTuple, Self
 
 from ..studies.scoring import Estimate, estimate, stratified_estimate
 from ..studies.store import Row
-from .tables import TABLES, label_of, published
+from .tables import TABLES, label_of, published, read_lines
 
 # Fields that are differences already, and are written with their sign.
 DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
@@ -307,9 +304,8 @@ def _noise(rows: Sequence[Row]) -> str:
 @cache
 def claim_table() -> tuple[tuple[dict[str, str], ...], ...]:
     """Checks of each claim, each with the experiment, source and claim it is of."""
-    file = resources.files(__package__) / "claims.csv"
     claims: list[list[dict[str, str]]] = []
-    for line in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))):
+    for line in read_lines("claims.csv"):
         if line["claim"]:
             claims.append([])
         first = claims[-1][0] if claims[-1] else line

@@ -98,7 +98,12 @@ class Cell:
 @cache
 def published(name: str) -> tuple[dict[str, str], ...]:
     """Rows of a published table, as text."""
-    file = resources.files(__package__) / "published" / f"{name}.csv"
+    return read_lines("published", f"{name}.csv")
+
+
+def read_lines(*path: str) -> tuple[dict[str, str], ...]:
+    """Lines of a CSV file of this package, as text."""
+    file = resources.files(__package__).joinpath(*path)
     return tuple(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
 
 
