@@ -17,7 +17,8 @@ from mapie_claps.network.losses import (
     gaussian_nll,
 )
 from mapie_claps.network.optimizer import FusedAdamW, PublicAdamW, adamw
-from mapie_claps.network.trainer import TrainingConfig, train
+from mapie_claps.network.trainer import train
+from mapie_claps.network.units import TrainingConfig
 from mapie_claps.network.views import VIEW_CLASSES, VIEWS, PeriodicView, ViewSteps
 
 EDGES = [

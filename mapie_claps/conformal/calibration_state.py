@@ -21,8 +21,6 @@ from .row_rule import EVERYBODY, CalibrationRows, RowRule, RowValues
 from .support import Support, check_support, score_rows
 from .weighted import check_some_weight, warn_if_few
 
-__all__ = ["STATE", "CalibrationState", "checked_levels"]
-
 Array = NDArray[np.float64]
 # Attributes that rows have brought, and that a new fit starts without.
 STATE = (

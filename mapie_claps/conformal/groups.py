@@ -16,8 +16,6 @@ from .._validation import check_integer
 from ..estimators.local_law import LocalLaw
 from .parts import parts_of
 
-__all__ = ["ColumnGroups", "EpistemicGroups", "checked_labels", "labels_of"]
-
 Array = NDArray[np.float64]
 Labels = NDArray[np.object_]
 OTHER = "other"

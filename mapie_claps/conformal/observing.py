@@ -14,8 +14,6 @@ from .row_keys import keys_to_keep
 from .row_parts import row_parts
 from .row_rule import CalibrationRows, RowRule, RowValues
 
-__all__ = ["ObservesRows"]
-
 Array = NDArray[np.float64]
 
 

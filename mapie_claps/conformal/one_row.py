@@ -23,8 +23,6 @@ from ..posterior.mixture import FAR_FACTOR, KernelMixture
 from ..posterior.skew import LARGEST_SKEW
 from .frozen import ROUND_OUT, frozen_rule
 
-__all__ = ["RowPredictor"]
-
 Array = NDArray[np.float64]
 LARGEST = np.finfo(np.float64).max / 64
 

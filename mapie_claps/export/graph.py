@@ -23,8 +23,6 @@ from ..posterior.skew import LARGEST_SKEW
 from .inputs import InputColumn
 from .maps import inverse_of
 
-__all__ = ["OUTPUTS", "IntervalGraph"]
-
 OUTPUTS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
 
 

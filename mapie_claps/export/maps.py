@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from ..network.target_curves import MonotoneSpline, YeoJohnson
 from ..network.target_map import Identity, Log, SquareRoot, TargetMap
 
-__all__ = ["inverse_of"]
-
 
 class _Exp(nn.Module):
     def forward(self, z: Tensor) -> Tensor:

@@ -19,8 +19,6 @@ from ..conformal.parts import last_step, split_pipeline
 from .as_table import as_table
 from .explain import model_of
 
-__all__ = ["best_order", "has_covariance", "nearest_rows", "own_narrowing"]
-
 Array = NDArray[np.float64]
 # Rows whose intervals are watched, evenly spread: more would hardly change the mean.
 MAX_WATCHED = 1000
