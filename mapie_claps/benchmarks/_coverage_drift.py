@@ -272,15 +272,9 @@ SETTINGS: dict[str, Any] = {
 
 def table_of(rows: list[Row]) -> str:
     """The table, and how many findings are outside their limits."""
-    lines = [
-        [
-            *(part, case, f"{level:g}", str(n), f"{share:.4f}"),
-            *(promised, limits, "yes" if holds else "NO"),
-        ]
-        for part, case, level, n, share, promised, limits, holds in (
-            [row[name] for name in FIELDS] for row in rows
-        )
-    ]
+    forms: dict[str, Any] = {"level": "{:g}", "found": "{:.4f}"}
+    shown = [row | {"holds": "yes" if row["holds"] else "NO"} for row in rows]
+    lines = [[forms.get(n, "{}").format(row[n]) for n in FIELDS] for row in shown]
     failed = sum(not row["holds"] for row in rows)
     title = f"{len(rows)} findings, {failed} outside their limits.\n\n"
     return title + markdown_table(FIELDS, lines, align="llrrrllr")
