@@ -135,7 +135,7 @@ def dask_workers(args: argparse.Namespace) -> None:
             client.run(torch.set_num_threads, 1)
             _dask_run(model, 2 * n_workers, 1000, args.columns)  # imports on workers
             start = time.perf_counter()
-            results.append(_dask_run(model, n_chunks, args.chunk, args.columns))
+            results.append(_dask_run(model, n_chunks, args.chunk, args.columns)[1])
             seconds.append(time.perf_counter() - start)
         say(f"| {n_workers} | {seconds[-1]:.1f} |")
     say(f"one worker / two workers: {seconds[0] / seconds[1]:.2f}")
@@ -143,7 +143,7 @@ def dask_workers(args: argparse.Namespace) -> None:
     say(f"largest difference of the quantiles between the runs: {gap:.1e}")
     chunks = (chunk(i, args.chunk, args.columns) for i in range(2))
     here = with_sums(model, partial_sums(model, chunks))
-    there = _posterior_on_dask(model, 2, args.chunk, args.columns)
+    there, _ = _dask_run(model, 2, args.chunk, args.columns)
     X = chunk(10**6, 1000, args.columns)[0]
     one, two = (np.stack(m.predict_parts(X)) for m in (there, here))
     gap = np.abs(one / two - 1).max()
@@ -162,19 +162,13 @@ def _dask_rows(n_chunks: int, size: int, p: int) -> list[Any]:
     ]
 
 
-def _posterior_on_dask(model: ClapsRegressor, n: int, size: int, p: int) -> Any:
-    from mapie_claps.distributed import fit_posterior
+def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> tuple[Any, float]:
+    """Posterior and calibration: the model, and the quantile at level 0.9."""
+    from mapie_claps.distributed import conformalize, fit_posterior
 
-    return fit_posterior(model, *_dask_rows(n, size, p))
-
-
-def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> float:
-    """Posterior and calibration; the quantile at level 0.9."""
-    from mapie_claps.distributed import conformalize
-
-    model = _posterior_on_dask(model, n_chunks, size, p)
-    conformal = conformalize(model, *_dask_rows(n_chunks, size, p))
-    return float(conformal.quantiles()[0])
+    rows = _dask_rows(n_chunks, size, p)
+    model = fit_posterior(model, *rows)
+    return model, float(conformalize(model, *rows).quantiles()[0])
 
 
 def say(line: str) -> None:

@@ -54,8 +54,8 @@ class Relation:
     """What is claimed of an estimate, in the words of the table."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.words, number, centre = RELATION.fullmatch(text).groups()  # type: ignore[union-attr]
+        words, number, centre = RELATION.fullmatch(text).groups()  # type: ignore[union-attr]
+        self.text, self.words = text, str(words)
         self.number, self.centre = float(number), float(centre or 0)
         # Direction of a claim about a direction, else 0.
         self.sign = {"clearly above": 1, "clearly below": -1}.get(self.words, 0)
