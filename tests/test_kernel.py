@@ -16,7 +16,7 @@ from mapie_claps.network.covariance import (
     fit_covariance,
     loss_and_gradient,
 )
-from mapie_claps.network.kernel import KernelMember, fit_kernel
+from mapie_claps.network.kernel import KernelMember, fit_kernel, fit_length_scales
 
 
 def rng_of(seed=0):
@@ -71,7 +71,10 @@ def fitted(X, y, weight=None, g=None, seed=0):
     weight = torch.ones(n, dtype=X.dtype) if weight is None else weight
     g = constant_noise if g is None else g
     blocks = held_out(n)
-    return fit_kernel(X, y, weight, g, blocks, g(X)[blocks], 1e-9, rng_of(seed))
+    scales = fit_length_scales(X, y, weight, rng_of(seed))
+    if scales is None:
+        return None
+    return fit_kernel(scales, X, y, weight, g, blocks, g(X)[blocks], 1e-9)
 
 
 def constant_noise(X):
@@ -276,13 +279,10 @@ def test_noise_follows_the_networks():
     torch.testing.assert_close(model.predict(X, g).aleatoric, model.noise)
 
 
-def test_few_rows_or_none_held_out_give_no_member():
+def test_few_rows_or_one_target_give_no_member():
     X, y = rows(kernel.MIN_ROWS)
     assert fitted(X[1:], y[1:]) is None
     assert fitted(X, y) is not None
-    none = torch.empty(3, 0)
-    arguments = constant_noise, none.long(), none, 1e-9, rng_of()
-    assert fit_kernel(X, y, torch.ones_like(y), *arguments) is None
     assert fitted(X, torch.zeros_like(y)) is None
 
 

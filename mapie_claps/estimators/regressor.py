@@ -29,7 +29,7 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
     :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
     that they cover is the doing of the calibration, on rows not seen in ``fit``.
 
-    X and y are standardised inside (X is clipped at ±``input_clip`` standard
+    X and y are standardised inside (X is clipped at ± ``input_clip`` standard
     deviations: beyond, v does not grow further); ``variance_floor`` and
     ``prior_precision`` live in these units. φ carries a constant 1 as its last entry
     (the bias of the last layer is part of the posterior) unless ``bias_in_posterior``

@@ -7,7 +7,7 @@ variance grows with the distance to the training rows. Everything is standardise
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -65,6 +65,11 @@ class KernelMember:
             torch.stack(near.posterior()) for near in _near(self.covariance, rows, x)
         ]
         return torch.cat([x.new_empty(2, 0), *found], dim=1)
+
+    def equal_noise_variance(self, x: Tensor) -> Tensor:  # (n, p) → (n,)
+        """φᵀΣφ as if noise were the same at all rows, the mean of its logarithm."""
+        equal = self.noise.log().mean().exp().expand_as(self.noise)
+        return replace(self, noise=equal).posterior(x)[1]
 
     @torch.no_grad()
     def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)
@@ -143,8 +148,35 @@ def constant_noise_prediction(
     return mu, epistemic + sigma2
 
 
+class LengthScales(NamedTuple):
+    """What a kernel learns without the networks, and the rows that it keeps."""
+
+    kept: Tensor  # (m,), row numbers
+    covariance: Covariance
+    sigma2: float  # noise variance of a row of weight one
+
+
+@torch.no_grad()
+def fit_length_scales(
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,), positive
+    generator: torch.Generator,
+) -> LengthScales | None:
+    """Length scales with constant noise; None where there are too few rows."""
+    if len(X) < MIN_ROWS or bool((y == y[0]).all()):
+        return None
+    kept = torch.arange(len(X))
+    if len(X) > MAX_ROWS:
+        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    with threads_for(0):
+        found = fit_covariance(X[kept], y[kept], 1 / weight[kept], generator)
+    return LengthScales(kept, *found)
+
+
 @torch.no_grad()
 def fit_kernel(
+    scales: LengthScales,
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,), positive
@@ -152,22 +184,16 @@ def fit_kernel(
     held_out_rows: Tensor,  # (K, n_held_out), of each network
     held_out_g: Tensor,  # (K, n_held_out), noise variance of that network alone
     noise_floor: float,
-    generator: torch.Generator,
-) -> KernelMember | None:
-    """Length scales, noise and the rows kept; None where there are too few rows.
+) -> KernelMember:
+    """The noise of the rows kept, and its factor.
 
     Networks have seen the rows that they do not hold out: their g is too small there.
     So length scales are fitted with constant noise, and held-out rows are judged with
     the g of the network that has not seen them.
     """
-    if len(X) < MIN_ROWS or held_out_rows.shape[1] == 0 or bool((y == y[0]).all()):
-        return None
-    kept = torch.arange(len(X))
-    if len(X) > MAX_ROWS:
-        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    kept, covariance, sigma2 = scales
     rows = X[kept], y[kept], 1 / weight[kept]
     with threads_for(0):
-        covariance, sigma2 = fit_covariance(*rows, generator)
         g = noise_variance(rows[0])
         unit = sigma2 / float(g.log().mean().exp())
         rows = *rows[:2], unit * g * rows[2]

@@ -11,7 +11,7 @@ from ..exceptions import FileFormatError
 from ..files.codec import saved_as
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.interface import Features
-from ..network.kernel import KernelMember, fit_kernel
+from ..network.kernel import KernelMember, LengthScales, fit_kernel
 from .gaussian import make_posterior
 from .members import rows_of_ensemble
 from .prior import SHARPNESS, nll_of_views
@@ -57,8 +57,9 @@ class KernelMixture:
         return PredictiveParts(mu, aleatoric, epistemic)
 
     def remoteness(self, model: LastLayerModel, out: Features, x: Tensor) -> Tensor:
-        """Posterior variance of networks and kernel, whatever their weights."""
-        return torch.lerp(model.remoteness(out), self.member.posterior(x)[1], 0.5)
+        """Mean of networks and kernel, whatever their weights; noise counts in none."""
+        of_kernel = self.member.equal_noise_variance(x)
+        return torch.lerp(model.remoteness(out), of_kernel, 0.5)
 
     def tensors(self) -> dict[str, Tensor]:
         """Numbers that change with the member, for a fingerprint."""
@@ -109,10 +110,10 @@ def fit_mixture(
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,)
     held_out_rows: Tensor,  # (K, n_held_out)
-    generator: torch.Generator,
+    scales: LengthScales | None,
 ) -> KernelMixture | None:
     """A kernel member weighed like a view; None where it has or earns no place."""
-    if sums.held_out is None:
+    if sums.held_out is None or scales is None:
         return None
     held_out = sums.held_out.rows
     size = rows_of_ensemble(network)
@@ -121,6 +122,7 @@ def fit_mixture(
         return torch.cat([model.aleatoric(network(part)) for part in x.split(size)])
 
     member = fit_kernel(
+        scales,
         X,
         y,
         weight,
@@ -128,10 +130,7 @@ def fit_mixture(
         held_out_rows,
         held_out.h2,
         FLOOR_SHARE * network.variance_floor,
-        generator,
     )
-    if member is None:
-        return None
     posterior, views = model.posterior, network.members_by_view()
     without_held_out = make_posterior(
         sums.moments,
