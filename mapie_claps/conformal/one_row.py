@@ -64,8 +64,9 @@ class RowPredictor:
                 "or export the model: mapie_claps.export.to_onnx."
             )
         self.n_features_in_ = len(estimator.table_.names)
-        self._mean, self._scale = estimator.scaler_X_.mean_, estimator.scaler_X_.scale_
-        self._clip = estimator.input_clip
+        scaler = estimator.scaler_X_
+        self._mean, self._scale = scaler.mean_.copy(), scaler.scale_.copy()
+        self._clip = estimator._clip()
         self._network = _Network(estimator)
         self._kernel = None
         if estimator.kernel_ is not None:

@@ -196,6 +196,8 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         The kernel member with the training rows it keeps, and its ``weight``.
     table_ : TableEncoder
         How the columns of X become the inputs of the networks.
+    input_clip_ : float or None
+        ``input_clip`` of the fit.
     fingerprint_ : str
         Changes with everything that predictions depend on.
     loss_curve_, validation_curve_ : list of float

@@ -44,7 +44,7 @@ class IntervalGraph(nn.Module):
         self.network = copy.deepcopy(estimator.network_)
         self.model, self.scale = estimator.model_, estimator.scale
         self.skew = estimator._law_of_residuals().skew
-        self.units, self.clip = estimator._target_units(), estimator.input_clip
+        self.units, self.clip = estimator._target_units(), estimator._clip()
         self.rule, self.inverse = rule, inverse_of(rule.target_map)
         self.x_mean = _constant(estimator.scaler_X_.mean_)
         self.x_scale = _constant(estimator.scaler_X_.scale_)

@@ -65,7 +65,8 @@ class KernelMixture:
         member = self.member
         found = {"kernel": member.covariance.inverse_scale, "kernel y": member.y}
         weight = torch.tensor([self.weight], dtype=torch.float64)
-        return found | {"kernel noise": member.noise, "kernel weight": weight}
+        found |= {"kernel noise": member.noise, "kernel weight": weight}
+        return found | {"kernel X": member.X}
 
     def check(self, n_columns: int) -> None:
         """Raise for a member that no fit leaves behind."""
