@@ -281,13 +281,13 @@ def test_second_fit_forgets_the_first(data):
 
 @pytest.mark.parametrize("small", [True, False])
 def test_thread_setting_is_restored(data, small, monkeypatch):
-    seen, original = [], units.Unit._step
+    seen, original = [], units.Unit.run
 
-    def spy(self, learning_rate):
+    def spy(self, learning_rates):
         seen.append(torch.get_num_threads())
-        return original(self, learning_rate)
+        return original(self, learning_rates)
 
-    monkeypatch.setattr(units.Unit, "_step", spy)
+    monkeypatch.setattr(units.Unit, "run", spy)
     monkeypatch.setattr(threads, "THREADING_PAYS_FROM", 1e18 if small else 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)

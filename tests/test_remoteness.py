@@ -1,5 +1,7 @@
 """How far rows are from the training rows: the formula, and shares among known rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,12 +36,15 @@ def test_a_kernel_counts_as_much_as_the_networks(data):
     model = tiny(kernel=True, n_members=2).fit(X, y)
     new = data[2][0]
     x = model._scaled(new)
-    of_kernel = model.kernel_.member.posterior(x)[1].numpy()
+    member = model.kernel_.member
+    noise = torch.full_like(member.noise, np.exp(np.log(member.noise.numpy()).mean()))
+    of_kernel = replace(member, noise=noise).posterior(x)[1].numpy()
     kernel, model.kernel_ = model.kernel_, None
     of_networks = model.predict_remoteness(new)
     model.kernel_ = kernel
     expected = (of_networks + of_kernel) / 2
     np.testing.assert_allclose(model.predict_remoteness(new), expected)
+    assert np.abs(of_kernel / member.posterior(x)[1].numpy() - 1).max() > 0.05
 
 
 def test_far_rows_come_first_with_the_share_of_known_rows_beyond(fitted, data):

@@ -10,7 +10,6 @@ from ..studies.data import Array
 
 __all__ = [
     "MODELS",
-    "REMOTENESS",
     "Claps",
     "Predicted",
     "fit_model",
@@ -24,6 +23,7 @@ class Predicted(NamedTuple):
     mu: Array
     aleatoric: Array
     epistemic: Array
+    remoteness: Array | None = None  # of CLAPS, a second opinion on foreign rows
 
 
 Predict = Callable[[Array], Predicted]
@@ -66,27 +66,15 @@ class Claps:
         self.model = model
 
     def __call__(self, rows: Array) -> Predicted:
-        return Predicted(*self.model.predict_parts(rows))
+        mu, aleatoric, epistemic = self.model.predict_parts(rows)
+        remote = self.model.predict_remoteness(rows)
+        return Predicted(mu, aleatoric, epistemic, remote)
 
 
 def _claps(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
     from .. import ClapsRegressor
 
     return Claps(ClapsRegressor(random_state=seed, tol=None, **params).fit(X, y))
-
-
-def _remoteness(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
-    """The same model, with its remoteness in place of its epistemic part."""
-    from .. import ClapsRegressor
-
-    model = ClapsRegressor(random_state=seed, tol=None, **params).fit(X, y)
-
-    def predict(rows: Array) -> Predicted:
-        parts = model.predict_parts(rows)
-        remote = model.predict_remoteness(rows) * y.var()
-        return Predicted(parts.prediction, parts.aleatoric, remote)
-
-    return predict
 
 
 def _ensemble(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
@@ -215,10 +203,8 @@ class _Standardised:
         )
 
 
-REMOTENESS = "CLAPS, remoteness"
 MODELS = {
     "CLAPS": _claps,
-    REMOTENESS: _remoteness,
     "GP": _gaussian_process,
     "CatBoost": _catboost,
     "deep ensemble": _ensemble,
@@ -230,10 +216,8 @@ def fit_model(name: str, X: Array, y: Array, seed: int, smoke: bool) -> Predict:
     """Fit a model, or in a trial a quick version of it."""
     params: dict[str, Any] = {}
     if smoke:
-        quick = {"max_steps": 20, "n_members": 2}
         params = {
-            "CLAPS": quick,
-            REMOTENESS: quick,
+            "CLAPS": {"max_steps": 20, "n_members": 2},
             "CatBoost": {"iterations": 20},
             "deep ensemble": {"max_steps": 20},
             "laplace-torch": {"steps": 20},
@@ -246,7 +230,7 @@ def parameters_of(name: str, smoke: bool) -> dict[str, Any]:
     from ._peer_table import claps_parameters
 
     settings: dict[str, Any] = {"name": name, "smoke": smoke}
-    if name in ("CLAPS", REMOTENESS):
+    if name == "CLAPS":
         return settings | claps_parameters(tol=None)
     if name == "deep ensemble":
         return settings | claps_parameters(**ENSEMBLE)

@@ -12,6 +12,9 @@ with its remoteness, which is for foreign rows, in place of its epistemic part.
     sparse     area under the sparsification curve: mean squared error of the rows kept
                when those of the largest epistemic part go first, over that of all rows,
                averaged over how many are kept (random order: 1, smaller is better)
+    share      what that order gains over a random one, as a share of what the order of
+               the squared errors themselves would gain (random order: 0, at most 1);
+               unlike "sparse" it does not depend on how unequal the errors are
     foreign    area under the ROC curve of the epistemic part for foreign rows
     top fifth  mean squared error of the fifth with the largest epistemic part, over
                that of all rows
@@ -37,13 +40,15 @@ from ..studies.arguments import (
 from ..studies.data import Array, Dataset, first_component, seeded_order
 from ..studies.runner import Run, run_and_report
 from ..studies.store import Row, run_key
-from ._reasons_models import MODELS, REMOTENESS, Claps, fit_model, parameters_of
+from ._reasons_models import MODELS, Claps, Predicted, fit_model, parameters_of
 from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
-from ._reasons_report import report
+from ._reasons_report import REMOTENESS, report
 
 N_KNOWN = {"train": 800, "test": 800}
 COLLECT = {"start": 150, "add": 75}
+MAX_COLLECT_COLUMNS = 64  # collecting fits each model three times; trees are slow here
 FOREIGN = 0.8  # quantile of the first principal component
+MEASURES = 2  # raise it when a measure is added or changed: part of every key
 CAUSES_ROWS = {"train": 1500, "background": 200, "test": 100}
 
 
@@ -84,19 +89,17 @@ class Problem(NamedTuple):
 
     @property
     def models(self) -> list[str]:
-        """Models that it measures: not all have reasons or choose rows."""
-        if self.kind == "causes":
-            return ["CLAPS"]
-        return [m for m in MODELS if m != REMOTENESS or self.kind != "collect"]
+        """Models that it measures: others than ours have no reasons."""
+        return ["CLAPS"] if self.kind == "causes" else list(MODELS)
 
     def run(self, seed: int, model: str, smoke: bool) -> Run:
         """One model on one split."""
         key = run_key(
             f"reasons {self.kind}",
             data=self.about,
-            split={"seed": seed} | self.sizes,
+            split={"seed": seed, "measures": MEASURES} | self.sizes,
             method=parameters_of(model, smoke),
-            uses_claps=model in ("CLAPS", REMOTENESS, "deep ensemble"),
+            uses_claps=model in ("CLAPS", "deep ensemble"),
         )
         name = self.about.get("generated", self.about.get("name"))
         label = f"{self.kind} {name}, seed {seed}, {model}"
@@ -119,7 +122,8 @@ def _problems(arguments: argparse.Namespace) -> list[Problem]:
         key, rows, of = data.key, {"max_rows": n}, (data, n)
         region: dict[str, Any] = rows | {"foreign": FOREIGN}
         found.append(Problem("real", key, region, partial(measure_real, *of)))
-        if len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"]):
+        enough = len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"])
+        if enough and data.X.shape[1] <= MAX_COLLECT_COLUMNS:
             collect = partial(measure_collecting, *of)
             found.append(Problem("collect", key, rows | COLLECT, collect))
         if data.name in ADDED_NOISE:
@@ -138,7 +142,7 @@ def measure_generated(
     here = np.flatnonzero(~train.foreign)[: sizes["train"]]
     predict = fit_model(model, train.X[here], train.y[here], seed, smoke)
     row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
-    return [row | known_measures(test, predict(test.X))]
+    return known_rows(row, test, predict(test.X))
 
 
 def measure_noised(
@@ -152,7 +156,7 @@ def measure_noised(
     test = Known(*(values[n_train:] for values in known))
     name = f"{data.name} + noise"
     row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
-    return [row | known_measures(test, predict(test.X))]
+    return known_rows(row, test, predict(test.X))
 
 
 def measure_real(
@@ -172,7 +176,7 @@ def measure_real(
     row: Row = {"kind": "real", "dataset": data.name, "seed": seed, "method": model}
     for name, rows in (("here", ~foreign), ("foreign", foreign)):
         row[f"error_{name}"] = float(squares[rows].mean() / data.y[test].var())
-    return [row | ranking_measures(found.epistemic, squares, foreign)]
+    return ranked_rows(row, found, squares, foreign)
 
 
 def measure_collecting(
@@ -208,23 +212,31 @@ def measure_collecting(
     return found_
 
 
-def known_measures(test: Known, found: Any) -> dict[str, float]:
+def known_rows(row: Row, test: Known, found: Predicted) -> list[Row]:
     """The parts against what is true."""
     from scipy.stats import spearmanr
 
     squares, foreign = (found.mu - test.mu) ** 2, np.asarray(test.foreign)
-    measures = ranking_measures(found.epistemic, squares, foreign)
     here = ~foreign
     log_ratio = np.log(np.maximum(found.aleatoric[here], 1e-300) / test.noise[here])
-    measures["noise_error"] = float(np.mean(np.abs(log_ratio)))
-    measures["noise_rho"] = 0.0  # of a constant
-    if np.ptp(found.aleatoric[here]) > 0:
+    row = row | {"noise_error": float(np.mean(np.abs(log_ratio))), "noise_rho": 0.0}
+    if np.ptp(found.aleatoric[here]) > 0:  # else it is constant
         correlation = spearmanr(found.aleatoric[here], test.noise[here]).statistic
-        measures["noise_rho"] = float(correlation)
+        row["noise_rho"] = float(correlation)
     for name, rows in (("here", here), ("foreign", foreign)):
         ratio = found.epistemic[rows].mean() / squares[rows].mean()
-        measures[f"size_{name}"] = float(ratio)
-    return measures
+        row[f"size_{name}"] = float(ratio)
+    return ranked_rows(row, found, squares, foreign)
+
+
+def ranked_rows(row: Row, found: Predicted, squares: Array, foreign: Any) -> list[Row]:
+    """What the epistemic part ranks and, beside it, the remoteness of CLAPS."""
+    rows = [row | ranking_measures(found.epistemic, squares, foreign)]
+    if found.remoteness is not None:
+        ranked = ranking_measures(found.remoteness, squares, foreign)
+        kept = {name: row[name] for name in ("kind", "dataset", "seed")}
+        rows.append(kept | {"method": REMOTENESS} | ranked)
+    return rows
 
 
 def ranking_measures(
@@ -239,13 +251,18 @@ def ranking_measures(
             return 0.0
         return float(spearmanr(epistemic[rows], squares[rows]).statistic)
 
+    def area(order: Any) -> float:
+        kept = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
+        return float(kept.mean() / squares.mean())
+
     order = np.argsort(epistemic, kind="stable")
-    kept = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
+    found, best = area(order), area(np.argsort(squares))
     top = order[-(len(order) // 5) :]
     return {
         "rho": rho(slice(None)),
         "rho_here": rho(~foreign),
-        "sparsification": float(kept.mean() / squares.mean()),
+        "sparsification": found,
+        "share_of_best": (1 - found) / (1 - best),
         "top_fifth": float(squares[top].mean() / squares.mean()),
         "auroc": float(roc_auc_score(foreign, epistemic)),
     }
@@ -271,17 +288,19 @@ def measure_causes(
         "epistemic": pool[pool["depth"] > 7],
     }
     row: Row = {"kind": "causes", "dataset": "causes", "seed": seed, "method": model}
-    started, worst, n_rows = time.process_time(), 0.0, 0
+    worst, seconds = 0.0, {"few": 0.0, "all": 0.0}
     for part, rows in regions.items():
         some = rows[: sizes["test"]]
-        why = explain(calibrated, some, by_column=True, background=X_cal)
+        for name, shown in (("few", some[: sizes["test"] // 4]), ("all", some)):
+            started = time.process_time()
+            why = explain(calibrated, shown, by_column=True, background=X_cal)
+            seconds[name] += (time.process_time() - started) / len(shown) / 2
         adds = why.by_column
         assert adds is not None  # noqa: S101 - asked for above
         first = adds.leading(part) == CAUSES[part]
         row[f"{part}_first"] = float(np.mean(first))
-        n_rows += len(some)
         for i, name in enumerate(CAUSES):
             error = getattr(adds, name).sum(1) + adds.reference[i] - adds.total[:, i]
             worst = max(worst, float(np.abs(error).max()))
-    seconds = (time.process_time() - started) / n_rows
-    return [row | {"additivity": worst, "seconds_per_row": seconds}]
+    times = {f"seconds_per_row_{name}": value for name, value in seconds.items()}
+    return [row | {"additivity": worst} | times]

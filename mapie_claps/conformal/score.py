@@ -104,7 +104,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self.estimator = estimator
         self.support = check_support(support)
         self._given_support = support
-        self._made_shaped = False
+        self._made_shaped = self._has_scored = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what scores were made with: bounds would be made in another way."""

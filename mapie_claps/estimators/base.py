@@ -248,7 +248,7 @@ class LastLayerEstimator(SaveMixin, ABC):
             What the posterior variance of the mean would be with the same noise
             everywhere, as a share of the variance of the target, without the
             disagreement of the members: φᵀΣφ with W = I/σ², and the mean of that and
-            the kernel member's variance where there is one. Infinite where a column
+            the kernel member's, likewise, where there is one. Infinite where a column
             has a value that training rows never had. It tells rows from elsewhere
             better than the epistemic variance does, which also grows with noise. A
             ``ClapsModule`` has its own Σ in place of that with W = I/σ², unless its

@@ -23,10 +23,17 @@ def test_an_epistemic_part_that_is_the_error_ranks_perfectly():
     assert best["auroc"] == 1
     kept = np.cumsum(np.sort(squares)) / np.arange(1, 501)
     assert best["sparsification"] == pytest.approx(kept.mean() / squares.mean())
+    assert best["share_of_best"] == pytest.approx(1)
     assert best["top_fifth"] == pytest.approx(squares[foreign].mean() / squares.mean())
     worst = reasons.ranking_measures(1 / squares, squares, foreign)
     assert worst["rho"] == pytest.approx(-1)
     assert worst["sparsification"] > 1 > best["sparsification"]
+    assert worst["share_of_best"] < 0
+    rng = np.random.default_rng(1)
+    orders = [rng.permutation(squares) for _ in range(200)]
+    shuffled = [reasons.ranking_measures(o, squares, foreign) for o in orders]
+    mean = np.mean([found["share_of_best"] for found in shuffled])
+    assert mean == pytest.approx(0, abs=0.02)
     constant = reasons.ranking_measures(np.ones(500), squares, foreign)
     assert constant["rho"] == 0
     assert constant["auroc"] == 0.5
@@ -42,7 +49,7 @@ def test_the_truth_of_a_generated_problem_measures_as_true(name):
     assert 0.1 < np.mean(test.foreign) < 0.3
     error = np.random.default_rng(1).normal(size=4000)
     found = Predicted(test.mu + error, 2 * test.noise, 0.5 * np.ones(4000))
-    measured = reasons.known_measures(test, found)
+    (measured,) = reasons.known_rows({}, test, found)
     assert measured["noise_error"] == pytest.approx(np.log(2))
     assert measured["noise_rho"] == pytest.approx(1)
     assert measured["size_here"] == pytest.approx(0.5, rel=0.15)
@@ -62,12 +69,21 @@ def test_noise_is_added_to_a_table_that_stays_the_truth():
 def test_every_model_gives_two_positive_parts(name):
     data = load_diabetes_rows()
     predict = fit_model(name, data.X[:100], data.y[:100], 0, smoke=True)
-    mu, aleatoric, epistemic = predict(data.X[100:])
+    mu, aleatoric, epistemic, _ = predict(data.X[100:])
     assert np.isfinite(mu).all()
     assert (aleatoric > 0).all()
     assert (epistemic >= 0).all()
     assert np.ptp(epistemic) > 0
     assert parameters_of(name, False) != parameters_of(name, True)
+
+
+def test_remoteness_is_measured_beside_the_epistemic_part():
+    row = {"kind": "real", "dataset": "a", "seed": 0, "method": "CLAPS"}
+    squares = np.arange(10.0)
+    found = Predicted(squares, squares, -squares, remoteness=squares)
+    own, remote = reasons.ranked_rows(row, found, squares, squares > 7)
+    assert (own["method"], own["auroc"]) == ("CLAPS", 0)
+    assert (remote["method"], remote["auroc"]) == (reasons.REMOTENESS, 1)
 
 
 def test_command_prints_its_tables_and_goes_on_where_it_stopped(tmp_path, capsys):
