@@ -224,7 +224,7 @@ def foreign_sums(scene: Scene) -> None:
 
 
 def models_that_change(scene: Scene) -> None:
-    """Fitted again, or with another scale, after calibration."""
+    """Fitted again, changed in place, or with another scale, after calibration."""
     model = scene.fitted()
     conformal = scene.calibrated(model)
     conformal.predict_interval(scene.X_test, True)
@@ -233,6 +233,8 @@ def models_that_change(scene: Scene) -> None:
         lambda: model.set_params(scale="aleatoric"),
         lambda: model.partial_fit(scene.X_cal, scene.y_cal),
         lambda: model.set_params(prior_precision=7.0).fit(scene.X, scene.y),
+        lambda: model.network_.tensors()[scene.case.seed % 6].mul_(1.001),
+        lambda: model.model_.posterior.scale.mul_(1.001),
     ]
     changes[scene.case.variant % len(changes)]()
     predict = conformal.predict_interval

@@ -7,14 +7,14 @@ MAPIE's own and comes before our code runs: IndexError where X is an empty list.
 case in four the explanation, the distribution and the saved file have to agree with the
 intervals, too.
 
-Tables are arrays, lists and data frames of numbers, text, dates, truth values and
-categories, with gaps, values that training never saw, and columns that change their
-order, name or type. One case in four is an attack on a promise, which has one right
-outcome: networks that mix rows or cannot be watched, batches of any size, another
-default device, scales that break after calibration, swapped ends, NaN among numbers,
-sums of another network, models and supports that change after calibration, targets that
-are no numbers, pipes and damaged files, interrupts at any line. Prints how often each
-came, the commonest messages, and every failure with its number.
+Tables are arrays of any layout, lists and data frames of numbers, text, dates, truth
+values and categories, with gaps, masks, values that training never saw, and columns
+that change their order, name or type. One case in four is an attack on a promise, which
+has one right outcome: networks that mix rows or cannot be watched, batches of any size,
+another default device, scales that break after calibration, swapped ends, NaN among
+numbers, sums of another network, models and supports that change after calibration,
+targets that are no numbers, pipes and damaged files, interrupts at any line. Prints how
+often each came, the commonest messages, and every failure with its number.
 
 A case depends on the seed and its number alone: ``--first 1234 --cases 1`` tries case
 1234 again. With ``--out`` finished cases are kept, and found again as long as the code

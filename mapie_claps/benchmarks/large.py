@@ -1,12 +1,13 @@
-"""Ten million rows on one machine, and two Dask workers against one.
+"""Ten million rows on one machine, two Dask workers against one, CV+ of many rows.
 
-``python -m mapie_claps.benchmarks large out_of_core`` and ``... large dask``.
+``python -m mapie_claps.benchmarks large out_of_core``, ``... large dask`` and
+``... large cv_plus``.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from .. import (
     ClapsModule,
     ClapsRegressor,
+    ClapsScore,
     StreamingConformalRegressor,
     partial_sums,
     train_on_batches,
@@ -28,6 +30,7 @@ from ._speed_timing import peak_mb, run_code
 Rows = tuple[Array, Array]
 TRAINING_ROWS = 20_000
 SIZE = 64
+CV_PLUS_ROWS = 5_000  # to predict; with 10⁵ rows to fit a matrix would take 4 GB
 TORCH_ALONE = """
 import json, torch
 from mapie_claps.benchmarks._speed_timing import peak_mb
@@ -58,32 +61,25 @@ class Chunks:
 def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
     """Train on a sample: ClapsRegressor, or a network of one's own on batches."""
     if estimator == "ClapsRegressor":
-        X, y = chunk(0, TRAINING_ROWS, p)
-        params: dict[str, Any] = {"n_members": 1, "views": ("raw",), "max_steps": 500}
-        params |= {"hidden_layer_sizes": (SIZE,), "representation_size": SIZE}
-        return ClapsRegressor(**params, tol=None, random_state=0).fit(X, y)
+        return regressor().fit(*chunk(0, TRAINING_ROWS, p))
     network = seeded_network(p, SIZE, SIZE)
     train_on_batches(network, Chunks(TRAINING_ROWS, p, 64, 0), n_epochs=2)
     return ClapsModule(network).fit(Chunks(TRAINING_ROWS, p, 2000, 0))
 
 
+def regressor() -> ClapsRegressor:
+    """One network with one hidden layer."""
+    params: dict[str, Any] = {"n_members": 1, "views": ("raw",), "max_steps": 500}
+    params |= {"hidden_layer_sizes": (SIZE,), "representation_size": SIZE}
+    return ClapsRegressor(**params, tol=None, random_state=0)
+
+
 def out_of_core(args: argparse.Namespace) -> None:
     """Posterior, calibration and intervals, each over all the rows."""
-    base = float(run_code(TORCH_ALONE))
-    say(
+    done = stages(
         f"{args.estimator}, {args.rows:,} rows x {args.columns} columns in each stage, "
-        f"chunks of {args.chunk:,}; {torch.get_num_threads()} thread(s)\n"
-        f"interpreter with torch loaded: {base:.0f} MB\n"
-        "| stage | seconds | seconds of CPU | peak MB above torch |\n|---|---|---|---|"
+        f"chunks of {args.chunk:,}"
     )
-    start = time.perf_counter(), time.process_time()
-
-    def done(stage: str) -> None:
-        nonlocal start
-        now = time.perf_counter(), time.process_time()
-        wall, cpu = now[0] - start[0], now[1] - start[1]
-        say(f"| {stage} | {wall:.1f} | {cpu:.1f} | {peak_mb() - base:.0f} |")
-        start = now
 
     def rows(seed: int) -> Chunks:
         return Chunks(args.rows, args.columns, args.chunk, seed)
@@ -98,6 +94,43 @@ def out_of_core(args: argparse.Namespace) -> None:
     conformal = StreamingConformalRegressor(model, 0.9).conformalize(rows(2))
     done("calibration")
     coverage, width = coverage_and_width(conformal, rows(3))
+    done("intervals")
+    say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
+
+
+def stages(title: str) -> Callable[[str], None]:
+    """Print the head of a table, and give what prints a line of it."""
+    base = float(run_code(TORCH_ALONE))
+    say(
+        f"{title}; {torch.get_num_threads()} thread(s)\n"
+        f"interpreter with torch loaded: {base:.0f} MB\n"
+        "| stage | seconds | seconds of CPU | peak MB above torch |\n|---|---|---|---|"
+    )
+    start = time.perf_counter(), time.process_time()
+
+    def done(stage: str) -> None:
+        nonlocal start
+        now = time.perf_counter(), time.process_time()
+        wall, cpu = now[0] - start[0], now[1] - start[1]
+        say(f"| {stage} | {wall:.1f} | {cpu:.1f} | {peak_mb() - base:.0f} |")
+        start = now
+
+    return done
+
+
+def cv_plus(args: argparse.Namespace) -> None:
+    """MAPIE's CV+ over five folds: each row to predict meets every fitted row."""
+    from mapie.regression import CrossConformalRegressor
+
+    done = stages(
+        f"CV+, five folds of {args.rows:,} rows x {args.columns} columns, "
+        f"{CV_PLUS_ROWS:,} rows to predict"
+    )
+    mapie = CrossConformalRegressor(regressor(), 0.9, ClapsScore(), "plus", cv=5)
+    mapie.fit_conformalize(*chunk(1, args.rows, args.columns))
+    done("six fits and the scores")
+    rows = Chunks(CV_PLUS_ROWS, args.columns, CV_PLUS_ROWS, 3)
+    coverage, width = coverage_and_width(mapie, rows)
     done("intervals")
     say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
 
@@ -180,8 +213,8 @@ def say(line: str) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("stage", choices=("out_of_core", "dask"))
-    add("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6")
+    add("stage", choices=tuple(STAGES))
+    add("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6, for CV+ 10^5")
     add("--columns", type=int, default=32)
     add("--chunk", type=int, default=50_000)
     names = ("ClapsRegressor", "ClapsModule")
@@ -189,10 +222,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one of the two benchmarks."""
-    on_dask = arguments.stage == "dask"
+    """Run one of the benchmarks."""
+    stage, n_rows = STAGES[arguments.stage]
     if arguments.rows is None:
-        arguments.rows = 2_000_000 if on_dask else 10_000_000
+        arguments.rows = n_rows
     check_numbers(arguments, rows=3, columns=3, chunk=3)
-    (dask_workers if on_dask else out_of_core)(arguments)
+    stage(arguments)
     return 0
+
+
+# Each with its number of rows.
+STAGES: dict[str, tuple[Callable[[argparse.Namespace], None], int]] = {
+    "out_of_core": (out_of_core, 10_000_000),
+    "dask": (dask_workers, 2_000_000),
+    "cv_plus": (cv_plus, 100_000),
+}

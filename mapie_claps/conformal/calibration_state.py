@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_number
+from .._validation import check_number, warn_if_reordered
 from ..network.batches import column
 from .bounds import predict_law
 from .fitted_overlap import FittedOverlap
@@ -44,7 +44,7 @@ class CalibrationState:
     support: Any
     _rows: CalibrationRows
     _fingerprint: str | None
-    _scored_with: str  # the support
+    _scored_with: tuple[Any, str]  # the support
     _known_ends: dict[Any, Any]
 
     @property
@@ -172,11 +172,16 @@ class CalibrationState:
     def _check_estimator(self) -> None:
         """Raise if what the scores were made with has changed since."""
         check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
-        if repr(self.support) != getattr(self, "_scored_with", repr(self.support)):
+        scored_with = getattr(self, "_scored_with", None)
+        if scored_with is not None and scored_with[0] != self._support_key():
             raise ValueError(
                 f"Got support={self.support!r}, but the calibration rows were scored "
-                f"with support={self._scored_with}. Call conformalize again."
+                f"with support={scored_with[1]}. Call conformalize again."
             )
+
+    def _support_key(self) -> Any:
+        support = self._support()
+        return None if support is None else support.key
 
     def _set_rows(
         self, rows: CalibrationRows, followed: AdaptiveLevels | None = None
@@ -190,7 +195,7 @@ class CalibrationState:
         new: dict[str, Any] = {
             "_rows": rows,
             "_fingerprint": fingerprint_of(self._fitted()),
-            "_scored_with": repr(self.support),
+            "_scored_with": (self._support_key(), repr(self.support)),
             "_known_ends": {},
             "_followed": followed,
         }
@@ -216,6 +221,7 @@ class CalibrationState:
             if not _num_samples(X_):
                 column("y", target, 0)  # two columns are wrong without rows, too
                 continue
+            warn_if_reordered(X_, target)
             _, law = predict_law(estimator, X_, first_row=n_rows)
             y_ = column("y", target, len(law)).numpy()
             if values is not None:

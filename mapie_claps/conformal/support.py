@@ -36,6 +36,12 @@ class Support:
         bounded = self.low > -np.inf or self.high < np.inf
         return not (bounded or self.integer or self.values is not None or self.learned)
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal values of y."""
+        listed = None if self.values is None else self.values.tobytes()
+        return self.low, self.high, self.integer, listed, self.learned
+
     def of(self, law: Any) -> "Support":
         """With what the law learned from training targets, if asked for."""
         if self.learned is None:

@@ -67,6 +67,13 @@ class Backbone:
         bias = layer.weight.new_zeros(1) if layer.bias is None else layer.bias[j, None]
         return torch.cat([layer.weight[j], bias]).detach().cpu().double()[None]
 
+    def tensors(self) -> list[Tensor]:
+        """Weights and buffers, those of a noise that is a network as well."""
+        networks = [self.network]
+        if isinstance(self.noise, nn.Module):
+            networks.append(self.noise)
+        return [t for network in networks for t in _weights(network).values()]
+
     def fingerprint(self) -> str:
         """Hash of all weights; of a noise that is a callable only its name."""
         noise = self.noise
