@@ -28,16 +28,9 @@ from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
 
 # What the documentation names; NotFittedError is a ValueError.
 DOCUMENTED = (ValueError, TypeError, TrainingDivergedError, NotPositiveDefiniteError)
-# Classes of MAPIE, then those of the library.
 CALIBRATION_MODES = (
-    "split",
-    "prefit",
-    "held",
-    "plus",
-    "minmax",
-    "base",
-    "calibrated",
-    "batches",
+    *("split", "prefit", "held", "plus", "minmax", "base"),  # of MAPIE
+    *("calibrated", "batches"),  # of the library
 )
 REFUSED_SURPRISES = ("order", "renamed")  # of a table that is no longer that of fit
 FIXED: dict[str, Any] = {
