@@ -21,9 +21,7 @@ from ..network.target_map import Identity
 from ..network.views import PeriodicView
 from ..posterior.mixture import FAR_FACTOR, KernelMixture
 from ..posterior.skew import LARGEST_SKEW
-from .frozen import OUTWARDS, frozen_rule
-
-__all__ = ["RowPredictor"]
+from .frozen import ROUND_OUT, frozen_rule
 
 Array = NDArray[np.float64]
 LARGEST = np.finfo(np.float64).max / 64
@@ -67,8 +65,9 @@ class RowPredictor:
                 "or export the model: mapie_claps.export.to_onnx."
             )
         self.n_features_in_ = len(estimator.table_.names)
-        self._mean, self._scale = estimator.scaler_X_.mean_, estimator.scaler_X_.scale_
-        self._clip = estimator.input_clip
+        scaler = estimator.scaler_X_
+        self._mean, self._scale = scaler.mean_.copy(), scaler.scale_.copy()
+        self._clip = estimator._clip()
         self._network = _Network(estimator)
         self._kernel = None
         if estimator.kernel_ is not None:
@@ -78,7 +77,7 @@ class RowPredictor:
         self._below = self._residuals < 0
         m = len(rule.levels)
         self._side = np.repeat([-1.0, 1.0], m)
-        self._outwards = OUTWARDS * self._side
+        self._outwards = ROUND_OUT * self._side
         self._below_nodes = rule.nodes < 0
         self._shape = 1, 2, m
 

@@ -1,5 +1,6 @@
 """Data sets of the studies: CSV files, seeded splits, a hash of the content."""
 
+import codecs
 import csv
 import hashlib
 import io
@@ -167,10 +168,11 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = raw[: error.start].count(b"\n") + 1
+        wide = raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         raise ValueError(
             f"Got the byte 0x{raw[error.start]:02x} in line {number} of {path.name}, "
             "which is not UTF-8. Save the file as UTF-8, for example with: "
-            f"iconv -f latin1 -t utf-8 {path.name}"
+            f"iconv -f {'utf-16' if wide else 'latin1'} -t utf-8 {path.name}"
         ) from None
     try:
         lines = [line for line in csv.reader(io.StringIO(content, newline="")) if line]
