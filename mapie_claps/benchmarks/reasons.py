@@ -71,10 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     problems = _problems(arguments)
     runs = [
         problem.run(seed, name, arguments.smoke)
+        for last in (False, True)  # collecting comes last: it takes the longest
         for seed in seeds_of(arguments)
         for problem in problems
         for name in arguments.models
-        if name in problem.models
+        if name in problem.models and (problem.kind == "collect") is last
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
 
@@ -99,7 +100,7 @@ class Problem(NamedTuple):
             data=self.about,
             split={"seed": seed, "measures": MEASURES} | self.sizes,
             method=parameters_of(model, smoke),
-            uses_claps=model in ("CLAPS", "deep ensemble"),
+            uses_claps=model in ("CLAPS", "deep ensemble", "GP"),
         )
         name = self.about.get("generated", self.about.get("name"))
         label = f"{self.kind} {name}, seed {seed}, {model}"
