@@ -16,7 +16,7 @@ from mapie_claps.network.covariance import (
     fit_covariance,
     loss_and_gradient,
 )
-from mapie_claps.network.kernel import KernelMember, fit_kernel
+from mapie_claps.network.kernel import KernelMember, fit_kernel, fit_length_scales
 
 
 def rng_of(seed=0):
@@ -33,15 +33,18 @@ def rows(n, p=3, seed=0, noise=0.1):
 
 def covariance(p=3):
     u = torch.linspace(0.3, 1.2, p, dtype=torch.float64)
-    return Covariance(u, 0.8, 0.05)
+    return Covariance(u, 0.8, 0.05, 0.6, 0.4)
 
 
 def dense(cov, A, B):
     """The kernel, pair by pair."""
     u = cov.inverse_scale.numpy()
     A, B = np.asarray(A), np.asarray(B)
-    r = np.sqrt(3) * np.linalg.norm((A[:, None] - B[None]) * u, axis=-1)
-    return cov.matern * (1 + r) * np.exp(-r) + cov.linear * (A @ B.T + 1)
+    d = np.linalg.norm((A[:, None] - B[None]) * u, axis=-1)
+    r, q = np.sqrt(3) * d, np.sqrt(5) * cov.ratio * d
+    rough = cov.matern * (1 + r) * np.exp(-r)
+    smooth = cov.smooth * (1 + q + q**2 / 3) * np.exp(-q)
+    return rough + smooth + cov.linear * (A @ B.T + 1)
 
 
 def oracle(cov, X, y, noise, x):
@@ -71,7 +74,10 @@ def fitted(X, y, weight=None, g=None, seed=0):
     weight = torch.ones(n, dtype=X.dtype) if weight is None else weight
     g = constant_noise if g is None else g
     blocks = held_out(n)
-    return fit_kernel(X, y, weight, g, blocks, g(X)[blocks], 1e-9, rng_of(seed))
+    scales = fit_length_scales(X, y, weight, rng_of(seed))
+    if scales is None:
+        return None
+    return fit_kernel(scales, X, y, weight, g, blocks, g(X)[blocks], 1e-9)
 
 
 def constant_noise(X):
@@ -144,17 +150,17 @@ def test_loss_and_gradient(p):
     X, y = rows(25, max(p, 2))
     X = X[:, :p]
     noise = torch.linspace(0.5, 2, 25, dtype=torch.float64)
-    theta = torch.linspace(-1.5, 0.3, p + 3, dtype=torch.float64)
+    theta = torch.linspace(-1.5, 0.3, p + 5, dtype=torch.float64)
     loss, gradient = loss_and_gradient(theta, X, y, noise)
 
-    u, (s2, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
-    K = dense(Covariance(u, s2, b2), X, X)
+    u, (s2, t2, ratio, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
+    K = dense(Covariance(u, s2, b2, t2, ratio), X, X)
     K += JITTER * K.diagonal().max() * np.eye(25) + np.diag(sigma2 * noise.numpy())
     expected = 0.5 * (y.numpy() @ np.linalg.solve(K, y.numpy()))
     expected += 0.5 * np.linalg.slogdet(K)[1]
     np.testing.assert_allclose(loss, expected / 25, rtol=1e-12)
 
-    step = 1e-6 * torch.eye(p + 3, dtype=torch.float64)
+    step = 1e-6 * torch.eye(p + 5, dtype=torch.float64)
     differences = [
         (
             loss_and_gradient(theta + e, X, y, noise)[0]
@@ -276,13 +282,10 @@ def test_noise_follows_the_networks():
     torch.testing.assert_close(model.predict(X, g).aleatoric, model.noise)
 
 
-def test_few_rows_or_none_held_out_give_no_member():
+def test_few_rows_or_one_target_give_no_member():
     X, y = rows(kernel.MIN_ROWS)
     assert fitted(X[1:], y[1:]) is None
     assert fitted(X, y) is not None
-    none = torch.empty(3, 0)
-    arguments = constant_noise, none.long(), none, 1e-9, rng_of()
-    assert fit_kernel(X, y, torch.ones_like(y), *arguments) is None
     assert fitted(X, torch.zeros_like(y)) is None
 
 
@@ -370,4 +373,4 @@ def test_copies_predict_alike():
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(other.predict(x, g).mu, model.predict(x, g).mu)
     kinds = {type(getattr(model, field.name)) for field in fields(model)}
-    assert kinds == {Covariance, torch.Tensor, float}
+    assert kinds == {Covariance, torch.Tensor, float, type(None)}

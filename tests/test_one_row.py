@@ -7,6 +7,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 
 from mapie_claps import CalibratedRegressor, ClapsRegressor, StreamingConformalRegressor
+from mapie_claps.network import kernel_mean
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(320, 4))
@@ -119,3 +120,20 @@ def test_what_has_no_fast_path():
         table.row_predictor()
     with pytest.raises(ValueError, match="needs at least 199"):
         calibrated(0.995).row_predictor()
+
+
+def test_kernel_member_with_the_mean_of_all_rows(monkeypatch):
+    """Terms of that mean cancel: ends move outwards by what rounding may do."""
+    monkeypatch.setattr(kernel_mean, "MIN_GAIN", -np.inf)
+    noise_free = np.exp(np.sin(X[:, 0]) + 0.3 * X[:, 1])
+    model = calibrated(y=noise_free, kernel=True, target_map=None)
+    assert model.estimator.kernel_.member.dual is not None
+    one_row = model.row_predictor()
+    unit = model.estimator.scaler_y_.scale_[0]
+    for x in X[300:]:
+        points, intervals = model.predict_interval(x[None])
+        found = one_row(x)
+        np.testing.assert_allclose(found[0], points, atol=1e-7 * unit)
+        np.testing.assert_allclose(found[1], intervals, atol=1e-7 * unit)
+        assert (found[1][:, 0] <= intervals[:, 0]).all()
+        assert (found[1][:, 1] >= intervals[:, 1]).all()

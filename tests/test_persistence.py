@@ -297,7 +297,7 @@ def method(config, tensors, metadata):
 
 
 def newer(config, tensors, metadata):
-    metadata["format_version"] = "3"
+    metadata["format_version"] = "4"
 
 
 def foreign_format(config, tensors, metadata):
@@ -350,7 +350,7 @@ def deep(config, tensors, metadata):
         (foreign_type, r"unknown type 'subprocess\.Popen'"),
         (dunder, "attribute '__class__'"),
         (method, "attribute 'predict'"),
-        (newer, "format version 3"),
+        (newer, "format version 4"),
         (foreign_format, "did not write"),
         (wrong_dtype, r"mean has shape .* torch\.float32"),
         (wrong_shape, "scale has shape"),

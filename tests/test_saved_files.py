@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from mapie_claps import ClapsRegressor, load, save, update_posterior
 from mapie_claps.files.codec import schema
+from mapie_claps.files.container import FORMAT_VERSION
 
 pytestmark = pytest.mark.usefixtures("own_random_state")
 FOLDER = Path(__file__).parent / "saved_files"
@@ -92,7 +93,7 @@ def test_a_kept_file_can_be_saved_again(path, tmp_path):
     model, rows = loaded(path), rows_for(path)
     save(model, tmp_path / path.name)
     with safe_open(tmp_path / path.name, framework="np") as file:
-        assert file.metadata()["format_version"] == "2"
+        assert file.metadata()["format_version"] == str(FORMAT_VERSION)
     again = loaded(tmp_path / path.name)
     if path.stem.startswith("monitor"):
         assert again.wealth == model.wealth
@@ -113,6 +114,6 @@ def test_every_class_that_can_be_saved_is_kept():
     found = set()
     for path in KEPT:
         with safe_open(path, framework="np") as file:
-            if file.metadata()["format_version"] == "2":
+            if file.metadata()["format_version"] == str(FORMAT_VERSION):
                 found |= tags_in(json.loads(file.metadata()["config"]))
     assert set(schema()) - found == set()

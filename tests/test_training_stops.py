@@ -181,10 +181,10 @@ def test_no_more_threads_than_torch_may_use():
     try:
         for allowed, expected in ((1, 1), (2, 2)):
             torch.set_num_threads(allowed)
-            with side_by_side(4, 4) as run_all:
+            with side_by_side(4, 4) as crew:
                 barrier = threading.Barrier(expected)
                 tasks = [lambda b=barrier: (b.wait(20), threading.get_ident())[1]] * 4
-                assert len(set(run_all(tasks))) == expected
+                assert len(set(crew.run_all(tasks))) == expected
     finally:
         torch.set_num_threads(before)
 

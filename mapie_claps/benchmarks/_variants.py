@@ -190,14 +190,14 @@ class RefittedRegressor(ClapsRegressor):
     had rows held out.
     """
 
-    def _fit_network(self, *arguments: Any) -> Any:
-        self._found = super()._fit_network(*arguments)
+    def _fit_network(self, *arguments: Any, **options: Any) -> Any:
+        self._found = super()._fit_network(*arguments, **options)
         return self._found
 
     def _fit(self, *arguments: Any) -> None:
         with patch.object(trainer, "_Trainer", _Recording):
             super()._fit(*arguments)
-        X, y, weight, held_out, generator = self._found
+        (X, y, weight, held_out), generator, _ = self._found
         del self._found
         first, network = _Recording.last, self._new_network(X, generator)
         everyone = torch.arange(len(X)).expand(self.n_members, -1)

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +17,14 @@ from ..network.encoding import PiecewiseLinearEncoding, bin_edges
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.hold_out import n_held_out, split_rows
 from ..network.inputs import check_training_data, draw_seed, fit_scalers
+from ..network.kernel import LengthScales, fit_length_scales
 from ..network.losses import Loss
 from ..network.table_fit import fit_table
 from ..network.target_choice import choose_target_map, fit_target_map
 from ..network.target_map import Identity, TargetMap
-from ..network.threads import resolve_jobs, threads_for
+from ..network.threads import Crew, resolve_jobs, side_by_side, threads_for
 from ..network.trainer import multiply_adds, train
+from ..network.units import number_of_units
 from ..posterior.members import fit_last_layers, rows_of_ensemble
 from ..posterior.mixture import fit_mixture
 from .ensemble_rows import EnsembleRows
@@ -32,6 +35,14 @@ from .residual_shape import fit_residual_shape
 from .target_range import TargetRange
 
 Array = NDArray[np.float64]
+
+
+class Trained(NamedTuple):
+    """What training leaves behind for the posterior."""
+
+    rows: tuple[Tensor, Tensor, Tensor, Tensor]  # X, y, weights; held-out row numbers
+    generator: torch.Generator
+    length_scales: Callable[[], LengthScales | None] | None  # of a kernel, if wanted
 
 
 class EnsembleTraining(EnsembleRows):
@@ -62,16 +73,17 @@ class EnsembleTraining(EnsembleRows):
 
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Fit this object, which is a copy that nobody else sees."""
-        Xs, ys, ws, held_out, generator = self._fit_network(X, y, sample_weight)
-        rows = Xs, ys, ws, held_out
-        with threads_for(multiply_adds(self.network_, rows_of_ensemble(self.network_))):
-            self._fit_posterior(rows, generator)
+        check_parameters(self.get_params(deep=False))
+        n_tasks = number_of_units(self.n_members) + self.kernel
+        with side_by_side(resolve_jobs(self.n_jobs) or 1, n_tasks) as crew:
+            trained = self._fit_network(X, y, sample_weight, crew=crew)
+            network = self.network_
+            with threads_for(multiply_adds(network, rows_of_ensemble(network))):
+                self._fit_posterior(trained)
 
-    def _fit_posterior(
-        self, rows: tuple[Tensor, Tensor, Tensor, Tensor], generator: torch.Generator
-    ) -> None:
+    def _fit_posterior(self, trained: Trained) -> None:
         """Σ, the law of the residuals and the kernel, the networks being trained."""
-        recipe = self._recipe()
+        recipe, rows = self._recipe(), trained.rows
         self.model_, sums, found = fit_last_layers(
             self.network_, *rows, self.hessian_structure, recipe, self.two_sided_noise
         )
@@ -81,9 +93,9 @@ class EnsembleTraining(EnsembleRows):
             shape = fit_residual_shape(found.residual.numpy(), self.residual_shape)
             law = self.residual_law_
             self.residual_law_ = replace(law, skew=found.skew, shape=shape)
-        if self.kernel:
+        if trained.length_scales is not None:
             self.kernel_ = fit_mixture(
-                self.network_, self.model_, sums, recipe, *rows, generator
+                self.network_, self.model_, sums, recipe, *rows, trained.length_scales()
             )
 
     def _fit_network(
@@ -92,12 +104,10 @@ class EnsembleTraining(EnsembleRows):
         y: ArrayLike,
         sample_weight: ArrayLike | None,
         loss: Loss | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, torch.Generator]:
-        """Scale and train; returns scaled rows, targets, weights and the held-out.
-
-        The last is the generator, for what is fitted next.
-        """
-        check_parameters(self.get_params(deep=False))
+        crew: Crew | None = None,
+    ) -> Trained:
+        """Scale and train."""
+        crew = crew or Crew()
         table, kept, y_, weight = check_training_data(self, X, y, sample_weight)
         seed = draw_seed(self.random_state)
         self.table_, X_ = fit_table(
@@ -109,7 +119,7 @@ class EnsembleTraining(EnsembleRows):
         names = [out.name for out in self.table_.outputs()]
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
         generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
-        target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed)
+        target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed, crew)
         targets = TargetRange.of(y_, learn=self.residual_shape)
         self.residual_law_ = ResidualLaw(target_map, targets=targets)
         if not isinstance(target_map, Identity):
@@ -119,6 +129,11 @@ class EnsembleTraining(EnsembleRows):
         held_out = n_held_out(len(Xs), self.validation_fraction)
         rows = split_rows(len(Xs), held_out, self.n_members, generator)
         network = self._new_network(Xs, generator)
+        length_scales = None
+        if self.kernel and held_out and loss is None:
+            # Its own generator: it may run beside the training.
+            own = torch.Generator().manual_seed(seed + 2)
+            length_scales = crew.start(partial(fit_length_scales, Xs, ys, ws, own))
         result = train(
             network,
             network.encoding(Xs.float()),
@@ -128,7 +143,7 @@ class EnsembleTraining(EnsembleRows):
             training_config(self.get_params(deep=False), len(Xs), held_out, loss),
             generator,
             choose_device(self.device),
-            resolve_jobs(self.n_jobs),
+            None if self.n_jobs is None else crew,
         )
         self.loss_curve_ = result.loss_curve
         self.validation_curve_ = result.validation_curve
@@ -143,9 +158,9 @@ class EnsembleTraining(EnsembleRows):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return Xs, ys, ws, rows.held_out, generator
+        return Trained((Xs, ys, ws, rows.held_out), generator, length_scales)
 
-    def _fit_target_map(self, X: Tensor, y: Array, seed: int) -> TargetMap:
+    def _fit_target_map(self, X: Tensor, y: Array, seed: int, crew: Crew) -> TargetMap:
         """T as asked for, or the one that pays."""
         if not (isinstance(self.target_map, str) and self.target_map == "auto"):
             return fit_target_map(self.target_map, y)
@@ -157,9 +172,15 @@ class EnsembleTraining(EnsembleRows):
             return self._new_network(X, generator, views, n_maps * len(views))
 
         config = training_config(self.get_params(deep=False), len(X), 0)
-        device, n_jobs = choose_device(self.device), resolve_jobs(self.n_jobs)
         return choose_target_map(
-            X, y, new_network, config, generator, device, n_jobs, self.kernel
+            X,
+            y,
+            new_network,
+            config,
+            generator,
+            choose_device(self.device),
+            None if self.n_jobs is None else crew,
+            self.kernel,
         )
 
     def _new_network(

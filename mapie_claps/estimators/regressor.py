@@ -123,8 +123,10 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         ``last_layer="trained"``.
     kernel : bool, default=True
         Whether a Gaussian process on the 32 nearest training rows joins the networks,
-        weighted by held-out likelihood like a view. It helps most where there is next
-        to no noise, where rows repeat and where training rows are sparse. The fitted
+        weighted by held-out likelihood like a view. Its mean is that of all rows where
+        it has most of the weight, rows are at most 4,000 and that is better. It helps
+        most where there is next to no noise, where rows repeat and where training rows
+        are sparse. The fitted
         estimator then **keeps training rows** (at most 20,000, in ``kernel_`` and in
         saved files). There is none with fewer than 150 rows, with no rows held out, or
         where its weight would be under 0.01.
@@ -167,11 +169,12 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         positions, or a mask.
     n_jobs : int or None, default=None
         Cores to train on. With a number members are trained side by side in threads,
-        three at a time; −1 is all cores, −2 all but one; never more than torch may use
-        in this process (``torch.get_num_threads``), a number that joblib and Dask set
-        in their workers. Fits that run at the same time in threads share them. The
-        result is the same for every number. None trains all members in one batch on
-        one core, which differs from that by rounding.
+        three at a time, and the kernel's length scales beside them; −1 is all cores,
+        −2 all but one; never more than torch may use in this process
+        (``torch.get_num_threads``), a number that joblib and Dask set in their workers.
+        Fits that run at the same time in threads share them. The result is the same for
+        every number. None trains all members in one batch on one core, which differs
+        from that by rounding.
 
     Attributes
     ----------

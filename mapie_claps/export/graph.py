@@ -21,7 +21,7 @@ from ..network.target_map import Identity
 from ..posterior.scales import PredictiveParts
 from ..posterior.skew import LARGEST_SKEW
 from .inputs import InputColumn
-from .maps import inverse_of
+from .maps import inverse_of, number_left
 
 __all__ = ["OUTPUTS", "IntervalGraph"]
 
@@ -160,6 +160,11 @@ def _constant(values: Any) -> Tensor:
     return torch.as_tensor(np.array(values, dtype=np.float64))
 
 
+def _infinite(x: Tensor) -> Tensor:
+    """Not ``isinf``, for which onnxscript 0.7 makes float32 of 1e300: infinity."""
+    return x.abs() > _constant(np.finfo(np.float64).max)
+
+
 def _either(mask: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return None if a is None or b is None else torch.where(mask, a, b)
 
@@ -180,10 +185,10 @@ def _nearest(support: Support, y: Tensor) -> Tensor:
     if support.values is not None:
         between = _constant((support.values[1:] + support.values[:-1]) / 2)
         values = _constant(support.values)
-        inside = values[(inside[..., None] > between).sum(-1)]
+        inside = values[number_left(inside, between)]
     elif support.integer:
         inside = inside.round()
-    return torch.where(torch.isinf(y), y, inside)
+    return torch.where(_infinite(y), y, inside)
 
 
 Found = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]  # inputs, unseen, wrong rows
@@ -194,7 +199,7 @@ def _numbers(block: Numbers, *columns: Tensor) -> Found:
     wrong = torch.zeros_like(columns[0], dtype=torch.bool)
     for k, (column, fill) in enumerate(zip(columns, block.fill, strict=True)):
         gap = torch.isnan(column)
-        wrong = wrong | torch.isinf(column)
+        wrong = wrong | _infinite(column)
         values.append(torch.where(gap, _constant(fill), column))
         if k in block.flagged:
             flags.append(gap.double())
@@ -233,7 +238,7 @@ def _dates(block: Dates, seconds: Tensor) -> Found:
     values = [_date_part(name, filled) for name in block.parts]
     if block.flagged:
         values.append(gap.double())
-    return values, [gap & (not block.flagged)] * len(values), torch.isinf(seconds)
+    return values, [gap & (not block.flagged)] * len(values), _infinite(seconds)
 
 
 def _difference(block: Difference, first: Tensor, second: Tensor) -> Found:

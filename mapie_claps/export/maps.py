@@ -9,7 +9,17 @@ from torch import Tensor, nn
 from ..network.target_curves import MonotoneSpline, YeoJohnson
 from ..network.target_map import Identity, Log, SquareRoot, TargetMap
 
-__all__ = ["inverse_of"]
+__all__ = ["inverse_of", "number_left"]
+
+
+def number_left(x: Tensor, values: Tensor, equal: bool = False) -> Tensor:
+    """How many of a few values are less than each x, or also equal; shape of x.
+
+    In one column: onnxruntime 1.31 cannot compare three axes where there are no rows.
+    """
+    column = x.flatten()[:, None]
+    left = column >= values if equal else column > values
+    return left.sum(-1).reshape(x.shape)
 
 
 class _Exp(nn.Module):
@@ -96,8 +106,7 @@ class _Spline(_Standardised):
             self.register_buffer(name, values.clone())
 
     def curve(self, z: Tensor) -> Tensor:
-        # Few knots: counting those on the left is as fast as a search.
-        i = (z[..., None] >= self.z).sum(-1).sub(1).clamp(min=0)
+        i = number_left(z, self.z, equal=True).sub(1).clamp(min=0)
         width, rise, left, right = (
             values[i] for values in (self.width, self.rise, self.left, self.right)
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..exceptions import FileFormatError
 
 FORMAT = "mapie_claps"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 KEYS = {"format", "format_version", "config", "config_sha256", "tensors_sha256"}
 
 

@@ -158,4 +158,29 @@ def _spread(weight: float, mean: float, squares: float) -> dict[str, float]:
     return {"weight": float(weight), "mean": mean, "squares": squares}
 
 
-MIGRATIONS: dict[int, Migration] = {1: _from_1_to_2}
+# Fields of version 3, by the tag of what has them, as what version 2 did.
+SINCE_2: dict[str, dict[str, Any]] = {
+    "covariance": {"smooth": 0.0, "ratio": 1.0},
+    "kernel member": {"dual": None},
+}
+
+
+def _from_2_to_3(config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
+    """A smooth part of covariances, kernel members with a mean of all rows."""
+    return _with_fields(config, SINCE_2), tensors
+
+
+def _with_fields(node: Any, since: dict[str, dict[str, Any]]) -> Any:
+    """The same configuration, with fields added under some tags."""
+    if isinstance(node, list):
+        return [_with_fields(value, since) for value in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _with_fields(value, since) for key, value in node.items()}
+    for tag, fields in since.items():
+        if isinstance(found.get(tag), dict) and len(found) == 1:
+            found[tag] = fields | found[tag]
+    return found
+
+
+MIGRATIONS: dict[int, Migration] = {1: _from_1_to_2, 2: _from_2_to_3}

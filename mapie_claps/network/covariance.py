@@ -1,12 +1,13 @@
 """x, x' → k(x, x'): a covariance function and its marginal likelihood.
 
-A Matérn-3/2 kernel with one length scale per column plus a linear kernel, in
-standardised units of X and y.
+A rough kernel (Matérn-3/2) with one length scale per column, a smooth one (Matérn-5/2)
+whose length scales are those divided by one ratio, and a linear one, in standardised
+units of X and y. The marginal likelihood says how much there is of each.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ STEPS, STEP_ROWS, LEARNING_RATE, BETAS = 300, 192, 0.15, (0.9, 0.95)
 WARM_UP_STEPS = 5
 MIN_NOISE = 1e-9
 # Logarithms of 1/length scale, of variances and of σ² stay in these ranges.
-SCALE_RANGE, VARIANCE_RANGE = (-7.0, 4.0), (-20.0, 7.0)
+SCALE_RANGE, VARIANCE_RANGE, RATIO_RANGE = (-7.0, 4.0), (-20.0, 7.0), (-4.0, 4.0)
 NOISE_RANGE = (math.log(MIN_NOISE), 3.0)
 JITTER = 1e-10  # of the largest variance: far above rounding, far below any noise
 
@@ -26,22 +27,59 @@ JITTER = 1e-10  # of the largest variance: far above rounding, far below any noi
 @saved_as("covariance")
 @dataclass(frozen=True)
 class Covariance:
-    """s²·(1 + r)e⁻ʳ + b²·(xᵀx' + 1) with r = √3·‖u∘(x − x')‖."""
+    """s²·(1 + r)e⁻ʳ + t²·(1 + q + q²/3)e⁻ᑫ + b²·(xᵀx' + 1).
+
+    r = √3·d and q = √5·ρ·d with d = ‖u∘(x − x')‖.
+    """
 
     inverse_scale: Tensor  # (p,), u, one over the length scale of each column
     matern: float  # s²
     linear: float  # b²
+    smooth: float = 0.0  # t²
+    ratio: float = 1.0  # ρ
 
     def __call__(self, A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
         """Covariance of each row of A with each row of B, (…, n, m)."""
         u = self.inverse_scale
         r = squared_distances(A * u, B * u).mul_(3).sqrt_()
-        matern = torch.exp(-r).mul_(r.add_(1)).mul_(self.matern)
-        return matern.add_((A @ B.mT).add_(1), alpha=self.linear)
+        return self._by_distance(r).add_((A @ B.mT).add_(1), alpha=self.linear)
+
+    def weighted_sum(self, A: Tensor, B: Tensor, weight: Tensor) -> Tensor:  # (n,)
+        """Covariances of rows of A with all rows of B, (m, p), times weights, (m,).
+
+        Large terms cancel, so distances are taken without products, and each row of A
+        by itself: the sum does not depend on the other rows.
+        """
+        u = self.inverse_scale
+        r = torch.cdist(A * u, B * u, compute_mode="donot_use_mm_for_euclid_dist")
+        near = self._by_distance(r.mul_(math.sqrt(3))).mul_(weight).sum(1)
+        line = (A * (weight @ B)).sum(1) + weight.sum()
+        return near.add_(line, alpha=self.linear)
+
+    def _by_distance(self, r: Tensor) -> Tensor:
+        """Rough and smooth part, of distances times √3, which are overwritten."""
+        found = torch.exp(-r)
+        smooth = None
+        if self.smooth:
+            q = r * (math.sqrt(5 / 3) * self.ratio)
+            smooth = _smooth(q, torch.exp(-q))
+        found.mul_(r.add_(1)).mul_(self.matern)
+        return found if smooth is None else found.add_(smooth, alpha=self.smooth)
 
     def diagonal(self, A: Tensor) -> Tensor:  # (…, n, p) → (…, n)
         """Covariance of each row with itself: its variance before any data."""
-        return self.matern + self.linear * (A.square().sum(-1) + 1)
+        near = self.matern + self.smooth
+        return near + self.linear * (A.square().sum(-1) + 1)
+
+    def times(self, factor: float) -> "Covariance":
+        """All variances times a factor."""
+        s2, b2, t2 = (factor * v for v in (self.matern, self.linear, self.smooth))
+        return replace(self, matern=s2, linear=b2, smooth=t2)
+
+
+def _smooth(q: Tensor, decay: Tensor) -> Tensor:
+    """(1 + q + q²/3)e⁻ᑫ, with the last factor given."""
+    return (q + 1).addcmul_(q, q, value=1 / 3).mul_(decay)
 
 
 def squared_distances(A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
@@ -109,20 +147,24 @@ def fit_covariance(
         size = (square / (1 - BETAS[1] ** t)).sqrt_().add_(1e-8)
         theta.addcdiv_(mean, size, value=-rate).clamp_(low, high)
     values = theta.exp()
-    u, (s2, b2, sigma2) = values[:-3].clone(), values[-3:].tolist()
-    return Covariance(u, s2, b2), sigma2
+    u, (s2, t2, ratio, b2, sigma2) = values[:-5].clone(), values[-5:].tolist()
+    return Covariance(u, s2, b2, t2, ratio), sigma2
 
 
 def _start(p: int) -> Tensor:
-    """Log u, log s², log b² and log σ² at the start, (p + 3,)."""
+    """Log u, log s², log t², log ρ, log b² and log σ² at the start, (p + 5,).
+
+    Smooth at first: from a rough start the likelihood has no way to a smooth end.
+    """
     u = torch.full((p,), -0.5 * math.log(p), dtype=torch.float64)
-    rest = [0.0, math.log(0.1 / p), math.log(0.05)]
+    rest = [-2.0, 0.0, 0.0, math.log(0.1 / p), math.log(0.05)]
     return torch.cat([u, torch.tensor(rest, dtype=torch.float64)])
 
 
 def _limits(p: int) -> tuple[Tensor, Tensor]:
-    """Smallest and largest theta, (p + 3,) each."""
-    ranges = [SCALE_RANGE] * p + [VARIANCE_RANGE] * 2 + [NOISE_RANGE]
+    """Smallest and largest theta, (p + 5,) each."""
+    variances = [VARIANCE_RANGE, VARIANCE_RANGE, RATIO_RANGE, VARIANCE_RANGE]
+    ranges = [SCALE_RANGE] * p + variances + [NOISE_RANGE]
     low, high = torch.tensor(ranges, dtype=torch.float64).T
     return low, high
 
@@ -136,34 +178,40 @@ def _row_batches(n: int, generator: torch.Generator) -> Iterator[Tensor]:
 
 
 def loss_and_gradient(
-    theta: Tensor,  # (p + 3,): log u, log s², log b², log σ²
+    theta: Tensor,  # (p + 5,): log u, log s², log t², log ρ, log b², log σ²
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     noise: Tensor,  # (n,), in units of σ²
 ) -> tuple[Tensor, Tensor]:
     """Negative log marginal likelihood per row, without its constant; its gradient."""
     n, p = X.shape
-    u, (s2, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
+    u, (s2, t2, ratio, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
     with_one = torch.cat([X, X.new_ones(n, 1)], dim=1)
     a = X * u
     r = squared_distances(a, a).fill_diagonal_(0).mul_(3).sqrt_()
-    decay = torch.exp(-r)
-    matern = r.add_(1).mul_(decay)
+    q = r * (math.sqrt(5 / 3) * ratio)
+    decay, smooth_decay = torch.exp(-r), torch.exp(-q)
+    matern, smooth = r.add_(1).mul_(decay), _smooth(q, smooth_decay)
     K = torch.addmm(matern, with_one, with_one.T, beta=s2, alpha=b2)
-    root = noisy_cholesky(K, sigma2 * noise)
+    root = noisy_cholesky(K.add_(smooth, alpha=t2), sigma2 * noise)
     inverse = torch.cholesky_inverse(root).mT  # symmetric, and contiguous this way
     alpha = inverse @ y
     loss = 0.5 * (y @ alpha) + root.diagonal().log().sum()
-    # G = 2 dloss/dK; dK/dd = −1.5 s² e⁻ʳ with d the squared distance.
+    # G = 2 dloss/dK; with d the squared distance dK/dd = −1.5 s² e⁻ʳ − N, and
+    # N = 5/6 ρ² t² (1 + q)e⁻ᑫ of the smooth part, which ρ moves as u does.
     G = inverse.addr_(alpha, alpha, alpha=-1)
-    M = decay.mul_(G)
+    smooth_slope = torch.addcmul(smooth_decay, smooth_decay, q)
+    along_ratio = torch.dot(smooth_slope.mul_(G).flatten(), q.square_().flatten())
+    M = decay.mul_(G).mul_(s2).add_(smooth_slope, alpha=5 / 9 * ratio**2 * t2)
     along_u = M.sum(1) @ a.square() - (a * (M @ a)).sum(0)
     along_rest = torch.stack(
         [
             s2 * torch.dot(G.flatten(), matern.flatten()),
+            t2 * torch.dot(G.flatten(), smooth.flatten()),
+            -t2 / 3 * along_ratio,
             b2 * (with_one * (G @ with_one)).sum(),
             sigma2 * (G.diagonal() @ noise),
         ]
     )
-    gradient = torch.cat([-6 * s2 * along_u, along_rest]).mul_(0.5 / n)
+    gradient = torch.cat([-6 * along_u, along_rest]).mul_(0.5 / n)
     return loss / n, gradient

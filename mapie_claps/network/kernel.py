@@ -4,6 +4,9 @@ With φ the feature map of the covariance function, Σ the posterior of its weig
 W⁻¹ the noise of the rows, φᵀΣφ = k − kᵀ(K + W⁻¹)⁻¹k: the last-layer posterior in its
 dual form, with features that are not trained. Unlike that of trained features, this
 variance grows with the distance to the training rows. Everything is standardised.
+
+The mean may be that of all rows, kᵀα with α = (K + W⁻¹)⁻¹y: where there is next to no
+noise and the function is smooth, rows far away still tell (``kernel_mean``).
 """
 
 from collections.abc import Callable, Iterator
@@ -50,6 +53,7 @@ class KernelMember:
     held_out_nll: float  # per row, to be compared with that of networks
     usual_epistemic: float  # few held-out rows had a larger φᵀΣφ
     noise_floor: float
+    dual: Tensor | None = None  # (m,), α where the mean is that of all rows
 
     def predict(self, x: Tensor, g: Tensor) -> KernelParts:  # (n, p), (n,)
         """Posterior at the rows of x, where the networks' noise variance is g."""
@@ -62,14 +66,20 @@ class KernelMember:
         """Mean and φᵀΣφ."""
         rows = self.X, self.y, self.noise
         found = [
-            torch.stack(near.posterior()) for near in _near(self.covariance, rows, x)
+            torch.stack(near.posterior())
+            for near in near_rows(self.covariance, rows, x)
         ]
-        return torch.cat([x.new_empty(2, 0), *found], dim=1)
+        both = torch.cat([x.new_empty(2, 0), *found], dim=1)
+        if self.dual is not None:
+            parts = x.split(max(1, BLOCK_ELEMENTS // len(self.X)))
+            whole = [self.covariance.weighted_sum(q, self.X, self.dual) for q in parts]
+            both[0] = torch.cat(whole)
+        return both
 
     def equal_noise_variance(self, x: Tensor) -> Tensor:  # (n, p) → (n,)
         """φᵀΣφ as if noise were the same at all rows, the mean of its logarithm."""
         equal = self.noise.log().mean().exp().expand_as(self.noise)
-        return replace(self, noise=equal).posterior(x)[1]
+        return replace(self, noise=equal, dual=None).posterior(x)[1]
 
     @torch.no_grad()
     def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)
@@ -78,7 +88,7 @@ class KernelMember:
         found = [x.new_empty(len(x), 0)]
         for part in z.split(max(1, BLOCK_ELEMENTS // (N_NEIGHBOURS * len(x) + 1))):
             start = 0
-            for near in _near(self.covariance, rows, part):
+            for near in near_rows(self.covariance, rows, part):
                 some = part[start : start + len(near.k)]
                 start += len(some)
                 root = noisy_cholesky(near.K.clone(), near.noise)
@@ -110,7 +120,7 @@ class _Near:
         return mu.squeeze(-1), variance.squeeze(-1)
 
 
-def _near(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator[_Near]:
+def near_rows(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator[_Near]:
     """Training rows nearest to those of x, in the metric of the kernel, in blocks.
 
     By brute force: in more than a few dimensions trees are no faster.
@@ -143,13 +153,42 @@ def constant_noise_prediction(
     with threads_for(0):
         covariance, sigma2 = fit_covariance(X, y, torch.ones_like(y), generator)
         rows = _without_repeats((X, y, torch.full_like(y, sigma2)))
-        found = [torch.stack(near.posterior()) for near in _near(covariance, rows, x)]
+        found = [
+            torch.stack(near.posterior()) for near in near_rows(covariance, rows, x)
+        ]
     mu, epistemic = torch.cat(found, dim=1)
     return mu, epistemic + sigma2
 
 
+class LengthScales(NamedTuple):
+    """What a kernel learns without the networks, and the rows that it keeps."""
+
+    kept: Tensor  # (m,), row numbers
+    covariance: Covariance
+    sigma2: float  # noise variance of a row of weight one
+
+
+@torch.no_grad()
+def fit_length_scales(
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,), positive
+    generator: torch.Generator,
+) -> LengthScales | None:
+    """Length scales with constant noise; None where there are too few rows."""
+    if len(X) < MIN_ROWS or bool((y == y[0]).all()):
+        return None
+    kept = torch.arange(len(X))
+    if len(X) > MAX_ROWS:
+        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    with threads_for(0):
+        found = fit_covariance(X[kept], y[kept], 1 / weight[kept], generator)
+    return LengthScales(kept, *found)
+
+
 @torch.no_grad()
 def fit_kernel(
+    scales: LengthScales,
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,), positive
@@ -157,22 +196,16 @@ def fit_kernel(
     held_out_rows: Tensor,  # (K, n_held_out), of each network
     held_out_g: Tensor,  # (K, n_held_out), noise variance of that network alone
     noise_floor: float,
-    generator: torch.Generator,
-) -> KernelMember | None:
-    """Length scales, noise and the rows kept; None where there are too few rows.
+) -> KernelMember:
+    """The noise of the rows kept, and its factor.
 
     Networks have seen the rows that they do not hold out: their g is too small there.
     So length scales are fitted with constant noise, and held-out rows are judged with
     the g of the network that has not seen them.
     """
-    if len(X) < MIN_ROWS or held_out_rows.shape[1] == 0 or bool((y == y[0]).all()):
-        return None
-    kept = torch.arange(len(X))
-    if len(X) > MAX_ROWS:
-        kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
+    kept, covariance, sigma2 = scales
     rows = X[kept], y[kept], 1 / weight[kept]
     with threads_for(0):
-        covariance, sigma2 = fit_covariance(*rows, generator)
         g = noise_variance(rows[0])
         unit = sigma2 / float(g.log().mean().exp())
         rows = *rows[:2], unit * g * rows[2]
@@ -225,7 +258,7 @@ def _choose_factor(
     for i, mask in enumerate(used):
         others = _without_repeats((rows[0][mask], rows[1][mask], rows[2][mask]))
         start = 0
-        for near in _near(covariance, others, judged.X[i]):
+        for near in near_rows(covariance, others, judged.X[i]):
             part = slice(start, start + len(near.k))
             start = part.stop
             y, noise = judged.y[i, part], judged.noise[i, part]

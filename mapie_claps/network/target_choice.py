@@ -23,7 +23,7 @@ from .kernel import constant_noise_prediction
 from .target_curves import MonotoneSpline, YeoJohnson
 from .target_map import Identity, Log, SquareRoot, TargetMap
 from .target_transformer import TransformerMap
-from .threads import threads_for
+from .threads import Crew, threads_for
 from .trainer import TrainingConfig, train
 
 __all__ = ["MAPS", "choose_target_map", "fit_target_map", "is_transformer"]
@@ -88,7 +88,7 @@ def choose_target_map(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    n_jobs: int | None = None,
+    crew: Crew | None = None,
     kernel: bool = True,
 ) -> TargetMap:
     """The identity, unless a curve is clearly better on held-out training rows.
@@ -105,9 +105,7 @@ def choose_target_map(
     X, y = X[rows], y[rows.numpy()]
     if not _can_be_bent(y):  # those that differ were left out
         return maps[0]
-    scores = _held_out_scores(
-        X, y, maps, new_network, config, generator, device, n_jobs
-    )
+    scores = _held_out_scores(X, y, maps, new_network, config, generator, device, crew)
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
     # A later candidate must be better than an earlier one, not as good.
     best = 1 if gain[1] >= gain[-1] - MORE_GAIN else len(maps) - 1
@@ -131,7 +129,7 @@ def _held_out_scores(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    n_jobs: int | None,
+    crew: Crew | None,
 ) -> Array:  # (n_maps, n_levels)
     """Interval scores in units of y; one member for each view and map."""
     n, n_maps = len(y), len(maps)
@@ -160,7 +158,7 @@ def _held_out_scores(
         short,
         generator,
         device,
-        n_jobs,
+        crew,
     )
     mu, std = _refitted(network.cpu(), encoded, targets, rows)
     scores = np.empty((n_maps, len(LEVELS)))

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -14,7 +14,6 @@ import torch
 THREADING_PAYS_FROM = 5e8
 
 T = TypeVar("T")
-RunAll = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 
 
 class _OneThread:
@@ -94,15 +93,35 @@ def resolve_jobs(n_jobs: int | None) -> int | None:
     return max(1, n_cores + 1 + n_jobs)
 
 
+class Crew:
+    """Threads that share the work of one fit; without a pool, the caller alone."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None = None) -> None:
+        self._pool = pool
+
+    def run_all(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run tasks at the same time, as far as there are threads."""
+        if self._pool is None:
+            return [task() for task in tasks]
+        return list(self._pool.map(_alone, tasks))
+
+    def start(self, task: Callable[[], T]) -> Callable[[], T]:
+        """Run a task beside what comes next; the function returned waits for it.
+
+        Without a pool the task runs when it is waited for.
+        """
+        return task if self._pool is None else self._pool.submit(_alone, task).result
+
+
 @contextmanager
-def side_by_side(n_jobs: int, n_tasks: int) -> Iterator[RunAll]:
-    """A function that runs tasks at the same time, as far as there are cores."""
+def side_by_side(n_jobs: int, n_tasks: int) -> Iterator[Crew]:
+    """A crew for at most so many tasks at a time, as far as there are cores."""
     with _cores.take(min(n_jobs, n_tasks)) as n_threads:
         if n_threads == 1:
-            yield lambda tasks: [task() for task in tasks]
+            yield Crew()
             return
         with _one_thread, ThreadPoolExecutor(n_threads) as pool:
-            yield lambda tasks: list(pool.map(_alone, tasks))
+            yield Crew(pool)
 
 
 def _alone(task: Callable[[], T]) -> T:

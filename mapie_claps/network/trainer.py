@@ -12,7 +12,7 @@ from .ensemble import HeteroscedasticNetwork
 from .hold_out import Rows
 from .progress import Progress
 from .stopping import members_that_stop
-from .threads import RunAll, side_by_side, threads_for
+from .threads import Crew, threads_for
 from .units import Epochs, MemberState, TrainingConfig, TrainingData, Unit, units_of
 
 __all__ = ["TrainingConfig", "TrainingResult", "multiply_adds", "train"]
@@ -44,12 +44,12 @@ def train(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    n_jobs: int | None = None,
+    crew: Crew | None = None,
 ) -> TrainingResult:
     """Train in place; every member ends in its best state by held-out likelihood.
 
-    The result is the same for every number ``n_jobs``; with None, which trains all
-    members in one batch on one core, it differs by rounding.
+    The result is the same for every crew; without one, which trains all members in one
+    batch on one core, it differs by rounding.
     """
     work = multiply_adds(network, min(config.batch_size, rows.fit.shape[1]))
     data = TrainingData(
@@ -59,7 +59,7 @@ def train(
         Rows(rows.fit.to(device), rows.held_out.to(device)),
     )
     with threads_for(work), torch.no_grad():
-        return _Trainer(network.to(device), data, config, generator, n_jobs).run()
+        return _Trainer(network.to(device), data, config, generator, crew).run()
 
 
 class _Trainer:
@@ -71,10 +71,11 @@ class _Trainer:
         data: TrainingData,
         config: TrainingConfig,
         generator: torch.Generator,
-        n_jobs: int | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self.network, self.data, self.config = network, data, config
-        self.n_jobs, self.views = n_jobs, network.members_by_view()
+        self.together, self.crew = crew is None, crew or Crew()
+        self.views = network.members_by_view()
         self.result = TrainingResult(steps_by_member=[0] * network.n_members)
         self.progress = Progress(config.verbose, config.max_steps)
         size = min(config.batch_size, data.rows.fit.shape[1])
@@ -90,9 +91,8 @@ class _Trainer:
 
     def run(self) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
-        n_jobs = self.n_jobs or 1
-        with self.progress, side_by_side(n_jobs, len(self.units)) as run_all:
-            self._run(run_all)
+        with self.progress:
+            self._run()
         self.result.converged = self._converged()
         with_best = self.data.rows.held_out.shape[1] > 0
         for unit in self.units:
@@ -105,13 +105,13 @@ class _Trainer:
                 target.copy_(value)
         return self.result
 
-    def _run(self, run_all: RunAll) -> None:
+    def _run(self) -> None:
         config = self.config
         every = max(1, config.max_steps // config.n_evaluations)
         for start in range(0, config.max_steps, every):
             stop = min(start + every, config.max_steps)
             rates = [config.learning_rate_at(t + 1) for t in range(start, stop)]
-            found = run_all([partial(unit.run, rates) for unit in self.units])
+            found = self.crew.run_all([partial(unit.run, rates) for unit in self.units])
             self.result.n_iter = stop
             for k in self.active:
                 self.result.steps_by_member[k] = stop
@@ -132,7 +132,7 @@ class _Trainer:
                 self.config,
                 steps_taken,
             )
-            for members in units_of(self.active, self.views, self.n_jobs is None)
+            for members in units_of(self.active, self.views, self.together)
         ]
 
     def _generators(self, generator: torch.Generator) -> list[torch.Generator | None]:

@@ -106,6 +106,11 @@ class Epochs:
             del self._drawn[epoch]
 
 
+def number_of_units(n_members: int) -> int:
+    """Units that members are trained in, unless all are in one batch."""
+    return max(min(2, n_members), -(-n_members // MEMBERS_IN_UNIT))
+
+
 def units_of(
     members: Sequence[int], views: Sequence[slice], together: bool
 ) -> list[list[int]]:
@@ -115,7 +120,7 @@ def units_of(
     """
     if together or not members:
         return [sorted(members)] if members else []
-    n_units = max(min(2, len(members)), -(-len(members) // MEMBERS_IN_UNIT))
+    n_units = number_of_units(len(members))
     # Members of one view go to different units, which then take equally long.
     by_turn = [k for view in views for k in members if view.start <= k < view.stop]
     return [sorted(by_turn[i::n_units]) for i in range(n_units)]

@@ -11,7 +11,8 @@ from ..exceptions import FileFormatError
 from ..files.codec import saved_as
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.interface import Features
-from ..network.kernel import KernelMember, fit_kernel
+from ..network.kernel import KernelMember, LengthScales, fit_kernel
+from ..network.kernel_mean import with_mean_of_all_rows
 from .gaussian import make_posterior
 from .members import rows_of_ensemble
 from .prior import SHARPNESS, nll_of_views
@@ -19,6 +20,7 @@ from .scales import LastLayerModel, LastLayerRecipe, PredictiveParts
 from .sums import LastLayerSums
 
 MIN_WEIGHT = 0.01  # below, the member is dropped and costs nothing when predicting
+MAIN_WEIGHT = 0.5  # from here on it is worth a mean of all rows
 # What φᵀΣφ has in excess of its usual size counts three times: length scales are
 # learned where rows are dense and promise too much elsewhere. Chosen with figures, see
 # docs/recipe.md.
@@ -66,7 +68,8 @@ class KernelMixture:
         member = self.member
         found = {"kernel": member.covariance.inverse_scale, "kernel y": member.y}
         weight = torch.tensor([self.weight], dtype=torch.float64)
-        return found | {"kernel noise": member.noise, "kernel weight": weight}
+        found |= {"kernel noise": member.noise, "kernel weight": weight}
+        return found if member.dual is None else found | {"kernel dual": member.dual}
 
     def check(self, n_columns: int) -> None:
         """Raise for a member that no fit leaves behind."""
@@ -78,6 +81,8 @@ class KernelMixture:
             "y": (member.y, (n_rows,)),
             "noise": (member.noise, (n_rows,)),
         }
+        if member.dual is not None:
+            expected["dual"] = member.dual, (n_rows,)
         for name, (tensor, shape) in expected.items():
             sound = tensor.dtype == torch.float64 and bool(tensor.isfinite().all())
             if tuple(tensor.shape) != shape or n_rows == 0 or not sound:
@@ -92,8 +97,10 @@ class KernelMixture:
             member.noise_floor,
             member.covariance.matern,
             member.covariance.linear,
+            member.covariance.ratio,
         )
-        if not (all(0 < n < math.inf for n in numbers) and 0 <= self.weight <= 1):
+        sound = 0 <= member.covariance.smooth < math.inf and 0 <= self.weight <= 1
+        if not (sound and all(0 < n < math.inf for n in numbers)):
             raise FileFormatError(
                 f"Got a kernel member of weight {self.weight!r} with noise and "
                 f"variances {numbers}, but expected positive numbers and a weight "
@@ -110,10 +117,10 @@ def fit_mixture(
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,)
     held_out_rows: Tensor,  # (K, n_held_out)
-    generator: torch.Generator,
+    scales: LengthScales | None,
 ) -> KernelMixture | None:
     """A kernel member weighed like a view; None where it has or earns no place."""
-    if sums.held_out is None:
+    if sums.held_out is None or scales is None:
         return None
     held_out = sums.held_out.rows
     size = rows_of_ensemble(network)
@@ -122,6 +129,7 @@ def fit_mixture(
         return torch.cat([model.aleatoric(network(part)) for part in x.split(size)])
 
     member = fit_kernel(
+        scales,
         X,
         y,
         weight,
@@ -129,10 +137,7 @@ def fit_mixture(
         held_out_rows,
         held_out.h2,
         FLOOR_SHARE * network.variance_floor,
-        generator,
     )
-    if member is None:
-        return None
     posterior, views = model.posterior, network.members_by_view()
     without_held_out = make_posterior(
         sums.moments,
@@ -143,6 +148,9 @@ def fit_mixture(
     )
     nll = nll_of_views(without_held_out, held_out, views)
     share = kernel_weight(member.held_out_nll, nll, views)
+    if share >= MAIN_WEIGHT:
+        member = with_mean_of_all_rows(member)
+        share = kernel_weight(member.held_out_nll, nll, views)
     return KernelMixture(member, share) if share >= MIN_WEIGHT else None
 
 

@@ -19,6 +19,7 @@ from .moments import (
 
 __all__ = ["LastLayerSums"]
 
+SumsOfRows = tuple[Moments, Moments | Squares]
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 
 
@@ -83,6 +84,15 @@ class HeldOutRows:
 
     def __len__(self) -> int:
         return self.rows.h2.shape[1]
+
+    def sums(self, structure: str, homoscedastic: bool) -> SumsOfRows | None:
+        """Sums over these rows, as of ``sum_rows``; made once."""
+        made = self.__dict__.setdefault("_sums", {})
+        key = structure, homoscedastic
+        if key not in made:
+            made[key] = sum_rows([self.rows], structure, homoscedastic)
+        found: SumsOfRows | None = made[key]
+        return found
 
     def limited(self) -> tuple["HeldOutRows", FeatureRows | None]:
         """As many rows as may be held out, and the rest, if there is any."""
@@ -163,18 +173,18 @@ class LastLayerSums:
             self.network,
             held_out,
         )
-        return both if rest is None else both._with_rows(rest)
+        return both if rest is None else both._with_rows(HeldOutRows(rest, None))
 
     def with_held_out(self) -> "LastLayerSums":
         """The same rows, all of them in the sums."""
         if self.held_out is None:
             return self
-        return replace(self._with_rows(self.held_out.rows), held_out=None)
+        return replace(self._with_rows(self.held_out), held_out=None)
 
-    def _with_rows(self, rows: FeatureRows) -> "LastLayerSums":
+    def _with_rows(self, rows: HeldOutRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
         has_gram = isinstance(self.homoscedastic, Moments)
-        more = sum_rows([rows], self.moments.structure, has_gram)
+        more = rows.sums(self.moments.structure, has_gram)
         if more is None:
             return self
         return replace(

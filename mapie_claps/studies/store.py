@@ -27,7 +27,7 @@ Line = dict[str, Any]
 #: or ClapsScore predicts something else with the same parameters (training, an "auto"
 #: value, the posterior, the score): only the runs that contain it are computed again.
 #: Changes of a default value need neither, for the parameters are in the key.
-RESULTS_VERSION = {"protocol": 1, "claps": 2}
+RESULTS_VERSION = {"protocol": 1, "claps": 3}
 
 FILE = "runs.jsonl"
 

@@ -94,6 +94,11 @@ def test_onnx_is_python_with_all_kinds_of_columns(of_table, tmp_path):
     check(session.run(None, feeds), expected)
     one = session.run(None, {name: values[:1] for name, values in feeds.items()})
     check(one, [values[:1] for values in expected])
+    far = rows.copy()
+    far.iloc[3:6, 0] = 1e300, -1e300, 1e39  # infinite in float32
+    check(session.run(None, graph_inputs(model, far)), in_python(other, far))
+    none = session.run(None, {name: values[:0] for name, values in feeds.items()})
+    assert [out.shape for out in none] == [(0,), (0, 1), (0, 1), (0,), (0,)]
     assert [(i.name, i.type, i.shape) for i in session.get_inputs()][1:3] == [
         ("in_with_gaps", "tensor(double)", ["rows"]),
         ("in_colour", "tensor(int64)", ["rows"]),
