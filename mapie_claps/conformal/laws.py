@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.local_law import LocalLaw
 
-__all__ = ["checked_law", "checked_predictions", "checked_std", "law_of"]
-
 Array = NDArray[np.float64]
 
 

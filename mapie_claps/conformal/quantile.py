@@ -7,14 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "ScoreEnds",
-    "check_rank",
-    "conformal_quantile",
-    "conformal_rank",
-    "score_ends",
-]
-
 
 def conformal_rank(n: int, alpha: float) -> int:
     """Rank k = ⌈(n + 1)(1 − α)⌉ of the conformal quantile among n scores.
