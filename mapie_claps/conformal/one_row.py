@@ -13,6 +13,7 @@ from scipy.linalg import get_lapack_funcs
 from scipy.special import expit
 from torch import Tensor
 
+from .._validation import check_unmasked
 from ..estimators.ensemble_rows import EnsembleRows
 from ..estimators.regressor import ClapsRegressor
 from ..network.covariance import JITTER
@@ -100,6 +101,7 @@ class RowPredictor:
             mean of a kernel member is that of all rows, terms cancel, and both hold to
             seven digits of the standard deviation of the targets.
         """
+        check_unmasked("x", x)
         row = np.asarray(x, dtype=np.float64).ravel()
         if len(row) != self.n_features_in_ or np.ndim(x) > 2:
             raise ValueError(
