@@ -1,7 +1,7 @@
 """Attacks on promises: what must be refused, named or unharmed.
 
 ``_fuzz_cases`` draws tables and parameters for one path from fit to interval. Here
-each attack knows what has to come of it: an error with a certain text, a warning, or
+each attack knows its right outcome: an error with a certain text, a warning, or
 the same numbers as without the attack.
 """
 
@@ -36,7 +36,7 @@ from ._fuzz_scene import MIXING, AttackCase, Scene
 
 
 class Unharmed(Exception):
-    """Nothing came of an attack that something had to come of."""
+    """An attack that had to have an effect had none."""
 
 
 def _must_raise(

@@ -1,4 +1,4 @@
-"""Tables, parameters and calls of one case, and what came of it.
+"""Tables, parameters and calls of one case, and its outcome.
 
 A case is plain data: what a user could type. ``run_case`` takes it through fit,
 conformalize and predict and names the outcome; ``_fuzz_draw`` draws cases.
@@ -28,16 +28,9 @@ from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
 
 # What the documentation names; NotFittedError is a ValueError.
 DOCUMENTED = (ValueError, TypeError, TrainingDivergedError, NotPositiveDefiniteError)
-# Classes of MAPIE, then those of the library.
 CALIBRATION_MODES = (
-    "split",
-    "prefit",
-    "held",
-    "plus",
-    "minmax",
-    "base",
-    "calibrated",
-    "batches",
+    *("split", "prefit", "held", "plus", "minmax", "base"),  # of MAPIE
+    *("calibrated", "batches"),  # of the library
 )
 REFUSED_SURPRISES = ("order", "renamed")  # of a table that is no longer that of fit
 FIXED: dict[str, Any] = {
@@ -91,7 +84,7 @@ class FuzzCase:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case; ``failure`` is None where that is as documented."""
+    """Outcome of a case; ``failure`` is None where that is as documented."""
 
     kind: str
     message: str = ""
@@ -220,7 +213,7 @@ def _weights(kind: str | None, n: int) -> NDArray[np.float64] | None:
 
 
 def run_case(case: FuzzCase) -> Outcome:
-    """Name what came of the case; only an interrupt gets out."""
+    """Run the case and name its outcome; only an interrupt gets out."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

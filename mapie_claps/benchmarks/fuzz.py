@@ -35,12 +35,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..studies.arguments import check_installed, check_numbers
 from ..studies.store import Store, identity, run_key
-from ..studies.text import markdown_table
+from ..studies.text import markdown_table, write_files
 from ._fuzz_attacks import run_attack
 from ._fuzz_cases import FuzzCase, Outcome, run_case, without_numbers
 from ._fuzz_draw import Case, draw_case
@@ -62,16 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Try the cases and print the report; 1 if any failed."""
-    for name, low in (("cases", 1), ("first", 0), ("seed", 0)):
-        value = getattr(arguments, name)
-        if value < low:
-            raise ValueError(f"Got --{name} {value}, but expected at least {low}.")
-    for package in ("pandas", "polars", "safetensors"):
-        if find_spec(package) is None:
-            raise ValueError(
-                f"Got no {package}. Install what is missing with: "
-                'pip install "mapie-claps[fuzz]"'
-            )
+    check_numbers(arguments, cases=1, first=0, seed=0)
+    check_installed(("pandas", "polars", "safetensors"), "fuzz")
     minutes = math.inf if arguments.minutes is None else arguments.minutes
     stop = time.monotonic() + 60 * minutes
     store = None if arguments.out is None else Store(arguments.out)
@@ -98,8 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = report(lines)
     sys.stdout.write(text)
     if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "fuzz.md").write_text(text, encoding="utf-8")
+        write_files({"fuzz.md": text}, arguments.out)
     return 1 if any(row["failure"] for line in lines for row in line["rows"]) else 0
 
 

@@ -22,7 +22,7 @@ from .. import (
     train_on_batches,
     with_sums,
 )
-from .._validation import check_integer
+from ..studies.arguments import check_numbers
 from ..studies.data import Array
 from ._networks import seeded_network
 from ._speed_timing import peak_mb, run_code
@@ -74,11 +74,6 @@ def regressor() -> ClapsRegressor:
     return ClapsRegressor(**params, tol=None, random_state=0)
 
 
-def torch_alone_mb() -> float:
-    """Peak of an interpreter that imports torch and does nothing."""
-    return float(run_code(TORCH_ALONE))
-
-
 def out_of_core(args: argparse.Namespace) -> None:
     """Posterior, calibration and intervals, each over all the rows."""
     done = stages(
@@ -105,7 +100,7 @@ def out_of_core(args: argparse.Namespace) -> None:
 
 def stages(title: str) -> Callable[[str], None]:
     """Print the head of a table, and give what prints a line of it."""
-    base = torch_alone_mb()
+    base = float(run_code(TORCH_ALONE))
     say(
         f"{title}; {torch.get_num_threads()} thread(s)\n"
         f"interpreter with torch loaded: {base:.0f} MB\n"
@@ -173,7 +168,7 @@ def dask_workers(args: argparse.Namespace) -> None:
             client.run(torch.set_num_threads, 1)
             _dask_run(model, 2 * n_workers, 1000, args.columns)  # imports on workers
             start = time.perf_counter()
-            results.append(_dask_run(model, n_chunks, args.chunk, args.columns))
+            results.append(_dask_run(model, n_chunks, args.chunk, args.columns)[1])
             seconds.append(time.perf_counter() - start)
         say(f"| {n_workers} | {seconds[-1]:.1f} |")
     say(f"one worker / two workers: {seconds[0] / seconds[1]:.2f}")
@@ -181,7 +176,7 @@ def dask_workers(args: argparse.Namespace) -> None:
     say(f"largest difference of the quantiles between the runs: {gap:.1e}")
     chunks = (chunk(i, args.chunk, args.columns) for i in range(2))
     here = with_sums(model, partial_sums(model, chunks))
-    there = _posterior_on_dask(model, 2, args.chunk, args.columns)
+    there, _ = _dask_run(model, 2, args.chunk, args.columns)
     X = chunk(10**6, 1000, args.columns)[0]
     one, two = (np.stack(m.predict_parts(X)) for m in (there, here))
     gap = np.abs(one / two - 1).max()
@@ -200,19 +195,13 @@ def _dask_rows(n_chunks: int, size: int, p: int) -> list[Any]:
     ]
 
 
-def _posterior_on_dask(model: ClapsRegressor, n: int, size: int, p: int) -> Any:
-    from mapie_claps.distributed import fit_posterior
+def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> tuple[Any, float]:
+    """Posterior and calibration: the model, and the quantile at level 0.9."""
+    from mapie_claps.distributed import conformalize, fit_posterior
 
-    return fit_posterior(model, *_dask_rows(n, size, p))
-
-
-def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> float:
-    """Posterior and calibration; the quantile at level 0.9."""
-    from mapie_claps.distributed import conformalize
-
-    model = _posterior_on_dask(model, n_chunks, size, p)
-    conformal = conformalize(model, *_dask_rows(n_chunks, size, p))
-    return float(conformal.quantiles()[0])
+    rows = _dask_rows(n_chunks, size, p)
+    model = fit_posterior(model, *rows)
+    return model, float(conformalize(model, *rows).quantiles()[0])
 
 
 def say(line: str) -> None:
@@ -237,8 +226,7 @@ def run(arguments: argparse.Namespace) -> int:
     stage, n_rows = STAGES[arguments.stage]
     if arguments.rows is None:
         arguments.rows = n_rows
-    for name in ("rows", "columns", "chunk"):
-        check_integer(name, getattr(arguments, name), low=3, hint="Leave it out.")
+    check_numbers(arguments, rows=3, columns=3, chunk=3)
     stage(arguments)
     return 0
 

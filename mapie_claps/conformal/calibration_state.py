@@ -1,4 +1,4 @@
-"""What a calibrated object holds beside its estimator, and how ranks come of it."""
+"""State of a calibrated object, and the ranks that are computed from it."""
 
 from typing import Any, Self
 
@@ -17,16 +17,9 @@ from .quantile import ScoreEnds, score_ends
 from .ranks import RankTable
 from .row_keys import known_rows
 from .row_parts import row_parts
-from .row_rule import (
-    EVERYBODY,
-    CalibrationRows,
-    RowRule,
-    RowValues,
-)
+from .row_rule import EVERYBODY, CalibrationRows, RowRule, RowValues
 from .support import Support, check_support, score_rows
 from .weighted import check_some_weight, warn_if_few
-
-__all__ = ["STATE", "CalibrationState", "checked_levels"]
 
 Array = NDArray[np.float64]
 # Attributes that rows have brought, and that a new fit starts without.
@@ -81,14 +74,11 @@ class CalibrationState:
     def _kept(self) -> CalibrationRows:
         rows = self._rows_or_none()
         if rows is None:
+            after_update = len(self._posterior_rows()) > 0
+            dropped = " Scores were dropped by update_posterior." * after_update
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call "
-                f"{self._HOW_TO_CALIBRATE}, or make it with from_scores."
-                + (
-                    " Scores were dropped by update_posterior."
-                    if len(self._posterior_rows())
-                    else ""
-                )
+                f"{self._HOW_TO_CALIBRATE}, or make it with from_scores.{dropped}"
             )
         return rows
 
@@ -105,7 +95,7 @@ class CalibrationState:
         return scores
 
     def _adaptive(self) -> AdaptiveLevels | None:
-        """Levels that follow the misses; another confidence_level starts anew."""
+        """Levels that follow the misses; another confidence_level starts again."""
         found: AdaptiveLevels | None = getattr(self, "_followed", None)
         return None if found is None else found.at(1 - np.asarray(self.levels))
 

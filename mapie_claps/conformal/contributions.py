@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from .._validation import check_choice
 
-__all__ = ["PARTS", "ColumnContributions"]
-
 Array = NDArray[np.float64]
 PARTS = ("aleatoric", "epistemic")
 IN_WORDS = {"aleatoric": "noise", "epistemic": "lack of data"}

@@ -35,14 +35,6 @@ from .dask_partitions import (
 from .parts import fingerprint_of
 from .streaming import StreamingConformalRegressor
 
-__all__ = [
-    "conformalize",
-    "conformity_scores",
-    "fit_posterior",
-    "observe",
-    "predict_interval",
-]
-
 Array = NDArray[np.float64]
 Fitted = TypeVar("Fitted", ClapsRegressor, ClapsModule)
 

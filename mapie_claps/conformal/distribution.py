@@ -25,8 +25,6 @@ from ..estimators.local_law import LocalLaw
 from .quantile import conformal_quantile
 from .support import Support
 
-__all__ = ["PredictiveDistribution"]
-
 Array = NDArray[np.float64]
 
 

@@ -5,7 +5,7 @@ from training rows: chosen on calibration rows or on their numbers, they would b
 the guarantee of each group.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import check_integer, check_unmasked
 from ..estimators.local_law import LocalLaw
 from .parts import parts_of
-
-__all__ = ["ColumnGroups", "EpistemicGroups", "checked_labels", "labels_of"]
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.object_]
@@ -279,6 +277,3 @@ def _column_of(X: Any, column: str | int) -> Any:
         return values.to_numpy() if hasattr(values, "to_numpy") else values
     array = X.iloc[:, column] if hasattr(X, "iloc") else np.asarray(X)[:, column]
     return np.asarray(array)
-
-
-Grouping = Callable[[Any], ArrayLike] | ColumnGroups | EpistemicGroups

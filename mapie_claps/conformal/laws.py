@@ -8,14 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import check_unmasked, where_bad
 from ..estimators.local_law import LocalLaw
 
-__all__ = [
-    "checked_centre",
-    "checked_law",
-    "checked_predictions",
-    "checked_std",
-    "law_of",
-]
-
 Array = NDArray[np.float64]
 
 

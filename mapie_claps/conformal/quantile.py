@@ -9,14 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import check_unmasked
 
-__all__ = [
-    "ScoreEnds",
-    "check_rank",
-    "conformal_quantile",
-    "conformal_rank",
-    "score_ends",
-]
-
 
 def conformal_rank(n: int, alpha: float) -> int:
     """Rank k = ⌈(n + 1)(1 − α)⌉ of the conformal quantile among n scores.

@@ -14,8 +14,6 @@ from .parts import check_gives_std, check_unchanged, fingerprint_of
 from .quantile import score_ends
 from .support import check_support, score_rows
 
-__all__ = ["ClapsScore"]
-
 Array = NDArray[np.float64]
 
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from .._validation import raise_for
 from ..estimators.local_law import LocalLaw
 
-__all__ = ["Support", "check_support", "score_rows"]
-
 Array = NDArray[np.float64]
 
 TOLERANCE = 1e-9  # by which a target may differ from the value it stands for

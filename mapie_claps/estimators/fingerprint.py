@@ -7,8 +7,6 @@ from torch import Tensor
 
 from ..files.container import hash_tensors
 
-__all__ = ["digest_of_fit", "versions"]
-
 
 def digest_of_fit(estimator: Any) -> str:
     """Hash of a fit; computed once, and again after a change in place."""

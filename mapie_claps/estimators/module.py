@@ -35,8 +35,6 @@ from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summe
 from .parameters import choose_device
 from .stored import check_sums, estimator_to_fields, set_fitted
 
-__all__ = ["ClapsModule"]
-
 Array = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
 

@@ -14,8 +14,6 @@ from .ensemble_training import EnsembleTraining
 from .parameters import PAPER
 from .stored import check_columns, estimator_to_fields, refuse_parts, set_fitted
 
-__all__ = ["ClapsRegressor"]
-
 Array = NDArray[np.float64]
 
 

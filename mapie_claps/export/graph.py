@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..conformal.frozen import OUTWARDS, FrozenRule
+from ..conformal.frozen import ROUND_OUT, FrozenRule
 from ..conformal.support import Support
 from ..estimators.regressor import ClapsRegressor
 from ..network.columns import FewValues, ManyValues, Numbers
@@ -22,8 +22,6 @@ from ..posterior.scales import PredictiveParts
 from ..posterior.skew import LARGEST_SKEW
 from .inputs import InputColumn
 from .maps import inverse_of, number_left
-
-__all__ = ["OUTPUTS", "IntervalGraph"]
 
 OUTPUTS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
 
@@ -139,7 +137,7 @@ class IntervalGraph(nn.Module):
         centre_ = centre[:, None]
         ends = [
             centre_ + step + _constant(outwards) * (centre_.abs() + step.abs())
-            for step, outwards in zip(steps, (-OUTWARDS, OUTWARDS), strict=True)
+            for step, outwards in zip(steps, (-ROUND_OUT, ROUND_OUT), strict=True)
         ]
         lower, upper = (self.inverse(z) for z in ends)
         if rule.support is not None:

@@ -46,7 +46,7 @@ class Backbone:
         self.noise = noise
         self.noise_output = noise_output
         # Registered once and for good: a hook that comes and goes would change the
-        # table of hooks while another thread walks it.
+        # table of hooks while another thread iterates over it.
         for layer in self._watched():
             layer.register_forward_hook(record)
 

@@ -19,8 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .optimizer import BETAS, EPS, FusedAdamW
 
-__all__ = ["Call", "StepMemory", "StepProgram", "Unrecordable", "record"]
-
 EMPTY = 0  # address of a tensor without elements
 Call = tuple[Any, Any, dict[str, Any], Any]  # function, arguments, result
 

@@ -17,8 +17,6 @@ from .moments import (
     sum_rows,
 )
 
-__all__ = ["LastLayerSums"]
-
 SumsOfRows = tuple[Moments, Moments | Squares]
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 

@@ -21,8 +21,6 @@ from ..conformal.contributions import ColumnContributions
 from ..conformal.explanation import Explanation
 from .mixing import RowMixer
 
-__all__ = ["column_contributions"]
-
 Array = NDArray[np.float64]
 Explain = Callable[[Any], Explanation]
 # Rows of the background of which some are chosen; all are predicted once.
