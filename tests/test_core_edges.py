@@ -197,6 +197,11 @@ def test_a_factor_by_itself_keeps_all_digits_of_its_jitter(monkeypatch):
 # What no estimator and no caller may hand over
 
 
+def hidden(values):
+    mask = np.arange(values.size).reshape(values.shape) == 1
+    return np.ma.masked_array(values, mask)
+
+
 class Broken(Plain):
     """One prediction is none, once it is told so."""
 
@@ -236,9 +241,6 @@ def test_targets_that_are_no_numbers_have_no_score():
 
 
 def test_masks_are_refused_wherever_numbers_come_in():
-    def hidden(values):
-        return np.ma.masked_array(values, np.arange(len(values)) == 1)
-
     model = Plain().fit(None, None)
     conformal = StreamingConformalRegressor(model, 0.5).conformalize(ROWS, Y)
     for call in (
@@ -258,3 +260,55 @@ def test_masks_are_refused_wherever_numbers_come_in():
 def test_no_levels_are_refused():
     with pytest.raises(ValueError, match=r"confidence_level=\[\], .*at least one lev"):
         StreamingConformalRegressor(Plain(), [])
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: metrics.coverage(hidden(Y), np.c_[Y, Y]), "y"),
+        (lambda: metrics.coverage(Y, hidden(np.c_[Y, Y])), "y_interval"),
+        (lambda: metrics.scale_ratio(STD, hidden(STD)), "epistemic"),
+        (lambda: metrics.width_ratio(hidden(STD), STD), "width"),
+        (lambda: metrics.width_ratio(STD, hidden(STD)), "reference_width"),
+        (lambda: quantile.conformal_quantile(hidden(STD), [0.5]), "scores"),
+    ],
+)
+def test_a_mask_is_refused_by_the_name_of_what_it_is_in(call, name):
+    with pytest.raises(ValueError, match=f"^Got {name} as a masked array with 1 mask"):
+        call()
+
+
+def test_what_a_score_has_calibrated_with_stays():
+    score = ClapsScore(support=(-9, 9))
+    score.sym, score.support = False, None  # nothing has been scored yet
+    assert (score.sym, score.support) == (False, None)
+    score.get_conformity_scores(Y, ROWS[:, 0], y_std=STD)
+    for name, value in (("sym", True), ("support", "count")):
+        with pytest.raises(AttributeError, match=f"Got {name}={value!r} for a score t"):
+            setattr(score, name, value)
+    assert (score.sym, score.support) == (False, None)
+    score.estimator = None  # asked each time
+    assert score.estimator is None
+
+
+def test_supports_are_equal_where_their_values_are():
+    def key(given):
+        return support.check_support(given).key
+
+    different = [
+        "auto",
+        "training",
+        "integer",
+        "count",
+        "non-negative",
+        (0, 5),
+        (0, 6),
+        (1, 5),
+        [0, 5],
+        [0, 1, 5],
+        [0, 2, 5],
+    ]
+    assert len({key(given) for given in different}) == len(different)
+    for given in different:
+        assert key(given) == key(given)
+    assert key([5, 0, 1]) == key(np.array([0.0, 1.0, 5.0]))
