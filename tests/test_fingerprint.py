@@ -296,6 +296,8 @@ def test_a_row_predictor_is_out_of_reach():
     for held in ("weights", "posterior", "unit of X", "unit of y"):
         HELD[held](conformal.estimator_)
     np.testing.assert_array_equal(one_row(X[0])[1], expected)
+    with pytest.raises(ValueError, match="x as a masked array with 1 masked"):
+        one_row(np.ma.masked_array(X[0], [True, False, False]))
 
 
 def test_training_in_autocast_is_training():
