@@ -13,6 +13,7 @@ from scipy.linalg import get_lapack_funcs
 from scipy.special import expit
 from torch import Tensor
 
+from .._validation import check_unmasked
 from ..estimators.ensemble_rows import EnsembleRows
 from ..estimators.regressor import ClapsRegressor
 from ..network.covariance import JITTER
@@ -136,6 +137,7 @@ class RowPredictor:
 
     def _unlabelled(self, x: Any) -> Array:
         """The numbers of x, whose names have to be those of ``fit``."""
+        check_unmasked("x", x)
         for labels in (getattr(x, "columns", None), getattr(x, "index", None)):
             if labels is None or callable(labels):
                 continue

@@ -206,7 +206,7 @@ class StepProgram:
         """Take one step for each rate."""
         # Nothing is to be fused: a fuser of TorchScript that is on, but not built,
         # would fail in the middle, and fused sums would be rounded otherwise.
-        with torch.jit.optimized_execution(False):
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             self._steps(
                 self._memory,
                 *self._before,
