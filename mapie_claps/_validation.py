@@ -60,8 +60,8 @@ def check_unmasked(name: str, values: Any) -> None:
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         raise ValueError(
             f"Got {name} as a masked array with {int(np.ma.count_masked(values))} "
-            f"masked values, but masks are not read. Pass {name}.filled(np.nan) for "
-            "gaps in X; leave rows out whose target or weight is masked."
+            "masked values, but masks are not read. Pass X.filled(np.nan) for gaps in "
+            "X; leave rows out whose target, weight or score is masked."
         )
 
 

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import objects
+from conftest import objects, tiny
+from sklearn import config_context
 from test_core_posterior import GRAM, TRAINED, Noisy, backend, moments
 from test_core_score import ROWS, STD, Plain, Y
 
-from mapie_claps import ClapsScore, metrics
+from mapie_claps import ClapsScore, StreamingConformalRegressor, metrics
 from mapie_claps.conformal import quantile, support
 from mapie_claps.estimators.local_law import LocalLaw
 from mapie_claps.estimators.variance import with_law
@@ -191,3 +192,123 @@ def test_a_factor_by_itself_keeps_all_digits_of_its_jitter(monkeypatch):
     assert found.dtype == torch.float64
     assert float(found[0, 0, 0]) == 3.0 + jitter
     assert float(found[0, 0, 1]) == 0.0
+
+
+# What no estimator and no caller may hand over
+
+
+def hidden(values):
+    mask = np.arange(values.size).reshape(values.shape) == 1
+    return np.ma.masked_array(values, mask)
+
+
+class Broken(Plain):
+    """One prediction is none, once it is told so."""
+
+    value = 0.0
+
+    def predict(self, X, return_std=False):
+        mu, std = super().predict(X, True)
+        mu = np.where(np.arange(len(mu)) == 2, mu + self.value, mu)
+        return (mu, std) if return_std else mu
+
+
+@pytest.mark.parametrize("value", [np.nan, INF, -INF])
+def test_predictions_that_are_no_numbers_make_no_interval(value):
+    model = Broken().fit(None, None)
+    conformal = StreamingConformalRegressor(model, 0.5).conformalize(ROWS, Y)
+    model.value = value
+    for call in (
+        lambda: conformal.predict_interval(ROWS),
+        lambda: next(conformal.iter_intervals(ROWS)),
+        lambda: StreamingConformalRegressor(model, 0.5).conformalize(ROWS, Y),
+        lambda: conformal.predict_quantiles(ROWS, [0.5]),
+    ):
+        with pytest.raises(ValueError, match="Got a prediction of .* in row 2, but"):
+            call()
+
+
+def test_targets_that_are_no_numbers_have_no_score():
+    """MAPIE looks at them, unless scikit-learn is told to assume that all is well."""
+    for bad in (np.nan, INF):
+        with pytest.raises(ValueError, match="NaN or infinity. Got (nan|inf) in y, ro"):
+            ClapsScore().get_conformity_scores(np.r_[Y[:3], bad], ROWS[:, 0], y_std=STD)
+    with (
+        config_context(assume_finite=True),
+        pytest.raises(ValueError, match="sample_weight with NaN.*Got nan in .* row 1"),
+    ):
+        tiny().fit(ROWS, Y, [1.0, np.nan, 1.0, 1.0])
+
+
+def test_masks_are_refused_wherever_numbers_come_in():
+    model = Plain().fit(None, None)
+    conformal = StreamingConformalRegressor(model, 0.5).conformalize(ROWS, Y)
+    for call in (
+        lambda: quantile.conformal_quantile(hidden(STD), [0.5]),
+        lambda: StreamingConformalRegressor.from_scores(model, hidden(STD)),
+        lambda: StreamingConformalRegressor(model).conformalize(
+            ROWS, Y, groups=hidden(Y)
+        ),
+        lambda: ClapsScore().get_conformity_scores(hidden(Y), ROWS[:, 0], y_std=STD),
+        lambda: ClapsScore().get_conformity_scores(Y, ROWS[:, 0], y_std=hidden(STD)),
+        lambda: conformal.cdf(ROWS, hidden(Y)),
+    ):
+        with pytest.raises(ValueError, match="as a masked array with 1 masked"):
+            call()
+
+
+def test_no_levels_are_refused():
+    with pytest.raises(ValueError, match=r"confidence_level=\[\], .*at least one lev"):
+        StreamingConformalRegressor(Plain(), [])
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: metrics.coverage(hidden(Y), np.c_[Y, Y]), "y"),
+        (lambda: metrics.coverage(Y, hidden(np.c_[Y, Y])), "y_interval"),
+        (lambda: metrics.scale_ratio(STD, hidden(STD)), "epistemic"),
+        (lambda: metrics.width_ratio(hidden(STD), STD), "width"),
+        (lambda: metrics.width_ratio(STD, hidden(STD)), "reference_width"),
+        (lambda: quantile.conformal_quantile(hidden(STD), [0.5]), "scores"),
+    ],
+)
+def test_a_mask_is_refused_by_the_name_of_what_it_is_in(call, name):
+    with pytest.raises(ValueError, match=f"^Got {name} as a masked array with 1 mask"):
+        call()
+
+
+def test_what_a_score_has_calibrated_with_stays():
+    score = ClapsScore(support=(-9, 9))
+    score.sym, score.support = False, None  # nothing has been scored yet
+    assert (score.sym, score.support) == (False, None)
+    score.get_conformity_scores(Y, ROWS[:, 0], y_std=STD)
+    for name, value in (("sym", True), ("support", "count")):
+        with pytest.raises(AttributeError, match=f"Got {name}={value!r} for a score t"):
+            setattr(score, name, value)
+    assert (score.sym, score.support) == (False, None)
+    score.estimator = None  # asked each time
+    assert score.estimator is None
+
+
+def test_supports_are_equal_where_their_values_are():
+    def key(given):
+        return support.check_support(given).key
+
+    different = [
+        "auto",
+        "training",
+        "integer",
+        "count",
+        "non-negative",
+        (0, 5),
+        (0, 6),
+        (1, 5),
+        [0, 5],
+        [0, 1, 5],
+        [0, 2, 5],
+    ]
+    assert len({key(given) for given in different}) == len(different)
+    for given in different:
+        assert key(given) == key(given)
+    assert key([5, 0, 1]) == key(np.array([0.0, 1.0, 5.0]))

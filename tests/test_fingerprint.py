@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -296,13 +297,35 @@ def test_a_row_predictor_is_out_of_reach():
     for held in ("weights", "posterior", "unit of X", "unit of y"):
         HELD[held](conformal.estimator_)
     np.testing.assert_array_equal(one_row(X[0])[1], expected)
+    with pytest.raises(ValueError, match="x as a masked array with 1 masked"):
+        one_row(np.ma.masked_array(X[0], [True, False, False]))
 
 
-def test_training_in_autocast_is_training():
-    expected = tiny().fit(X, Y).predict(X)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = tiny().fit(X, Y)
-        np.testing.assert_array_equal(found.predict(X), expected)
+@contextmanager
+def default_type(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode,
+        torch.no_grad,
+        lambda: default_type(torch.float64),
+        lambda: default_type(torch.float16),
+    ],
+    ids=["autocast", "inference", "no_grad", "float64", "float16"],
+)
+def test_settings_of_torch_change_no_number(setting):
+    expected = tiny().fit(X, Y).predict(X, return_std=True)
+    with setting():
+        found = tiny().fit(X, Y).predict(X, return_std=True)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_size_of_batches_set_later_is_checked():

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_choice
+from .._validation import check_choice, check_unmasked
 from ..estimators.local_law import LocalLaw
 from ..files.methods import SaveMixin
 from .bounds import PREDICTED_ROWS, bounds_of_rows, predict_law, recorded_parts
@@ -91,6 +91,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         object
             A calibrated object of this class.
         """
+        check_unmasked("scores", scores)
         values = np.array(scores, dtype=np.float64)
         wrong = np.isnan(values) if signed else ~(values >= 0)
         if values.ndim != 1 or not len(values) or wrong.any():

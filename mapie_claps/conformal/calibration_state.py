@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_number, warn_if_reordered
+from .._validation import check_number, raise_for, warn_if_reordered
 from ..network.batches import column
 from .bounds import predict_law
 from .fitted_overlap import FittedOverlap
@@ -270,6 +270,8 @@ def checked_levels(confidence_level: Any) -> list[float]:
     """One level or several, each between 0 and 1."""
     interval = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
     hint = "Use for example 0.9, or [0.8, 0.9]."
+    if not np.size(np.asarray(confidence_level, dtype=object)):
+        raise_for("confidence_level", confidence_level, "at least one level", hint)
     return [
         check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
         for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))

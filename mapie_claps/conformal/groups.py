@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_integer
+from .._validation import check_integer, check_unmasked
 from ..estimators.local_law import LocalLaw
 from .parts import parts_of
 
@@ -210,6 +210,7 @@ def labels_of(
 
 def checked_labels(labels: ArrayLike, n: int | None, what: str = "groups") -> Labels:
     """One label per row, none missing, as Python objects."""
+    check_unmasked(what, labels)
     # A list would become text, gaps and numbers in it too.
     listed = isinstance(labels, list | tuple)
     given = np.asarray(labels, dtype=object if listed else None)

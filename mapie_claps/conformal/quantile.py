@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._validation import check_unmasked
+
 
 def conformal_rank(n: int, alpha: float) -> int:
     """Rank k = ⌈(n + 1)(1 − α)⌉ of the conformal quantile among n scores.
@@ -64,6 +66,7 @@ def conformal_quantile(
     >>> conformal_quantile([3.0, 1.0, 2.0], [0.5, 0.25])
     array([2., 3.])
     """
+    check_unmasked("scores", scores)
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or np.isnan(values).any():
         raise ValueError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..studies.arguments import check_numbers
-from ..studies.runner import check_mapie, finished_lines, finished_rows, run_missing
+from ..studies.runner import check_mapie, finished_lines, run_missing
 from ..studies.store import Row, Store
 from ..studies.text import write_files
 from .experiment import EXPERIMENTS, Options
@@ -82,16 +82,16 @@ def _run(args: argparse.Namespace) -> int:
     runs = [run for name in chosen for run in plans[name]]
     started = time.perf_counter()
     failures = run_missing(runs, out, args.jobs) if runs else []
+    lines = {name: finished_lines(plan, out) for name, plan in plans.items()}
     if runs:
-        worked = sum(line["cpu_seconds"] for line in finished_lines(runs, out))
+        worked = sum(line["cpu_seconds"] for name in chosen for line in lines[name])
         sys.stdout.write(
             f"{len(runs)} runs in {time.perf_counter() - started:.0f} s with "
             f"{args.jobs} job(s); processor time of all runs {worked:.0f} s\n"
         )
-    done = {name: len(finished_lines(plan, out)) for name, plan in plans.items()}
-    planned = {name: e.n_runs(n_seeds) for name, e in EXPERIMENTS.items()}
-    incomplete = {n: (done[n], planned[n]) for n in done if done[n] < planned[n]}
-    rows = {name: finished_rows(plan, out) for name, plan in plans.items()}
+    counts = {n: (len(lines[n]), e.n_runs(n_seeds)) for n, e in EXPERIMENTS.items()}
+    incomplete = {n: both for n, both in counts.items() if both[0] < both[1]}
+    rows = {n: [row for x in found for row in x["rows"]] for n, found in lines.items()}
     for file in write_output(rows, out, options, incomplete):
         sys.stdout.write(f"{file}\n")
     sys.stdout.writelines(map(str, failures))

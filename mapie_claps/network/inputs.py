@@ -54,6 +54,9 @@ def check_training_data(
             f"Got sample_weight that cannot be used: {error} Pass one number of at "
             "least 0 for each row of X."
         ) from error
+    if not np.isfinite(weight).all():  # scikit-learn may be told not to look
+        text = where_bad("sample_weight", weight)
+        raise ValueError(f"Got sample_weight with NaN or infinity.{text}")
     if weight.min() < 0:
         raise ValueError(
             f"Got sample_weight with a negative value, {float(weight.min())!r}. Use "

@@ -8,7 +8,7 @@ from mapie_claps.benchmarks.__main__ import main
 
 def test_cv_plus(capsys, monkeypatch):
     monkeypatch.setattr(large, "CV_PLUS_ROWS", 200)
-    monkeypatch.setattr(large, "torch_alone_mb", lambda: 0.0)
+    monkeypatch.setattr(large, "run_code", lambda code: 0.0)
     monkeypatch.setattr(
         large, "regressor", lambda: large.ClapsRegressor.paper(max_steps=60)
     )
