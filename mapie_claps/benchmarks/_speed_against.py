@@ -83,7 +83,7 @@ CASES = (
     Case("fit_symmetric", "default fit, symmetric target", 3000, 1, 1.5),
     Case("fit_skewed", "default fit, skewed target", 3000, 1, 1.5),
     Case("posterior", "ClapsModule.fit", 200_000, 5, 1.0 + NOISE),
-    Case("intervals", "predict_interval", 200_000, 5, 1.0 + NOISE),
+    Case("intervals", "predict_interval", 20_000, 3, 1.0 + NOISE),
 )
 
 
