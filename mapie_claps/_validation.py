@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -54,12 +55,44 @@ def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")
 
 
+def check_unmasked(name: str, values: Any) -> None:
+    """Raise for masked values: NumPy and scikit-learn take what is behind the mask."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise ValueError(
+            f"Got {name} as a masked array with {int(np.ma.count_masked(values))} "
+            "masked values, but masks are not read. Pass X.filled(np.nan) for gaps in "
+            "X; leave rows out whose target, weight or score is masked."
+        )
+
+
+def warn_if_reordered(X: Any, y: Any) -> None:
+    """Warn if X and y have the same row labels in another order (pandas).
+
+    Rows and targets are paired by position, as everywhere in scikit-learn.
+    """
+    rows: Any = getattr(X, "index", None)
+    labels: Any = getattr(y, "index", None)
+    if not hasattr(rows, "equals") or not hasattr(labels, "equals"):
+        return
+    if len(rows) != len(labels) or rows.equals(labels):
+        return
+    if set(rows) == set(labels):
+        warnings.warn(
+            "Got X and y with the same index in another order. Rows and targets are "
+            "paired by position: pass y.loc[X.index] if labels are meant, or "
+            "y.reset_index(drop=True) and X.reset_index(drop=True) if positions are.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 def check_real(name: str, values: Any) -> None:
     """Raise for numbers with gaps (None, pandas.NA), complex numbers and dates.
 
     NumPy would make NaN of a gap after others have looked for it, leave the imaginary
     part out, and count nanoseconds.
     """
+    check_unmasked(name, values)
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -5,13 +5,17 @@ import pandas as pd
 import polars as pl
 import pytest
 from conftest import heteroscedastic, tiny
+from own_networks import mse_network
 from sklearn.exceptions import NotFittedError
 
 from mapie_claps import (
     CalibratedRegressor,
+    ClapsModule,
     ClapsScaleEstimator,
     ClapsScore,
+    StreamingConformalRegressor,
     explain,
+    metrics,
     update_posterior,
 )
 
@@ -22,6 +26,10 @@ def with_value(value, array):
     out = np.array(array, dtype=float)
     out.flat[3] = value
     return out
+
+
+def masked(array):
+    return np.ma.masked_array(array, np.arange(array.size).reshape(array.shape) == 3)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +50,9 @@ def with_value(value, array):
         (X, 1e200 * Y, "Got y whose values overflow when squared"),
         (X, 1e160 * Y, "Got y whose values overflow when squared"),
         (X, 1e-170 * Y, "Got y with a range of .*underflows. Multiply"),
+        (1e-170 * X, Y, "Got the column 'x0' of X with a range of .*underflows"),
+        (masked(X), Y, "Got X as a masked array with 1 masked values"),
+        (X, masked(Y), "Got y as a masked array with 1 masked values"),
     ],
 )
 def test_training_data(bad_X, bad_y, message):
@@ -79,6 +90,43 @@ def test_targets_that_are_no_numbers(bad_y, message):
     assert vars(model) == vars(tiny())
     with pytest.raises(ValueError, match="Got y with|Got y of type|NaN"):
         update_posterior(tiny().fit(X, Y), X, bad_y)
+
+
+def test_what_a_mask_hides_is_never_used():
+    """NumPy and scikit-learn drop masks without a word."""
+    model, net = tiny().fit(X, Y), ClapsModule(mse_network()).fit(X, Y)
+    for call in (
+        lambda: tiny().fit(X, Y, masked(np.ones(40))),
+        lambda: model.predict(masked(X)),
+        lambda: net.predict(masked(X)),
+        lambda: ClapsModule(mse_network()).fit(X, masked(Y)),
+        lambda: StreamingConformalRegressor(model).conformalize(X, masked(Y)),
+        lambda: metrics.coverage(masked(Y), np.c_[Y, Y]),
+        lambda: metrics.mean_width(masked(np.c_[Y, Y])),
+        lambda: metrics.scale_ratio(np.ones(40), masked(np.ones(40))),
+    ):
+        with pytest.raises(ValueError, match="as a masked array with 1 masked"):
+            call()
+    whole = np.ma.masked_array(X)  # nothing is hidden
+    np.testing.assert_array_equal(model.predict(whole), model.predict(X))
+
+
+def test_labels_in_another_order_are_told():
+    """Rows and targets are paired by position, as in scikit-learn."""
+    frame, series = pd.DataFrame(X, columns=["a", "b", "c"]), pd.Series(Y)
+    model = tiny().fit(frame, series)
+    net = ClapsModule(mse_network()).fit(frame, series)
+    for call in (
+        lambda y: tiny().fit(frame, y),
+        lambda y: ClapsModule(mse_network()).fit(frame, y),
+        lambda y: update_posterior(net, frame, y),
+        lambda y: update_posterior(model, frame, y),
+        lambda y: StreamingConformalRegressor(model).score_rows(frame, y),
+    ):
+        with pytest.warns(UserWarning, match="same index in another order.*y.loc"):
+            call(series[::-1])
+        call(series[::-1].reset_index(drop=True))  # warnings are errors
+        call(series.set_axis(range(100, 140)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from mapie_claps.benchmarks.__main__ import main
 @pytest.mark.parametrize("estimator", ["ClapsRegressor", "ClapsModule"])
 def test_out_of_core(estimator, capsys, monkeypatch):
     monkeypatch.setattr(large, "TRAINING_ROWS", 400)
-    monkeypatch.setattr(large, "torch_alone_mb", lambda: 0.0)
+    monkeypatch.setattr(large, "run_code", lambda code: 0.0)
     options = ["--rows", "3000", "--chunk", "700", "--estimator", estimator]
     assert main(["large", "out_of_core", *options]) == 0
     printed = capsys.readouterr().out

@@ -262,6 +262,21 @@ def test_infinite_intervals_have_no_contributions(fitted, data):
         )
 
 
+def test_levels_with_finite_intervals_have_contributions(fitted, data):
+    X, y = data[1]
+    few = CalibratedRegressor(fitted, (0.99, 0.5)).conformalize(X[:20], y[:20])
+    adds = explain(
+        few, X[:3], by_column=True, background=X[:40], allow_infinite_bounds=True
+    ).by_column
+    assert adds.sentence(0).startswith("infinitely wide")
+    assert adds.sentence(0, level=1).startswith("wide by")
+    found = adds.aleatoric.sum(axis=1) + adds.reference[0]
+    np.testing.assert_allclose(found[:, 1], adds.total[:, 0, 1])
+    for call in (adds.summary, lambda level: adds.leading("aleatoric", level)):
+        with pytest.raises(IndexError, match="Got level=2, but expected a position"):
+            call(2)
+
+
 def test_rows_with_infinite_intervals_are_left_out(fitted, data):
     X_cal, y_cal = data[1]
     edge = np.sort(X_cal[:, 0])[-4]  # three calibration rows lie beyond
@@ -279,7 +294,7 @@ def test_rows_with_infinite_intervals_are_left_out(fitted, data):
         allow_infinite_bounds=True,
     ).by_column
     assert np.isnan(adds.epistemic[2]).all()
-    assert adds.sentence(2).startswith("infinitely wide: too few calibration rows")
+    assert adds.sentence(2).startswith("infinitely wide: the calibration rows give no")
     assert adds.sentence(0).startswith("wide by 0.")
     assert list(adds.leading("epistemic") == "") == [False, False, True]
     summary = adds.summary()

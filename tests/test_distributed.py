@@ -137,7 +137,7 @@ def test_errors(module):
     rows, targets = da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100)
     with pytest.raises(TypeError, match="Got a ndarray"):
         fit_posterior(module, X, y)
-    with pytest.raises(ValueError, match="Got y in 3 partitions and X in 6"):
+    with pytest.raises(ValueError, match="Got y cut into 3 and X into 6 partitions"):
         conformity_scores(module, rows, targets[:300])
     with pytest.raises(ValueError, match="100 rows of X and 50 of y"):
         fit_posterior(module, rows, targets[:300].rechunk(50))
@@ -403,6 +403,10 @@ def test_values_whose_index_is_another_one_are_refused(module, name):
         there, rows, **{name: lambda rows: frame["v"].loc[rows.index]}
     ).compute()
     pd.testing.assert_frame_equal(by_function, found)
+    lengths = tuple(whole.map_partitions(len).compute())
+    array = da.from_array(own[name], chunks=(lengths,))
+    by_array = predict_interval(there, rows, **{name: array}).compute()
+    pd.testing.assert_frame_equal(by_array, found)
     with pytest.raises(ValueError, match=rf"row 0 is \d+ in X and \d+ in {name}"):
         predict_interval(there, rows, **{name: turned["v"]}).compute()
     for call in (
@@ -420,7 +424,9 @@ def test_values_of_half_the_rows_are_not_used_twice(module):
     rows = dd.from_delayed([dask.delayed(h) for h in halves], meta=halves[0][:0])
     label = dd.from_pandas(pd.Series(["a"] * 20), npartitions=1)
     conformal = conformalize(module, *chunked(X[50:], y[50:]), groups=lambda x: side(x))
-    with pytest.raises(ValueError, match="Got groups in 1 partitions and X in 2"):
+    with pytest.raises(
+        ValueError, match="Got groups cut into 1 and X into 2 partitions"
+    ):
         predict_interval(conformal, rows, groups=label)
     labels = da.from_array(side(X[:40]), chunks=10)
     for bad in (labels[:20], labels[:1], labels[:, None]):

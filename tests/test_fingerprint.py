@@ -2,23 +2,30 @@
 
 import copy
 import pickle
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import heteroscedastic, tiny
 from mapie.conformity_scores import ResidualNormalisedScore
 from mapie_api import calibrated_prefit
+from own_networks import Pair, mse_network, seeded
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import (
+    CalibratedRegressor,
+    ClapsModule,
     ClapsScaleEstimator,
     ClapsScore,
     StreamingConformalRegressor,
     explain,
+    load,
     partial_sums,
+    save,
     sums_of,
 )
 from mapie_claps.conformal.mapie import MAPIE_PASSES_STD
@@ -197,3 +204,134 @@ def test_scores_stay_an_ordinary_array():
     assert type(2 * std) is type(std + std) is type(np.sqrt(std)) is np.ndarray
     assert type(std.mean()) is type(std[0]) is np.float64
     assert repr(std[:2]) == "array([1., 1.])"
+
+
+def in_place(tensor):
+    with torch.no_grad():
+        tensor.mul_(1.01)
+
+
+@pytest.fixture(scope="module")
+def of_everything():
+    """Bins, two members and a kernel."""
+    params = {"n_members": 2, "n_bins": 4, "kernel": True, "max_steps": 200}
+    model = tiny(views=("bins",), **params).fit(*heteroscedastic(400, seed=1))
+    assert model.kernel_ is not None
+    return model
+
+
+# Everything that a fitted estimator holds numbers in.
+HELD = {
+    "weights": lambda m: in_place(next(m.network_.parameters())),
+    "edges of bins": lambda m: in_place(m.network_.encoding.width),
+    "posterior": lambda m: in_place(m.model_.posterior.mean),
+    "weights of members": lambda m: m.model_.member_weight.copy_(
+        torch.linspace(0.4, 0.6, 2)
+    ),
+    "rows of the kernel": lambda m: in_place(m.kernel_.member.X),
+    "unit of X": lambda m: m.scaler_X_.scale_.__imul__(2),
+    "unit of y": lambda m: m.scaler_y_.mean_.__iadd__(2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("held", HELD)
+def test_a_change_in_place_is_seen(way, held, of_everything):
+    model = copy.deepcopy(of_everything)
+    predict = WAYS[way](model)
+    predict(X[:9])
+    HELD[held](model)
+    with pytest.raises(ValueError, match=CHANGED):
+        predict(X[:9])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("head", [True, False])
+def test_a_change_in_place_of_a_users_network_is_seen(way, head):
+    net = seeded(Pair) if head else mse_network()
+    model = ClapsModule(net).fit(X[:60], Y[:60])
+    predict, before = WAYS[way](model), WAYS[way](model)(X[:9])
+    in_place(next(net.parameters()))  # the user's own, of which the model is a copy
+    np.testing.assert_array_equal(predict(X[:9]), before)
+    held = model.network_.noise_head
+    changed = model.network_.backbone.network.parameters()
+    in_place(next(changed) if head else held.weights)
+    with pytest.raises(ValueError, match=CHANGED):
+        predict(X[:9])
+
+
+def test_an_unfitted_value_of_input_clip_waits_for_the_next_fit(tmp_path):
+    """The only parameter beside scale that predictions would ask for."""
+    model = tiny().fit(X[:60], Y[:60])
+    far = 50 * X[:9]
+    expected = model.predict(far, return_std=True)
+    conformal = StreamingConformalRegressor(model).conformalize(X[60:], Y[60:])
+    intervals = conformal.predict_interval(far)[1]
+    for value in (None, 0.5, "no number"):
+        model.set_params(input_clip=value)
+        np.testing.assert_array_equal(model.predict(far, return_std=True), expected)
+        np.testing.assert_array_equal(conformal.predict_interval(far)[1], intervals)
+        save(model, tmp_path / "model")
+        loaded = load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.predict(far), expected[0])
+    again = tiny(input_clip=0.5).fit(X[:60], Y[:60])
+    assert not np.array_equal(again.predict(far), expected[0])
+
+
+@pytest.mark.parametrize(("name", "value"), [("sym", False), ("support", None)])
+def test_a_score_that_has_calibrated_does_not_change(name, value):
+    model = Fingerprinted().fit(X[:60], Y[:60])
+    score = ClapsScore(model, support=(-100, 100))
+    setattr(score, name, getattr(score, name))  # before, it may
+    mapie, options = calibrated_prefit(model, score, (X[60:], Y[60:]), 0.9)
+    with pytest.raises(AttributeError, match=f"{name}=.* has calibrated. Make a new"):
+        setattr(score, name, value)
+    predict = getattr(mapie, "predict_interval", mapie.predict)
+    assert predict(X[:9], **options)[1].shape == (9, 2, 1)
+
+
+def test_a_row_predictor_is_out_of_reach():
+    conformal = CalibratedRegressor(tiny(), random_state=0).fit(X, Y)
+    one_row = conformal.row_predictor()
+    expected = one_row(X[0])[1]
+    for held in ("weights", "posterior", "unit of X", "unit of y"):
+        HELD[held](conformal.estimator_)
+    np.testing.assert_array_equal(one_row(X[0])[1], expected)
+    with pytest.raises(ValueError, match="x as a masked array with 1 masked"):
+        one_row(np.ma.masked_array(X[0], [True, False, False]))
+
+
+@contextmanager
+def default_type(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode,
+        torch.no_grad,
+        lambda: default_type(torch.float64),
+        lambda: default_type(torch.float16),
+    ],
+    ids=["autocast", "inference", "no_grad", "float64", "float16"],
+)
+def test_settings_of_torch_change_no_number(setting):
+    expected = tiny().fit(X, Y).predict(X, return_std=True)
+    with setting():
+        found = tiny().fit(X, Y).predict(X, return_std=True)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_size_of_batches_set_later_is_checked():
+    model = ClapsModule(seeded(Pair)).fit(X, Y)
+    expected = model.predict(X)
+    np.testing.assert_allclose(model.set_params(batch_size=7).predict(X), expected)
+    for bad in (0, None, "many", 2.5):
+        with pytest.raises(ValueError, match="Got batch_size="):
+            model.set_params(batch_size=bad).predict(X)

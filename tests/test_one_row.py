@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 
@@ -137,3 +138,26 @@ def test_kernel_member_with_the_mean_of_all_rows(monkeypatch):
         np.testing.assert_allclose(found[1], intervals, atol=1e-7 * unit)
         assert (found[1][:, 0] <= intervals[:, 0]).all()
         assert (found[1][:, 1] >= intervals[:, 1]).all()
+
+
+def test_labels_and_types_of_a_row_are_looked_at():
+    """Numbers in another order, or read as numbers, would be wrong without a word."""
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = ClapsRegressor(**SMALL).fit(frame[:180], y[:180])
+    fitted = CalibratedRegressor(model).conformalize(frame[180:300], y[180:300])
+    one_row, (point, interval) = (
+        fitted.row_predictor(),
+        fitted.predict_interval(frame[:1]),
+    )
+    for row in (frame[:1], frame.iloc[0], X[0], X[0].tolist()):
+        np.testing.assert_allclose(one_row(row)[0], point)
+        np.testing.assert_allclose(one_row(row)[1], interval)
+    turned = frame[["d", "a", "b", "c"]]
+    for row in (turned[:1], turned.iloc[0]):
+        with pytest.raises(
+            ValueError, match=r"columns \['d', 'a', 'b', 'c'\], but exp"
+        ):
+            one_row(row)
+    for row in (["1"] * 4, X[0] + 1j, {"a": 1.0}, X[0].astype("M8[s]")):
+        with pytest.raises(ValueError, match="Got x of the type .*one row of numbers"):
+            one_row(row)

@@ -120,6 +120,13 @@ def fitted_of(config):
     return config["regressor"]["fitted"]["dict"]
 
 
+def clip_with(value):
+    def change(config, tensors, metadata):
+        fitted_of(config)["input_clip_"] = value
+
+    return change
+
+
 def last_layer_of(config):
     return fitted_of(config)["model_"]["last layer"]
 
@@ -216,6 +223,8 @@ NAN = float("nan")
         (number_with("unit", 0.0), "unit=0.0, but expected a positive"),
         (number_with("unit", np.inf), "unit=inf, but expected a positive"),
         (number_with("centre", NAN), "centre=nan"),
+        (clip_with(-1.0), "input_clip=-1.0, but expected a number above 0"),
+        (clip_with("all"), "input_clip='all', but expected a number above 0"),
         (billion_columns, "a table of 3 columns, but expected 1000000000"),
         (billion_columns_in_version_1, "1000000000 columns, but a network of 3 inputs"),
     ],

@@ -155,3 +155,60 @@ def test_a_view_by_autograd(monkeypatch):
 
     monkeypatch.setattr("mapie_claps.network.views.PeriodicView.steps", steps)
     assert_same_steps(unit(), unit(recording=False))
+
+
+def test_interrupts_are_heard_between_calls(monkeypatch):
+    """Many steps are several calls; the numbers do not depend on how many."""
+    monkeypatch.setattr(units, "WORK_BETWEEN_SIGNALS", 1)
+    some, calls, repeat = unit(), [], recorded.StepProgram.__call__
+
+    def counted(self, *arguments):
+        calls.append(len(arguments[4]))
+        repeat(self, *arguments)
+
+    monkeypatch.setattr(recorded.StepProgram, "__call__", counted)
+    loss = some.run([1e-3] * 50)[0]
+    assert calls == [16, 16, 16, 1]
+    assert torch.equal(loss, unit(recording=False).run([1e-3] * 50)[0])
+
+
+def test_modes_of_torch_are_left_as_they_were():
+    """Its flags are of the process: threads that record at once must take turns."""
+    from torch.utils import _python_dispatch as modes
+
+    barrier, first = threading.Barrier(2), torch.ones(4, 4)
+
+    def slow():
+        barrier.wait(timeout=1)
+        return first @ first
+
+    def recording():
+        try:
+            recorded.record(slow)
+        except threading.BrokenBarrierError:  # nobody else was let in
+            broken.append(True)
+
+    broken: list[bool] = []
+    threads = [threading.Thread(target=recording) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert broken == [True, True]
+    assert not modes.is_in_torch_dispatch_mode()
+
+
+def test_a_fuser_that_is_not_built_is_not_asked():
+    with torch.jit.fuser("fuser1"):
+        loss = unit().run([1e-3] * 30)[0]
+    assert torch.equal(loss, unit().run([1e-3] * 30)[0])
+
+
+def test_the_default_type_changes_nothing():
+    expected = unit(max_gradient_norm=0.5).run([1e-2] * 30)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = unit(max_gradient_norm=0.5).run([1e-2] * 30)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, found, expected))

@@ -5,7 +5,11 @@ import pytest
 from conftest import heteroscedastic, tiny
 from mapie_api import prefit_intervals
 
-from mapie_claps import CalibratedRegressor, ClapsScore
+from mapie_claps import (
+    CalibratedRegressor,
+    ClapsScore,
+    StreamingConformalRegressor,
+)
 from mapie_claps.conformal.support import check_support, score_rows
 from mapie_claps.estimators.local_law import LocalLaw
 from mapie_claps.estimators.target_range import TargetRange
@@ -234,3 +238,17 @@ def test_training_range_needs_a_model_that_knows_it():
 def test_bad_support(support):
     with pytest.raises(ValueError, match=r"Got support=.*'integer'.*or a list"):
         ClapsScore(support=support)
+
+
+def test_a_long_list_that_changed_in_its_middle_is_another_support():
+    """Which a printed array does not show."""
+    X, y = heteroscedastic(120)
+    model = tiny().fit(X[:60], y[:60])
+    values = np.arange(-3000, 3000) / 100
+    y_cal = np.round(y[60:], 2)
+    conformal = StreamingConformalRegressor(model, support=values)
+    conformal.conformalize(X[60:], y_cal).predict_interval(X[:9])
+    values[3000] = 0.005
+    with pytest.raises(ValueError, match="were scored with support=.*conformalize ag"):
+        conformal.predict_interval(X[:9])
+    conformal.conformalize(X[60:], y_cal).predict_interval(X[:9])

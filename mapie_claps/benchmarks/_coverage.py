@@ -31,13 +31,7 @@ TINY: dict[str, Any] = (
     | {"views": ("raw",), "max_steps": 15, "tol": None, "device": "cpu"}
     | {"prior_precision": 1.0, "last_layer": "trained"}
 )
-
-
-PLAIN: dict[str, Any] = {
-    "target_map": None,
-    "two_sided_noise": False,
-    "residual_shape": False,
-}
+PLAIN = {"target_map": None, "two_sided_noise": False, "residual_shape": False}
 
 
 class Draw(NamedTuple):
@@ -63,18 +57,16 @@ DISCRETE = "discrete"  # whole numbers in X and in y, so that scores are tied
 
 #: What a law may have beyond μ and √v; a wrong shape and map have nothing to do with y.
 LAWS = ("two-sided", "shaped", "mapped", "all three", "wrong shape", "wrong map")
-#: How ends are found; a quantile is one end alone.
-RANKS = {"one rank": 1, "two ranks": 2, "quantile": 1}
 
 
 class Case(NamedTuple):
-    """A generator of the data, and what the score gets to see of the network."""
+    """A generator of the data, and what the score is given of the network."""
 
     generator: str
     scale: str = "claps"  # or "random", "shuffled"
     support: Any = None
     law: str = ""  # or one of LAWS, or "learned"
-    ranks: str = "one rank"
+    ranks: str = "one rank"  # or "two ranks", or "quantile", which is one end alone
 
     @property
     def name(self) -> str:
@@ -118,10 +110,9 @@ CASES = (
 
 def fit_network(case: Case, rng: Generator) -> ClapsRegressor:
     """A tiny network, fitted to a few rows of the case; more where it is to learn."""
-    seed = int(rng.integers(2**31))
-    learned: dict[str, Any] = {"target_map": "spline", "n_members": 4}
-    params = TINY | (learned if case.law == "learned" else PLAIN)
-    n_rows = 5 * N_TRAIN if case.law == "learned" else N_TRAIN
+    seed, params, n_rows = int(rng.integers(2**31)), TINY | PLAIN, N_TRAIN
+    if case.law == "learned":
+        params, n_rows = TINY | {"target_map": "spline", "n_members": 4}, 5 * N_TRAIN
     return ClapsRegressor(**params, random_state=seed).fit(*case.draw(rng, n_rows))
 
 
@@ -142,16 +133,15 @@ def _with_shape(case: Case, law: LocalLaw, X: Array) -> LocalLaw:
     noise = rng.exponential(size=500)
     every = case.law == "all three"
     skew = 0.7 * np.tanh(X[:, 0]) if every or case.law == "two-sided" else None
-    shape, name, targets = None, "identity", case.draw(rng, 500).y
+    shape, targets = None, case.draw(rng, 500).y
     if every or case.law == "shaped":
         shape = fit_residual_shape(noise - 1)
     elif case.law == "wrong shape":
         shape = fit_residual_shape(1 - noise**2)
-    if every or case.law in ("mapped", "wrong map"):
-        name = "spline"
-    if case.law == "wrong map":
+    elif case.law == "wrong map":
         targets = -np.exp(2 * rng.standard_normal(500))
-    target_map = fit_target_map(name, targets)
+    mapped = every or case.law in ("mapped", "wrong map")
+    target_map = fit_target_map("spline" if mapped else "identity", targets)
     unit = target_map.derivative(law.centre) ** 2
     return LocalLaw.from_parts(
         target_map.forward(law.centre),

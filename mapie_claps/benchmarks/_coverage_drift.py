@@ -5,10 +5,9 @@ does not matter for any of these laws.
 """
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from .. import CalibratedRegressor, EpistemicGroups, ExchangeabilityMonitor
@@ -28,17 +27,23 @@ N_DELAY = 1_000  # rows after a change within which an alarm is awaited
 TAIL = 0.001  # of each limit
 
 
-class Finding(NamedTuple):
-    """One line of the table."""
+FIELDS = (
+    *("part", "case", "level", "replications", "found"),
+    *("promised", "limits", "holds"),
+)
 
-    part: str
-    case: str
-    level: float
-    replications: int
-    found: float
-    promised: str
-    limits: str
-    holds: bool
+
+def _finding(*values: Any) -> Row:
+    """One line of the table, in the order of ``FIELDS``."""
+    row = dict(zip(FIELDS, values, strict=True))
+    return row | {"found": float(row["found"]), "holds": bool(row["holds"])}
+
+
+def _at_least(part: str, case: str, level: float, n: int, k: int) -> Row:
+    """Of n rows k are covered, where at least the level is promised."""
+    limit, m = int(binom.ppf(TAIL, n, level)), max(n, 1)
+    share, text = k / m, f"from {limit / m:.4f}"
+    return _finding(part, case, level, n, share, f"≥ {level:g}", text, k >= limit)
 
 
 def findings(part: str, n: int, seed: int) -> list[Row]:
@@ -46,10 +51,7 @@ def findings(part: str, n: int, seed: int) -> list[Row]:
     rng = np.random.default_rng([seed, list(PARTS).index(part)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # alarms, few effective rows: they are counted
-        found = PARTS[part](n, rng)
-    return [
-        f._asdict() | {"found": float(f.found), "holds": bool(f.holds)} for f in found
-    ]
+        return PARTS[part](n, rng)
 
 
 class Heteroscedastic:
@@ -97,7 +99,7 @@ def covered(calibrated: CalibratedRegressor, scores: Array, **given: Any) -> Any
     return (bounds[:, 0] <= y) & (y <= bounds[:, 1])
 
 
-def shift(n: int, rng: Generator) -> list[Finding]:
+def shift(n: int, rng: Generator) -> list[Row]:
     """Weighted and unweighted coverage of one test row from the tilted density."""
     world, found = Heteroscedastic(rng), []
     for scale in ("claps", "constant"):
@@ -118,17 +120,16 @@ def shift(n: int, rng: Generator) -> list[Finding]:
                 counts["unweighted"] += covered(calibrated_on(s[:-1]), s[-1:])[0]
         for name, of_levels in counts.items():
             for level, k in zip(LEVELS, of_levels.tolist(), strict=True):
-                limit = int(binom.ppf(TAIL, n, level))
-                holds = k >= limit if name == "weighted" else k < limit
-                promised = f"≥ {level:g}" if name == "weighted" else "nothing"
-                side = "from" if name == "weighted" else "falls below"
-                of = "shift", f"{name}, {scale} scale", level, n, k / n
-                text = f"{side} {limit / n:.4f}"
-                found.append(Finding(*of, promised, text, holds))
+                row = _at_least("shift", f"{name}, {scale} scale", level, n, k)
+                if name == "unweighted":  # too few are expected
+                    limits = row["limits"].replace("from", "falls below")
+                    row |= {"promised": "nothing", "limits": limits}
+                    row["holds"] = not row["holds"]
+                found.append(row)
     return found
 
 
-def groups(n: int, rng: Generator) -> list[Finding]:
+def groups(n: int, rng: Generator) -> list[Row]:
     """Coverage given the group: exact where its rows are fixed in number."""
     world, found = Heteroscedastic(rng), []
     sizes = (20, 60)
@@ -161,24 +162,15 @@ def groups(n: int, rng: Generator) -> list[Finding]:
             low, high = binom.ppf([TAIL / 2, 1 - TAIL / 2], n, law_)
             of = "groups", f"group of {size} calibration rows", level, n, k / n
             text = f"{low / n:.4f} to {high / n:.4f}"
-            found.append(Finding(*of, f"{law_:.4f}", text, bool(low <= k <= high)))
-    return found + _by_bins(by_bin, tested)
-
-
-def _by_bins(covered: NDArray[Any], tested: NDArray[Any]) -> list[Finding]:
-    """Coverage given how unknown a row is."""
-    found = []
-    for b, counts in enumerate(covered.tolist()):
-        m = int(tested[b])
-        for level, k in zip(LEVELS, counts, strict=True):
-            limit = int(binom.ppf(TAIL, m, level))
-            of = "groups", f"epistemic fraction, bin {b}", level, m, k / max(m, 1)
-            text = f"from {limit / max(m, 1):.4f}"
-            found.append(Finding(*of, f"≥ {level:g}", text, k >= limit))
+            found.append(_finding(*of, f"{law_:.4f}", text, low <= k <= high))
+    for b, (of_levels, m) in enumerate(zip(by_bin.tolist(), tested, strict=True)):
+        for level, k in zip(LEVELS, of_levels, strict=True):
+            case = f"epistemic fraction, bin {b}"
+            found.append(_at_least("groups", case, level, int(m), k))
     return found
 
 
-def online(n: int, rng: Generator) -> list[Finding]:
+def online(n: int, rng: Generator) -> list[Row]:
     """Long-run coverage of levels that follow misses, and of levels that do not."""
     world, found = Heteroscedastic(rng), []
     n_streams = max(2, n // 500)
@@ -209,7 +201,7 @@ def online(n: int, rng: Generator) -> list[Finding]:
                 promised = f"{level:g} in the long run" if follows else "nothing"
                 holds = worst <= bound[j] + 1e-12 if follows else True
                 limits = text if follows else "–"
-                found.append(Finding(*of, mean, promised, limits, holds))
+                found.append(_finding(*of, mean, promised, limits, holds))
     return found
 
 
@@ -222,7 +214,7 @@ def _covered_online(scores: Array) -> Array:
     return calibrated.observed_coverage_
 
 
-def monitor(n: int, rng: Generator) -> list[Finding]:
+def monitor(n: int, rng: Generator) -> list[Row]:
     """False alarms of both bets together, and how long an alarm takes."""
     world, found = Heteroscedastic(rng), []
     n_streams = max(10, n // 10)
@@ -232,15 +224,8 @@ def monitor(n: int, rng: Generator) -> list[Finding]:
     )
     limit = int(binom.ppf(1 - TAIL, n_streams, TEST_LEVEL))
     of = "monitor", f"false alarms in {N_WATCHED} rows", TEST_LEVEL, n_streams
-    found.append(
-        Finding(
-            *of,
-            alarms / n_streams,
-            f"≤ {TEST_LEVEL:g}",
-            f"up to {limit / n_streams:.4f}",
-            alarms <= limit,
-        )
-    )
+    text, share = f"up to {limit / n_streams:.4f}", alarms / n_streams
+    found.append(_finding(*of, share, f"≤ {TEST_LEVEL:g}", text, alarms <= limit))
     for name, noise, move, cause in (
         ("residuals double", 2.0, 0.0, "noise"),
         ("inputs move by one half-width", 1.0, 2.0, "inputs"),
@@ -251,9 +236,8 @@ def monitor(n: int, rng: Generator) -> list[Finding]:
         share = float(np.isfinite(delays).mean())
         case = f"{name}: alarm of '{cause}' within {N_DELAY} rows"
         text = f"median delay {np.median(delays):.0f} rows"
-        found.append(
-            Finding("monitor", case, TEST_LEVEL, m, share, "power", text, share > 0.5)
-        )
+        of = "monitor", case, TEST_LEVEL, m
+        found.append(_finding(*of, share, "power", text, share > 0.5))
     return found
 
 
@@ -286,15 +270,11 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def table_of(rows: list[Finding]) -> str:
+def table_of(rows: list[Row]) -> str:
     """The table, and how many findings are outside their limits."""
-    lines = [
-        [
-            *(f.part, f.case, f"{f.level:g}", str(f.replications), f"{f.found:.4f}"),
-            *(f.promised, f.limits, "yes" if f.holds else "NO"),
-        ]
-        for f in rows
-    ]
-    failed = sum(not f.holds for f in rows)
+    forms: dict[str, Any] = {"level": "{:g}", "found": "{:.4f}"}
+    shown = [row | {"holds": "yes" if row["holds"] else "NO"} for row in rows]
+    lines = [[forms.get(n, "{}").format(row[n]) for n in FIELDS] for row in shown]
+    failed = sum(not row["holds"] for row in rows)
     title = f"{len(rows)} findings, {failed} outside their limits.\n\n"
-    return title + markdown_table(Finding._fields, lines, align="llrrrllr")
+    return title + markdown_table(FIELDS, lines, align="llrrrllr")

@@ -1,7 +1,7 @@
 """Attacks on promises: what must be refused, named or unharmed.
 
 ``_fuzz_cases`` draws tables and parameters for one path from fit to interval. Here
-each attack knows what has to come of it: an error with a certain text, a warning, or
+each attack knows its right outcome: an error with a certain text, a warning, or
 the same numbers as without the attack.
 """
 
@@ -36,7 +36,7 @@ from ._fuzz_scene import MIXING, AttackCase, Scene
 
 
 class Unharmed(Exception):
-    """Nothing came of an attack that something had to come of."""
+    """An attack that had to have an effect had none."""
 
 
 def _must_raise(
@@ -224,7 +224,7 @@ def foreign_sums(scene: Scene) -> None:
 
 
 def models_that_change(scene: Scene) -> None:
-    """Fitted again, or with another scale, after calibration."""
+    """Fitted again, changed in place, or with another scale, after calibration."""
     model = scene.fitted()
     conformal = scene.calibrated(model)
     conformal.predict_interval(scene.X_test, True)
@@ -233,6 +233,8 @@ def models_that_change(scene: Scene) -> None:
         lambda: model.set_params(scale="aleatoric"),
         lambda: model.partial_fit(scene.X_cal, scene.y_cal),
         lambda: model.set_params(prior_precision=7.0).fit(scene.X, scene.y),
+        lambda: model.network_.tensors()[scene.case.seed % 6].mul_(1.001),
+        lambda: model.model_.posterior.scale.mul_(1.001),
     ]
     changes[scene.case.variant % len(changes)]()
     predict = conformal.predict_interval

@@ -1,4 +1,4 @@
-"""Tables, parameters and calls of one case, and what came of it.
+"""Tables, parameters and calls of one case, and its outcome.
 
 A case is plain data: what a user could type. ``run_case`` takes it through fit,
 conformalize and predict and names the outcome; ``_fuzz_draw`` draws cases.
@@ -28,16 +28,9 @@ from ..exceptions import NotPositiveDefiniteError, TrainingDivergedError
 
 # What the documentation names; NotFittedError is a ValueError.
 DOCUMENTED = (ValueError, TypeError, TrainingDivergedError, NotPositiveDefiniteError)
-# Classes of MAPIE, then those of the library.
 CALIBRATION_MODES = (
-    "split",
-    "prefit",
-    "held",
-    "plus",
-    "minmax",
-    "base",
-    "calibrated",
-    "batches",
+    *("split", "prefit", "held", "plus", "minmax", "base"),  # of MAPIE
+    *("calibrated", "batches"),  # of the library
 )
 REFUSED_SURPRISES = ("order", "renamed")  # of a table that is no longer that of fit
 FIXED: dict[str, Any] = {
@@ -91,7 +84,7 @@ class FuzzCase:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case; ``failure`` is None where that is as documented."""
+    """Outcome of a case; ``failure`` is None where that is as documented."""
 
     kind: str
     message: str = ""
@@ -143,7 +136,19 @@ def _contain(X: NDArray[Any], container: str) -> Any:
         from scipy.sparse import csr_array
 
         return csr_array(X)
-    return np.asfortranarray(X) if container == "fortran" else X
+    if container == "nullable" and X.dtype.kind in "fi" and X.itemsize > 2:
+        import pandas as pd
+
+        return pd.DataFrame(X).add_prefix("column ").convert_dtypes()
+    if container == "masked":
+        return np.ma.masked_array(X, np.arange(X.size).reshape(X.shape) == 0)
+    if container == "swapped":
+        return X.astype(X.dtype.newbyteorder())
+    if container == "strided":
+        return np.repeat(np.repeat(X, 2, axis=0), 2, axis=1)[::2, ::2]
+    X = np.asfortranarray(X) if container == "fortran" else X
+    X.flags.writeable = container != "read-only"
+    return X
 
 
 def _mixed_frame(X: NDArray[np.float64], first: int, rng: np.random.Generator) -> Any:
@@ -208,7 +213,7 @@ def _weights(kind: str | None, n: int) -> NDArray[np.float64] | None:
 
 
 def run_case(case: FuzzCase) -> Outcome:
-    """Name what came of the case; only an interrupt gets out."""
+    """Run the case and name its outcome; only an interrupt gets out."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -327,6 +332,8 @@ def _check(case: FuzzCase, points: Any, bounds: Any) -> str | None:
         return "columns in another order or of other names, without a word"
     if _has_other_lengths(case):
         return "targets or weights of other length or sign, without a word"
+    if _has_masked_values(case):
+        return "values behind a mask, without a word"
     levels = np.atleast_1d(case.level)
     if points.shape != (case.test.n,) or bounds.shape != (case.test.n, 2, len(levels)):
         return f"shapes {points.shape} and {bounds.shape}"
@@ -361,13 +368,21 @@ def _has_other_columns(case: FuzzCase) -> bool:
     return bool(case.kinds and changed) and (wide or "renamed" in (first, last))
 
 
+def _fitted_tables(case: FuzzCase) -> list[TableSpec]:
+    splits = case.mode in ("plus", "minmax", "base", "calibrated")
+    return [case.train] if splits else [case.train, case.cal]
+
+
+def _has_masked_values(case: FuzzCase) -> bool:
+    """Whether a table says of one of its values that it is none."""
+    tables = [*_fitted_tables(case), case.test]
+    return not case.kinds and any(t.container == "masked" and t.n * t.p for t in tables)
+
+
 def _has_other_lengths(case: FuzzCase) -> bool:
     """Whether targets or weights are not one number for each row, or weigh nothing."""
-    fitted = [case.train]
-    if case.mode not in ("plus", "minmax", "base", "calibrated"):
-        fitted.append(case.cal)
     bad = ("pair", "short", "long")
-    wrong = any(spec.y_shape in bad for spec in fitted)
+    wrong = any(spec.y_shape in bad for spec in _fitted_tables(case))
     return wrong or case.weights in ("zeros", "negative", "short", "long")
 
 

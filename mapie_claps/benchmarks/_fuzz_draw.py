@@ -20,8 +20,8 @@ NUMBERS = ("float64", "float64", "float32", "int64")
 TABLES: dict[str, tuple[Any, Any]] = {
     "n": (range(4, 41), range(41)),
     "container": (
-        ("array", "array", "list", "fortran"),
-        ("array", "list", "frame", "sparse", "fortran"),
+        ("array", "array", "list", "fortran", "read-only", "strided", "swapped"),
+        ("array", "list", "frame", "sparse", "fortran", "nullable", "masked"),
     ),
     "dtype": (NUMBERS, DTYPES),
     "corruption": (HARMLESS, CORRUPTIONS),

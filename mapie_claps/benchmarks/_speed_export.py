@@ -12,10 +12,9 @@ from .. import CalibratedRegressor, ClapsRegressor, load
 from ..export import graph_inputs, to_onnx
 from ..studies.data import PAPER_DATASETS, Array, Dataset, load_named, split_rows
 from ._networks import make_rows
-from ._speed_timing import Result, Settings, best_of
+from ._speed_timing import Result, Settings, best_of, microseconds
 
 ALLOWED = 1e-6  # of the size of an output
-CALLS = 50  # single rows in one measurement
 
 
 def exports(settings: Settings) -> Iterator[Result]:
@@ -62,11 +61,11 @@ def _of_one(
     )
     one, row = graph_inputs(model, X[:1]), X[:1]
     calls: dict[str, Any] = {
-        "ours": partial(_repeat, partial(session.run, None), one),
-        "row_predictor": partial(_repeat, model.row_predictor(), row),
-        "predict_interval": partial(_repeat, model.predict_interval, row),
+        "ours": partial(session.run, None, one),
+        "row_predictor": partial(model.row_predictor(), row),
+        "predict_interval": partial(model.predict_interval, row),
     }
-    found = {k: 1e6 * t / CALLS for k, t in best_of(calls, settings).items()}
+    found = microseconds(calls, settings)
     for against in ("row_predictor", "predict_interval"):
         both = found["ours"], found[against]
         yield Result(f"one row, {name}", against, *both, "µs", "faster")
@@ -99,11 +98,6 @@ def difference(session: Any, model: CalibratedRegressor, X: Array) -> float:
         np.abs(epistemic / parts.epistemic - 1),
     ]
     return float(np.max(gaps))
-
-
-def _repeat(call: Any, x: Any) -> None:
-    for _ in range(CALLS):
-        call(x)
 
 
 def _datasets(settings: Settings) -> Iterator[Dataset]:

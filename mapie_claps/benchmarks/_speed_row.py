@@ -10,10 +10,9 @@ from mapie.regression import SplitConformalRegressor
 from .. import CalibratedRegressor, ClapsRegressor, ClapsScore
 from ..studies.data import Array
 from ._networks import make_rows
-from ._speed_timing import Result, Settings, best_of
+from ._speed_timing import Result, Settings, microseconds
 
 AGAINST_MAPIE = 8.0
-CALLS = 50  # of which one measurement consists
 
 
 def one_row(settings: Settings) -> Iterator[Result]:
@@ -39,17 +38,12 @@ def one_row(settings: Settings) -> Iterator[Result]:
         parts += [] if model.kernel_ is None else ["kernel"]
         case = f"one row, {name} ({', '.join(parts)})"
         calls = {
-            "MAPIE's predict_interval": partial(_repeat, mapie.predict_interval, x),
-            "predict_interval": partial(_repeat, conformal.predict_interval, x),
-            "row_predictor": partial(_repeat, fast, x),
+            "MAPIE's predict_interval": partial(mapie.predict_interval, x),
+            "predict_interval": partial(conformal.predict_interval, x),
+            "row_predictor": partial(fast, x),
         }
-        times = {k: 1e6 * t / CALLS for k, t in best_of(calls, settings).items()}
+        times = microseconds(calls, settings)
         ours = times.pop("row_predictor")
         for against, time in times.items():
             bound = None if settings.smoke or "MAPIE" not in against else AGAINST_MAPIE
             yield Result(case, against, ours, time, "µs", "faster", bound)
-
-
-def _repeat(call: Any, x: Array) -> None:
-    for _ in range(CALLS):
-        call(x)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from ..reasons.coverage import coverage_interval
-from ..studies.rows import values_of, where
+from ..studies.rows import grouped, values_of, where
 from ..studies.scoring import SplitSize, coverage_limits, estimate
 from ..studies.store import Row
 from ..studies.text import lowest_in_bold, markdown_table, number, plus_minus
 from ._table_methods import table_methods
 
-CLAPS, BY_HAND = "claps", "one-hot"
+CLAPS = "claps"
 FEW_ROWS = 50  # of a missing pattern, below which its coverage says little
 
 
@@ -20,14 +20,8 @@ def write_report(rows: Sequence[Row], out: Path) -> str:
     """Write tables.md and return its text."""
     if not rows:
         return "No finished runs.\n"
-    parts = (
-        scores(rows),
-        by_hand(rows),
-        details(rows),
-        unseen(rows),
-        patterns(rows),
-    )
-    text = "\n".join(part for part in parts if part)
+    parts = (table(rows) for table in (scores, by_hand, details, unseen, patterns))
+    text = "\n".join(filter(None, parts))
     (out / "tables.md").write_text(text, encoding="utf-8")
     return text
 
@@ -36,20 +30,13 @@ def _labels() -> dict[str, str]:
     return {method.name: method.label for method in table_methods()}
 
 
-def _of(rows: Sequence[Row], dataset: str, method: str) -> dict[int, Row]:
-    """Runs of one method on one table, by seed."""
-    return {r["seed"]: r for r in where(rows, dataset=dataset, method=method)}
-
-
 def scores(rows: Sequence[Row]) -> str:
     """Interval score, one line per table, one column per method."""
     labels, methods = _labels(), values_of(rows, "method")
     lines = []
     for dataset in values_of(rows, "dataset"):
-        found = (
-            estimate(r["interval_score"] for r in _of(rows, dataset, m).values())
-            for m in methods
-        )
+        runs = (where(rows, dataset=dataset, method=m) for m in methods)
+        found = (estimate(r["interval_score"] for r in some) for some in runs)
         lines.append([dataset, *lowest_in_bold(found)])
     title = "Interval score at level 0.9, mean ± standard error over splits\n\n"
     return title + markdown_table(["table", *(labels[m] for m in methods)], lines)
@@ -58,26 +45,21 @@ def scores(rows: Sequence[Row]) -> str:
 def by_hand(rows: Sequence[Row]) -> str:
     """CLAPS on the table as it is against each other method, paired by split."""
     labels, lines = _labels(), []
-    for dataset in values_of(rows, "dataset"):
-        ours = _of(rows, dataset, CLAPS)
-        for method in values_of(rows, "method"):
-            others = _of(rows, dataset, method)
-            seeds = sorted(set(ours) & set(others))
-            if method == CLAPS or not seeds:
-                continue
-            score = np.array([ours[s]["interval_score"] for s in seeds])
-            other = np.array([others[s]["interval_score"] for s in seeds])
+    for (dataset, method), others in grouped(rows, "dataset", "method").items():
+        scores = {row["seed"]: row["interval_score"] for row in others}
+        ours = where(rows, dataset=dataset, method=CLAPS)
+        pairs = [
+            (row["interval_score"], scores[row["seed"]])
+            for row in ours
+            if row["seed"] in scores
+        ]
+        if method != CLAPS and pairs:
+            score, other = np.transpose(pairs)
             gap = estimate(score - other)
             within = gap.mean <= gap.error if gap.n > 1 else gap.mean <= 0
-            lines.append(
-                [
-                    dataset,
-                    labels[method],
-                    f"{score.mean() / other.mean():.3f}",
-                    plus_minus(gap),
-                    "yes" if within else "no",
-                ]
-            )
+            ratio = f"{score.mean() / other.mean():.3f}"
+            verdict = "yes" if within else "no"
+            lines.append([dataset, labels[method], ratio, plus_minus(gap), verdict])
     if not lines:
         return ""
     header = ["table", "against", "ratio of means", "paired difference"]
@@ -89,16 +71,12 @@ def details(rows: Sequence[Row]) -> str:
     """Coverage, width and times, one line per table and method."""
     labels, lines = _labels(), []
     fields = ("coverage", "width", "tune_seconds", "fit_seconds", "predict_seconds")
-    for dataset in values_of(rows, "dataset"):
-        for method in values_of(rows, "method"):
-            runs = list(_of(rows, dataset, method).values())
-            if runs:
-                sizes = [SplitSize(r["n_cal"], r["n_test"]) for r in runs]
-                low, high = coverage_limits(sizes, runs[0]["alpha"])
-                found = [estimate(r.get(field) for r in runs) for field in fields]
-                limits = f"{low:.3f} to {high:.3f}"
-                cells = [plus_minus(found[0]), limits, *map(plus_minus, found[1:])]
-                lines.append([dataset, labels[method], str(len(runs)), *cells])
+    for (dataset, method), runs in grouped(rows, "dataset", "method").items():
+        sizes = [SplitSize(r["n_cal"], r["n_test"]) for r in runs]
+        low, high = coverage_limits(sizes, runs[0]["alpha"])
+        covered, *found = (plus_minus(estimate(r.get(f) for r in runs)) for f in fields)
+        cells = [str(len(runs)), covered, f"{low:.3f} to {high:.3f}", *found]
+        lines.append([dataset, labels[method], *cells])
     header = ["table", "method", "splits", "coverage", "99.9 % limits", "width"]
     header += ["tuning (s)", "fit (s)", "predict (s)"]
     text = "All measures\n\n" + markdown_table(header, lines)
@@ -120,13 +98,15 @@ def unseen(rows: Sequence[Row]) -> str:
     """What a value that never occurred does to both parts of the variance."""
     lines = []
     for dataset in values_of(rows, "dataset"):
-        runs = [row["unseen"] for row in _of(rows, dataset, CLAPS).values()]
+        ours = where(rows, dataset=dataset, method=CLAPS)
+        runs = [row["unseen"] for row in ours]
         for column in sorted({name for run in runs for name in run}):
             found = [run[column] for run in runs if column in run]
-            ratio = [f["epistemic"] for f in found]
-            noise = [f["aleatoric"] for f in found]
-            share = float(np.mean([f["larger"] for f in found]))
-            cells = [number(float(np.median(values))) for values in (ratio, noise)]
+            cells = [
+                number(float(np.median([f[part] for f in found])))
+                for part in ("epistemic", "aleatoric")
+            ]
+            share = np.mean([f["larger"] for f in found])
             lines.append([dataset, column, *cells, f"{share:.3f}"])
     if not lines:
         return ""
@@ -140,7 +120,7 @@ def patterns(rows: Sequence[Row]) -> str:
     lines = []
     for dataset in values_of(rows, "dataset"):
         found: dict[str, list[float]] = {}
-        for row in _of(rows, dataset, CLAPS).values():
+        for row in where(rows, dataset=dataset, method=CLAPS):
             for name, counts in row["patterns"].items():
                 total = found.setdefault(name, [0.0, 0.0, 0.0])
                 found[name] = [a + b for a, b in zip(total, counts, strict=True)]

@@ -32,10 +32,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..studies.arguments import check_numbers
 from ..studies.runner import Run, finished_rows, run_missing
 from ..studies.scoring import SplitSize, covered_limits, covered_rank
 from ..studies.store import Row, run_key
-from ..studies.text import csv_table, markdown_table
+from ..studies.text import csv_table, markdown_table, write_files
 from . import _coverage, _coverage_drift
 from ._coverage import CASES, Case
 from ._peer_table import claps_parameters
@@ -99,11 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Count what is missing and write the table; 1 if a count is outside its law."""
     sizes = arguments.replications, arguments.split_refits, arguments.cross_refits
-    if min(sizes) < 1 or arguments.seed < 0:
-        raise ValueError(
-            f"Got {sizes} replications and seed {arguments.seed}, but expected at "
-            "least 1 each and a seed of at least 0. Leave them out for the defaults."
-        )
+    check_numbers(arguments, replications=1, split_refits=1, cross_refits=1, seed=0)
     sizes = (200, 4, 3) if arguments.smoke else sizes
     chosen = arguments.parts
     runs = [
@@ -118,21 +115,19 @@ def run(arguments: argparse.Namespace) -> int:
         if part in chosen
     ]
     failures = run_missing(runs + drift, arguments.out)
-    text, holds = "", True
+    files: dict[str, str] = {}
+    holds = True
     if runs:
         counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
-        text = markdown_of(counts)
-        (arguments.out / "coverage.md").write_text(text, encoding="utf-8")
-        (arguments.out / "coverage.csv").write_text(csv_of(counts), encoding="utf-8")
+        files |= {"coverage.md": markdown_of(counts), "coverage.csv": csv_of(counts)}
         holds = all(v.holds for _, v in counts)
     if drift:
         rows = finished_rows(drift, arguments.out)
-        found = [_coverage_drift.Finding(**row) for row in rows]
-        table = _coverage_drift.table_of(found)
-        (arguments.out / "drift.md").write_text(table, encoding="utf-8")
-        text += table
-        holds = holds and all(f.holds for f in found)
-    sys.stdout.writelines([text, *map(str, failures)])
+        files["drift.md"] = _coverage_drift.table_of(rows)
+        holds = holds and all(row["holds"] for row in rows)
+    write_files(files, arguments.out)
+    texts = [text for name, text in files.items() if name.endswith(".md")]
+    sys.stdout.writelines([*texts, *map(str, failures)])
     return 0 if not failures and holds else 1
 
 

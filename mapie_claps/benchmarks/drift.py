@@ -38,9 +38,9 @@ from .. import CalibratedRegressor, ClapsRegressor, likelihood_ratio
 from ..estimators.local_law import LocalLaw
 from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, seeded_order, take_rows
-from ..studies.rows import where
+from ..studies.rows import grouped
 from ..studies.runner import Run, run_and_report, split_run
-from ..studies.scoring import estimate
+from ..studies.scoring import estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import markdown_table, number, plus_minus
 from ._peer_table import claps_parameters
@@ -103,7 +103,7 @@ def tilted(
         )
     unlabelled, test = np.split(taken, [len(taken) // 2])
     model = ClapsRegressor(random_state=seed, **params).fit(X[train], y[train])
-    found = []
+    row, found = partial(_row, data.name, seed, y[test]), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table says what the warnings say
         pair, options = (X[train], X[unlabelled]), {"estimator": model}
@@ -117,13 +117,9 @@ def tilted(
             calibrated = CalibratedRegressor(model, LEVEL)
             calibrated.conformalize(X[cal], y[cal], weights=w)
             bounds = calibrated.predict_interval(X[test], True)[1][:, :, 0]
-            n_effective = float(calibrated.effective_sample_size_)  # type: ignore[arg-type]
-            found.append((name, bounds, n_effective))
-        found += [
-            (name, bounds, float("nan"))
-            for name, bounds in _crepes(X, y, train, cal, test, ratio, seed)
-        ]
-    return [_row(data.name, seed, name, y[test], b, e) for name, b, e in found]
+            found.append(row(name, bounds, calibrated.effective_sample_size_))
+        others = _crepes(X, y, train, cal, test, ratio, seed)
+    return found + [row(name, bounds) for name, bounds in others.items()]
 
 
 def tilt_of(X: Array) -> Any:
@@ -142,7 +138,7 @@ def tilt_of(X: Array) -> Any:
 
 def _crepes(
     X: Array, y: Array, train: Any, cal: Any, test: Any, ratio: Any, seed: int
-) -> list[tuple[str, Array]]:
+) -> dict[str, Array]:
     """Random forest with crepes, and with its weighted relative if there is one."""
     from crepes import ConformalRegressor
     from sklearn.ensemble import RandomForestRegressor
@@ -151,13 +147,13 @@ def _crepes(
     residuals = y[cal] - forest.predict(X[cal])
     centre = forest.predict(X[test])
     plain = ConformalRegressor().fit(residuals)
-    found = [("crepes", _crepes_bounds(plain, centre))]
+    found = {"crepes": _crepes_bounds(plain, centre)}
     if find_spec("crepes_weighted") is not None:
         from crepes_weighted import ConformalRegressor as Weighted
 
         weighted = Weighted().fit(residuals, likelihood_ratios=ratio(X[cal]))
         own = {"likelihood_ratios": ratio(X[test])}
-        found.append(("crepes-weighted, true", _crepes_bounds(weighted, centre, **own)))
+        found["crepes-weighted, true"] = _crepes_bounds(weighted, centre, **own)
     return found
 
 
@@ -196,35 +192,36 @@ def streamed(
             if name == "follows":
                 calibrated.observe(X_, data.y[some], gamma=GAMMA, window=WINDOW)
         bounds = np.concatenate(parts)
-        found.append(_row(data.name, seed, name, data.y[test], bounds, float("nan")))
+        found.append(_row(data.name, seed, data.y[test], name, bounds))
     return found
 
 
 def _row(
-    name: str, seed: int, method: str, y: Array, bounds: Array, effective: float
+    name: str, seed: int, y: Array, method: str, bounds: Array, effective: Any = None
 ) -> Row:
     """Coverage over all rows; width and interval score over those with finite ends."""
-    lower, upper = bounds.T
-    inside = (lower <= y) & (y <= upper)
     finite = np.isfinite(bounds).all(axis=1)
-    width = (upper - lower)[finite]
-    miss = np.maximum(lower - y, 0)[finite] + np.maximum(y - upper, 0)[finite]
-    score = width + 2 / (1 - LEVEL) * miss
-    values = {
-        "coverage": float(inside.mean()),
+    known: Row = {"width": None, "interval_score": None}
+    if finite.any():
+        lower, upper = bounds[finite].T
+        known = dict(score_intervals(y[finite], lower, upper, 1 - LEVEL))
+    return {
+        "data": name,
+        "seed": seed,
+        "method": method,
+        "n_test": len(y),
+        "coverage": float(((bounds[:, 0] <= y) & (y <= bounds[:, 1])).mean()),
         "infinite": float(1 - finite.mean()),
-        "width": float(width.mean()) if len(width) else None,
-        "score": float(score.mean()) if len(width) else None,
-        "effective": None if np.isnan(effective) else effective,
+        "width": known["width"],
+        "score": known["interval_score"],
+        "effective": effective,
     }
-    return {"data": name, "seed": seed, "method": method, "n_test": len(y)} | values
 
 
 def report(rows: list[Row], out: Path) -> str:
     """Mean over splits, by data set and method."""
-    lines, done = [], dict.fromkeys((r["data"], r["method"]) for r in rows)
-    for data, method in done:
-        own = where(rows, data=data, method=method)
+    lines = []
+    for (data, method), own in grouped(rows, "data", "method").items():
         *cells, effective = (estimate(r[m] for r in own) for m in METRICS)
         texts = [*map(plus_minus, cells), number(effective.mean)]
         lines.append([data, method, str(len(own)), *texts])

@@ -7,14 +7,14 @@ MAPIE's own and comes before our code runs: IndexError where X is an empty list.
 case in four the explanation, the distribution and the saved file have to agree with the
 intervals, too.
 
-Tables are arrays, lists and data frames of numbers, text, dates, truth values and
-categories, with gaps, values that training never saw, and columns that change their
-order, name or type. One case in four is an attack on a promise, which has one right
-outcome: networks that mix rows or cannot be watched, batches of any size, another
-default device, scales that break after calibration, swapped ends, NaN among numbers,
-sums of another network, models and supports that change after calibration, targets that
-are no numbers, pipes and damaged files, interrupts at any line. Prints how often each
-came, the commonest messages, and every failure with its number.
+Tables are arrays of any layout, lists and data frames of numbers, text, dates, truth
+values and categories, with gaps, masks, values that training never saw, and columns
+that change their order, name or type. One case in four is an attack on a promise, which
+has one right outcome: networks that mix rows or cannot be watched, batches of any size,
+another default device, scales that break after calibration, swapped ends, NaN among
+numbers, sums of another network, models and supports that change after calibration,
+targets that are no numbers, pipes and damaged files, interrupts at any line. Prints how
+often each came, the commonest messages, and every failure with its number.
 
 A case depends on the seed and its number alone: ``--first 1234 --cases 1`` tries case
 1234 again. With ``--out`` finished cases are kept, and found again as long as the code
@@ -35,12 +35,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..studies.arguments import check_installed, check_numbers
 from ..studies.store import Store, identity, run_key
-from ..studies.text import markdown_table
+from ..studies.text import markdown_table, write_files
 from ._fuzz_attacks import run_attack
 from ._fuzz_cases import FuzzCase, Outcome, run_case, without_numbers
 from ._fuzz_draw import Case, draw_case
@@ -62,16 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Try the cases and print the report; 1 if any failed."""
-    for name, low in (("cases", 1), ("first", 0), ("seed", 0)):
-        value = getattr(arguments, name)
-        if value < low:
-            raise ValueError(f"Got --{name} {value}, but expected at least {low}.")
-    for package in ("pandas", "polars", "safetensors"):
-        if find_spec(package) is None:
-            raise ValueError(
-                f"Got no {package}. Install what is missing with: "
-                'pip install "mapie-claps[fuzz]"'
-            )
+    check_numbers(arguments, cases=1, first=0, seed=0)
+    check_installed(("pandas", "polars", "safetensors"), "fuzz")
     minutes = math.inf if arguments.minutes is None else arguments.minutes
     stop = time.monotonic() + 60 * minutes
     store = None if arguments.out is None else Store(arguments.out)
@@ -98,8 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = report(lines)
     sys.stdout.write(text)
     if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "fuzz.md").write_text(text, encoding="utf-8")
+        write_files({"fuzz.md": text}, arguments.out)
     return 1 if any(row["failure"] for line in lines for row in line["rows"]) else 0
 
 

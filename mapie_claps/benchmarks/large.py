@@ -1,12 +1,13 @@
-"""Ten million rows on one machine, and two Dask workers against one.
+"""Ten million rows on one machine, two Dask workers against one, CV+ of many rows.
 
-``python -m mapie_claps.benchmarks large out_of_core`` and ``... large dask``.
+``python -m mapie_claps.benchmarks large out_of_core``, ``... large dask`` and
+``... large cv_plus``.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ import torch
 from .. import (
     ClapsModule,
     ClapsRegressor,
+    ClapsScore,
     StreamingConformalRegressor,
     partial_sums,
     train_on_batches,
     with_sums,
 )
-from .._validation import check_integer
+from ..studies.arguments import check_numbers
 from ..studies.data import Array
 from ._networks import seeded_network
 from ._speed_timing import peak_mb, run_code
@@ -28,6 +30,7 @@ from ._speed_timing import peak_mb, run_code
 Rows = tuple[Array, Array]
 TRAINING_ROWS = 20_000
 SIZE = 64
+CV_PLUS_ROWS = 5_000  # to predict; with 10⁵ rows to fit a matrix would take 4 GB
 TORCH_ALONE = """
 import json, torch
 from mapie_claps.benchmarks._speed_timing import peak_mb
@@ -58,37 +61,25 @@ class Chunks:
 def fitted(estimator: str, p: int) -> ClapsModule | ClapsRegressor:
     """Train on a sample: ClapsRegressor, or a network of one's own on batches."""
     if estimator == "ClapsRegressor":
-        X, y = chunk(0, TRAINING_ROWS, p)
-        params: dict[str, Any] = {"n_members": 1, "views": ("raw",), "max_steps": 500}
-        params |= {"hidden_layer_sizes": (SIZE,), "representation_size": SIZE}
-        return ClapsRegressor(**params, tol=None, random_state=0).fit(X, y)
+        return regressor().fit(*chunk(0, TRAINING_ROWS, p))
     network = seeded_network(p, SIZE, SIZE)
     train_on_batches(network, Chunks(TRAINING_ROWS, p, 64, 0), n_epochs=2)
     return ClapsModule(network).fit(Chunks(TRAINING_ROWS, p, 2000, 0))
 
 
-def torch_alone_mb() -> float:
-    """Peak of an interpreter that imports torch and does nothing."""
-    return float(run_code(TORCH_ALONE))
+def regressor() -> ClapsRegressor:
+    """One network with one hidden layer."""
+    params: dict[str, Any] = {"n_members": 1, "views": ("raw",), "max_steps": 500}
+    params |= {"hidden_layer_sizes": (SIZE,), "representation_size": SIZE}
+    return ClapsRegressor(**params, tol=None, random_state=0)
 
 
 def out_of_core(args: argparse.Namespace) -> None:
     """Posterior, calibration and intervals, each over all the rows."""
-    base = torch_alone_mb()
-    say(
+    done = stages(
         f"{args.estimator}, {args.rows:,} rows x {args.columns} columns in each stage, "
-        f"chunks of {args.chunk:,}; {torch.get_num_threads()} thread(s)\n"
-        f"interpreter with torch loaded: {base:.0f} MB\n"
-        "| stage | seconds | seconds of CPU | peak MB above torch |\n|---|---|---|---|"
+        f"chunks of {args.chunk:,}"
     )
-    start = time.perf_counter(), time.process_time()
-
-    def done(stage: str) -> None:
-        nonlocal start
-        now = time.perf_counter(), time.process_time()
-        wall, cpu = now[0] - start[0], now[1] - start[1]
-        say(f"| {stage} | {wall:.1f} | {cpu:.1f} | {peak_mb() - base:.0f} |")
-        start = now
 
     def rows(seed: int) -> Chunks:
         return Chunks(args.rows, args.columns, args.chunk, seed)
@@ -103,6 +94,43 @@ def out_of_core(args: argparse.Namespace) -> None:
     conformal = StreamingConformalRegressor(model, 0.9).conformalize(rows(2))
     done("calibration")
     coverage, width = coverage_and_width(conformal, rows(3))
+    done("intervals")
+    say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
+
+
+def stages(title: str) -> Callable[[str], None]:
+    """Print the head of a table, and give what prints a line of it."""
+    base = float(run_code(TORCH_ALONE))
+    say(
+        f"{title}; {torch.get_num_threads()} thread(s)\n"
+        f"interpreter with torch loaded: {base:.0f} MB\n"
+        "| stage | seconds | seconds of CPU | peak MB above torch |\n|---|---|---|---|"
+    )
+    start = time.perf_counter(), time.process_time()
+
+    def done(stage: str) -> None:
+        nonlocal start
+        now = time.perf_counter(), time.process_time()
+        wall, cpu = now[0] - start[0], now[1] - start[1]
+        say(f"| {stage} | {wall:.1f} | {cpu:.1f} | {peak_mb() - base:.0f} |")
+        start = now
+
+    return done
+
+
+def cv_plus(args: argparse.Namespace) -> None:
+    """MAPIE's CV+ over five folds: each row to predict meets every fitted row."""
+    from mapie.regression import CrossConformalRegressor
+
+    done = stages(
+        f"CV+, five folds of {args.rows:,} rows x {args.columns} columns, "
+        f"{CV_PLUS_ROWS:,} rows to predict"
+    )
+    mapie = CrossConformalRegressor(regressor(), 0.9, ClapsScore(), "plus", cv=5)
+    mapie.fit_conformalize(*chunk(1, args.rows, args.columns))
+    done("six fits and the scores")
+    rows = Chunks(CV_PLUS_ROWS, args.columns, CV_PLUS_ROWS, 3)
+    coverage, width = coverage_and_width(mapie, rows)
     done("intervals")
     say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
 
@@ -140,7 +168,7 @@ def dask_workers(args: argparse.Namespace) -> None:
             client.run(torch.set_num_threads, 1)
             _dask_run(model, 2 * n_workers, 1000, args.columns)  # imports on workers
             start = time.perf_counter()
-            results.append(_dask_run(model, n_chunks, args.chunk, args.columns))
+            results.append(_dask_run(model, n_chunks, args.chunk, args.columns)[1])
             seconds.append(time.perf_counter() - start)
         say(f"| {n_workers} | {seconds[-1]:.1f} |")
     say(f"one worker / two workers: {seconds[0] / seconds[1]:.2f}")
@@ -148,7 +176,7 @@ def dask_workers(args: argparse.Namespace) -> None:
     say(f"largest difference of the quantiles between the runs: {gap:.1e}")
     chunks = (chunk(i, args.chunk, args.columns) for i in range(2))
     here = with_sums(model, partial_sums(model, chunks))
-    there = _posterior_on_dask(model, 2, args.chunk, args.columns)
+    there, _ = _dask_run(model, 2, args.chunk, args.columns)
     X = chunk(10**6, 1000, args.columns)[0]
     one, two = (np.stack(m.predict_parts(X)) for m in (there, here))
     gap = np.abs(one / two - 1).max()
@@ -167,19 +195,13 @@ def _dask_rows(n_chunks: int, size: int, p: int) -> list[Any]:
     ]
 
 
-def _posterior_on_dask(model: ClapsRegressor, n: int, size: int, p: int) -> Any:
-    from mapie_claps.distributed import fit_posterior
+def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> tuple[Any, float]:
+    """Posterior and calibration: the model, and the quantile at level 0.9."""
+    from mapie_claps.distributed import conformalize, fit_posterior
 
-    return fit_posterior(model, *_dask_rows(n, size, p))
-
-
-def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> float:
-    """Posterior and calibration; the quantile at level 0.9."""
-    from mapie_claps.distributed import conformalize
-
-    model = _posterior_on_dask(model, n_chunks, size, p)
-    conformal = conformalize(model, *_dask_rows(n_chunks, size, p))
-    return float(conformal.quantiles()[0])
+    rows = _dask_rows(n_chunks, size, p)
+    model = fit_posterior(model, *rows)
+    return model, float(conformalize(model, *rows).quantiles()[0])
 
 
 def say(line: str) -> None:
@@ -191,8 +213,8 @@ def say(line: str) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("stage", choices=("out_of_core", "dask"))
-    add("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6")
+    add("stage", choices=tuple(STAGES))
+    add("--rows", type=int, help="default: 10^7, on Dask 2 * 10^6, for CV+ 10^5")
     add("--columns", type=int, default=32)
     add("--chunk", type=int, default=50_000)
     names = ("ClapsRegressor", "ClapsModule")
@@ -200,11 +222,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one of the two benchmarks."""
-    on_dask = arguments.stage == "dask"
+    """Run one of the benchmarks."""
+    stage, n_rows = STAGES[arguments.stage]
     if arguments.rows is None:
-        arguments.rows = 2_000_000 if on_dask else 10_000_000
-    for name in ("rows", "columns", "chunk"):
-        check_integer(name, getattr(arguments, name), low=3, hint="Leave it out.")
-    (dask_workers if on_dask else out_of_core)(arguments)
+        arguments.rows = n_rows
+    check_numbers(arguments, rows=3, columns=3, chunk=3)
+    stage(arguments)
     return 0
+
+
+# Each with its number of rows.
+STAGES: dict[str, tuple[Callable[[argparse.Namespace], None], int]] = {
+    "out_of_core": (out_of_core, 10_000_000),
+    "dask": (dask_workers, 2_000_000),
+    "cv_plus": (cv_plus, 100_000),
+}

@@ -31,7 +31,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..studies.text import markdown_table
+from ..studies.arguments import check_numbers
+from ..studies.text import markdown_table, write_files
 from ._mapie_exceptions import EXCEPTIONS, REASONS
 
 FILES = (
@@ -58,14 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the tests and print the report; 1 if a failure is not an exception."""
-    if arguments.rows < 20:
-        raise ValueError(f"Got --rows {arguments.rows}, but expected at least 20.")
+    check_numbers(arguments, rows=20)
     lines = outcomes(tests_of_mapie(arguments.files), arguments)
     text, unlisted = report(lines)
     sys.stdout.write(text)
     if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "mapie_tests.md").write_text(text, encoding="utf-8")
+        write_files({"mapie_tests.md": text}, arguments.out)
     return 1 if unlisted else 0
 
 

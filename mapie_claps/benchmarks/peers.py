@@ -4,7 +4,8 @@ Methods: MAPIE's CQR, split and residual-normalised intervals on HistGradientBoo
 quantile forest with CQR, a random forest with crepes, NGBoost and a Gaussian process
 with the std score, CatBoost with CQR and with the std score of its own variance, and
 ClapsRegressor() with its defaults. Each split takes at most
---max-rows rows of a seeded permutation: 60 % to fit, 20 % to calibrate, 20 % to test.
+--max-rows rows of a seeded permutation: 60 % to fit, 20 % to calibrate, 20 % to test
+(--calibration-share takes more of the first for the second).
 Peers are tuned over the grids in mapie_claps/benchmarks/_peer_table.py, and the best
 peer is picked, by the cross-validated interval score on the training rows.
 
@@ -33,7 +34,7 @@ from ..studies.arguments import (
     load_datasets,
     seeds_of,
 )
-from ..studies.data import Dataset, load_csv, split_rows
+from ..studies.data import CALIBRATION_SHARE, Dataset, load_csv, split_rows
 from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names += " (default: peers claps)"
     add("--methods", nargs="+", metavar="NAME", help=names)
     add("--confidence-level", type=float, default=0.9, metavar="LEVEL")
+    share = f"of the rows to calibrate with ({CALIBRATION_SHARE}); a fifth is to test"
+    add("--calibration-share", type=float, default=CALIBRATION_SHARE, help=share)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,6 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"Got --confidence-level {level}, but expected a number between 0 and 1. "
             "Use 0.9 if unsure."
         )
+    share = arguments.calibration_share
+    if not 0.05 <= share <= 0.6:
+        raise ValueError(
+            f"Got --calibration-share {share}, but expected a number between 0.05 and "
+            "0.6. Leave it out to get the default."
+        )
     seeds = seeds_of(arguments)
     datasets = _datasets(arguments, all(method.text for method in methods))
     alpha = round(1 - level, 12)
@@ -70,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         methods = [shortened(method) for method in methods]
     # Seeds outermost: what an interruption leaves is balanced over the data sets.
     runs = [
-        plan(data, seed, method, alpha, arguments.max_rows)
+        plan(data, seed, method, alpha, arguments.max_rows, share=share)
         for seed in seeds
         for data in datasets
         for method in methods
@@ -79,19 +88,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plan(
-    data: Dataset, seed: int, method: Method, alpha: float, n: int, study: str = "peers"
+    data: Dataset,
+    seed: int,
+    method: Method,
+    alpha: float,
+    n: int,
+    study: str = "peers",
+    share: float = CALIBRATION_SHARE,
 ) -> Run:
     """One method on one split of at most n rows of one data set."""
-    split, params = {"seed": seed, "max_rows": n}, method.key | {"alpha": alpha}
-    compute = partial(measure, data, seed, method, alpha, n)
+    split: Row = {"seed": seed, "max_rows": n}
+    split |= {} if share == CALIBRATION_SHARE else {"calibration_share": share}
+    params = method.key | {"alpha": alpha}
+    compute = partial(measure, data, seed, method, alpha, n, share)
     return split_run(study, data, split, params, compute, method.uses_claps)
 
 
 def measure(
-    data: Dataset, seed: int, method: Method, alpha: float, n: int
+    data: Dataset,
+    seed: int,
+    method: Method,
+    alpha: float,
+    n: int,
+    share: float = CALIBRATION_SHARE,
 ) -> list[Row]:
     """Tune on training rows, fit, calibrate, and score on test rows."""
-    split = split_rows(data, seed, n)
+    split = split_rows(data, seed, n, share)
     X, y = split.X_train, split.y_train
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -35,7 +35,7 @@ from ..studies.data import (
     split_rows,
     take_rows,
 )
-from ..studies.rows import where
+from ..studies.rows import grouped, where
 from ..studies.runner import Run, run_and_report, split_run
 from ..studies.scoring import estimate, score_intervals
 from ..studies.store import Row
@@ -203,8 +203,7 @@ def report(rows: Sequence[Row], out: Path) -> str:
     """Score, coverage and fit time by data set and size."""
     lines = []
     methods = [m for m in METHODS if where(rows, method=m)]
-    for dataset, size in dict.fromkeys((row["dataset"], row["rows"]) for row in rows):
-        here = where(rows, dataset=dataset, rows=size)
+    for (dataset, size), here in grouped(rows, "dataset", "rows").items():
         score, covered, took = (
             [estimate(r[field] for r in where(here, method=m)) for m in methods]
             for field in ("interval_score", "coverage", "fit_seconds")

@@ -122,20 +122,17 @@ def _table(rows: Sequence[Row], methods: list[str], field: str, ratio: bool) -> 
     methods = [m for m in methods if where(known, method=m)]
     if not methods:
         return MISSING + "\n"
+    own = {m: where(known, method=m) for m in methods}
+    ratios = {m: paired_ratios(own[m], own[methods[0]], field) for m in methods}
     lines: list[list[str]] = []
-    ratios: dict[str, list[float]] = {m: [] for m in methods}
     for data in values_of(rows, "dataset"):
-        here, line = where(known, dataset=data), [data]
-        first = where(here, method=methods[0])
-        for m in methods:
-            own = where(here, method=m)
-            each = paired_ratios(own, first, field).get(data, [])
-            ratios[m] += each
-            if ratio and m != methods[0]:
-                line.append(number(geometric_mean(each), ".3f"))
-            else:
-                line.append(number(estimate(row[field] for row in own).mean))
-        lines.append(line)
-    means = [number(geometric_mean(ratios[m]), ".3f") for m in methods]
+        found = (where(own[m], dataset=data) for m in methods)
+        cells = [number(estimate(row[field] for row in some).mean) for some in found]
+        if ratio:
+            each = (ratios[m].get(data, []) for m in methods[1:])
+            cells[1:] = [number(geometric_mean(r), ".3f") for r in each]
+        lines.append([data, *cells])
+    together = ([r for each in ratios[m].values() for r in each] for m in methods)
+    means = [number(geometric_mean(r), ".3f") for r in together]
     lines.append(["ratio to the first", *means])
     return markdown_table(["", *methods], lines, "l" + "r" * len(methods))

@@ -28,12 +28,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, fields, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .._validation import check_integer
-from ..studies.text import csv_table, markdown_table
+from ..studies.arguments import check_installed, check_names, check_numbers
+from ..studies.text import csv_table, markdown_table, write_files
 from ._speed_timing import CLOCKS, Result, Settings
 
 #: Section → module and function that yields its results.
@@ -73,8 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.only:
             raise ValueError("Got --only against, but no folder. Add --against FOLDER.")
         names.remove("against")
-    for name in ("threads", "repeats"):
-        check_integer(name, getattr(arguments, name), low=1, hint="Leave it out.")
+    check_numbers(arguments, threads=1, repeats=1)
     repeats = 1 if arguments.smoke else arguments.repeats
     settings = Settings(
         arguments.smoke,
@@ -111,18 +109,9 @@ def _tree(folder: Path | None) -> Path | None:
 
 
 def _sections(names: list[str] | None) -> list[str]:
-    unknown = sorted(set(names or ()) - set(SECTIONS))
-    if unknown:
-        raise ValueError(
-            f"Got --only {' '.join(unknown)}, but expected names of "
-            f"{', '.join(SECTIONS)}."
-        )
+    check_names("only", names or (), SECTIONS)
     chosen = [name for name in SECTIONS if name in (names or SECTIONS)]
-    if "training" in chosen and find_spec("skorch") is None:
-        raise ValueError(
-            "Got no module named skorch, which the section training compares with. "
-            'Install it with: pip install "mapie-claps[bench]"'
-        )
+    check_installed(["skorch"] if "training" in chosen else [])
     return chosen
 
 
@@ -164,15 +153,14 @@ def report(results: list[Result]) -> str:
 
 def write(results: list[Result], folder: Path) -> None:
     """Write speed.md and speed.csv; sections measured before and not now stay."""
-    folder.mkdir(parents=True, exist_ok=True)
     measured = {result.section for result in results}
     before = read(folder / "speed.csv") if (folder / "speed.csv").exists() else []
     results = results + [r for r in before if r.section not in measured]
     results.sort(key=lambda r: list(SECTIONS).index(r.section))
-    (folder / "speed.md").write_text(report(results), encoding="utf-8")
     header = [*(f.name for f in fields(Result)), "ratio", "met"]
     lines = [[*astuple(r), r.ratio, r.met] for r in results]
-    (folder / "speed.csv").write_text(csv_table(header, lines), encoding="utf-8")
+    files = {"speed.md": report(results), "speed.csv": csv_table(header, lines)}
+    write_files(files, folder)
 
 
 def read(file: Path) -> list[Result]:

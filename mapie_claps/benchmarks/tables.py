@@ -28,15 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from ..studies.arguments import add_data_arguments, check_names, seeds_of
-from ..studies.data import (
-    MIN_ROWS,
-    Array,
-    Dataset,
-    Split,
-    read_cells,
-    split_rows,
+from ..studies.arguments import (
+    add_data_arguments,
+    check_names,
+    check_numbers,
+    seeds_of,
 )
+from ..studies.data import MIN_ROWS, Array, Dataset, Split, read_cells, split_rows
 from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
@@ -74,9 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_wide(arguments: argparse.Namespace) -> int:
     """Measure the large table; 1 if a run failed."""
-    low = MIN_ROWS
-    if arguments.wide < low:
-        raise ValueError(f"Got --wide {arguments.wide}, but expected at least {low}.")
+    check_numbers(arguments, wide=MIN_ROWS)
     size = arguments.wide, WIDE_COLUMNS
     runs = wide_runs(*size, arguments.smoke)
     return run_and_report(

@@ -20,15 +20,6 @@ from .quantile import ScoreEnds, check_rank, conformal_rank
 from .row_rule import RowRule
 from .support import Support
 
-__all__ = [
-    "PREDICTED_ROWS",
-    "bounds_of_rows",
-    "cross_bounds",
-    "predict_law",
-    "recorded_parts",
-    "split_bounds",
-]
-
 Array = NDArray[np.float64]
 # Elements of one n_test × n_cal block of the cross-conformal methods.
 BLOCK_ELEMENTS = 2**21

@@ -22,8 +22,6 @@ from .parts import check_unchanged
 from .row_rule import CalibrationRows, RowValues
 from .score import ClapsScore
 
-__all__ = ["CalibratedRegressor"]
-
 
 class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Calibrated intervals and predictive distributions, from ``fit`` to a file.

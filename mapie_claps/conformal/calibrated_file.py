@@ -17,8 +17,6 @@ from .support import Support
 if TYPE_CHECKING:
     from .calibration import Calibrated
 
-__all__ = ["register_calibrated"]
-
 FIELDS = ("estimator", "confidence_level", "scores", "signed", "sym", "support")
 
 

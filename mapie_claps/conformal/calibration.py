@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_choice
+from .._validation import check_choice, check_unmasked
 from ..estimators.local_law import LocalLaw
 from ..files.methods import SaveMixin
 from .bounds import PREDICTED_ROWS, bounds_of_rows, predict_law, recorded_parts
@@ -91,6 +91,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         object
             A calibrated object of this class.
         """
+        check_unmasked("scores", scores)
         values = np.array(scores, dtype=np.float64)
         wrong = np.isnan(values) if signed else ~(values >= 0)
         if values.ndim != 1 or not len(values) or wrong.any():
@@ -109,9 +110,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
                     "EpistemicGroups(...).labels(estimator, X) gives labels."
                 )
         given.check_all_used(len(values))
-        return made._set_rows(
-            CalibrationRows(values, signed, given.weights, given.groups)
-        )
+        rows = CalibrationRows(values, signed, given.weights, given.groups)
+        return made._set_rows(rows)
 
     def conformalize(
         self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
@@ -226,8 +226,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         ndarray of shape (n,)
             Point predictions.
         """
-        parts = (part for part, _ in row_parts(self._fitted(), X))
-        found = [self._fitted().predict(p) for p in parts if _num_samples(p)]
+        model = self._fitted()
+        found = [model.predict(p) for p, _ in row_parts(model, X) if _num_samples(p)]
         return np.concatenate([np.empty(0), *found])
 
     def predict_interval(
@@ -274,14 +274,11 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
-            two or more dimensions is a list of batches.
+            Inputs, as in ``predict_interval``.
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
         weights, groups : optional
-            Likelihood ratios and labels of these rows, if calibration had them and not
-            as functions of X. A row whose own weight is too large for a finite
-            interval has infinite bounds.
+            As in ``predict_interval``.
 
         Yields
         ------
@@ -289,9 +286,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
             Points (n,), intervals (n, 2, n_levels) of one batch.
         """
         parts = (X_ for X_, _ in row_parts(self._fitted(), X))
-        yield from self._intervals(
-            parts, self._rule(allow_infinite_bounds, weights, groups)
-        )
+        rule = self._rule(allow_infinite_bounds, weights, groups)
+        yield from self._intervals(parts, rule)
 
     def _intervals(
         self, parts: Iterator[Any], rule: ScoreEnds | RowRule
@@ -329,9 +325,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         allow_infinite_bounds : bool, default=False
             Whether bounds may be infinite where there are too few scores.
         weights, groups : optional
-            Likelihood ratios and labels of these rows, if calibration had them and not
-            as functions of X. A row whose own weight is too large for a finite
-            interval has infinite bounds.
+            As in ``predict_interval``.
 
         Returns
         -------
@@ -360,11 +354,9 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         return self._rows_or_none() is not None
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        levels = repr(self.confidence_level)
-        inside = f"{self.estimator!r}, {levels}"
-        if self.estimator is None:
-            inside = f"confidence_level={levels}"
-        made = f"{type(self).__name__}({inside})"
+        model = self.estimator
+        given = "confidence_level=" if model is None else f"{model!r}, "
+        made = f"{type(self).__name__}({given}{self.confidence_level!r})"
         rows = self._rows_or_none()
         return made if rows is None else f"{made} calibrated on {len(rows.scores)} rows"
 
@@ -375,8 +367,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
 
     @conformity_scores_.setter
     def conformity_scores_(self, scores: Array) -> None:
-        values = np.array(scores, dtype=np.float64)
-        self._set_rows(CalibrationRows(values, signed=False))
+        self._set_rows(CalibrationRows(np.array(scores, dtype=float), signed=False))
 
     @property
     def signed_scores_(self) -> Array:
@@ -386,8 +377,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
     @property
     def effective_sample_size_(self) -> float | dict[Any, float]:
         """Rows of equal weight that the calibration rows are worth; of each group."""
-        by_group = self._kept().weights_by_group()
-        sizes = {label: worth(w) for label, w in by_group.items()}
+        sizes = {k: worth(w) for k, w in self._kept().weights_by_group().items()}
         return sizes.get(EVERYBODY, sizes)
 
     def _laws(self, X: Any) -> Iterator[LocalLaw]:

@@ -1,4 +1,4 @@
-"""What a calibrated object holds beside its estimator, and how ranks come of it."""
+"""State of a calibrated object, and the ranks that are computed from it."""
 
 from typing import Any, Self
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_number
+from .._validation import check_number, raise_for, warn_if_reordered
 from ..network.batches import column
 from .bounds import predict_law
 from .fitted_overlap import FittedOverlap
@@ -17,16 +17,9 @@ from .quantile import ScoreEnds, score_ends
 from .ranks import RankTable
 from .row_keys import known_rows
 from .row_parts import row_parts
-from .row_rule import (
-    EVERYBODY,
-    CalibrationRows,
-    RowRule,
-    RowValues,
-)
+from .row_rule import EVERYBODY, CalibrationRows, RowRule, RowValues
 from .support import Support, check_support, score_rows
 from .weighted import check_some_weight, warn_if_few
-
-__all__ = ["STATE", "CalibrationState", "checked_levels"]
 
 Array = NDArray[np.float64]
 # Attributes that rows have brought, and that a new fit starts without.
@@ -51,7 +44,7 @@ class CalibrationState:
     support: Any
     _rows: CalibrationRows
     _fingerprint: str | None
-    _scored_with: str  # the support
+    _scored_with: tuple[Any, str]  # the support
     _known_ends: dict[Any, Any]
 
     @property
@@ -81,14 +74,11 @@ class CalibrationState:
     def _kept(self) -> CalibrationRows:
         rows = self._rows_or_none()
         if rows is None:
+            after_update = len(self._posterior_rows()) > 0
+            dropped = " Scores were dropped by update_posterior." * after_update
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call "
-                f"{self._HOW_TO_CALIBRATE}, or make it with from_scores."
-                + (
-                    " Scores were dropped by update_posterior."
-                    if len(self._posterior_rows())
-                    else ""
-                )
+                f"{self._HOW_TO_CALIBRATE}, or make it with from_scores.{dropped}"
             )
         return rows
 
@@ -105,7 +95,7 @@ class CalibrationState:
         return scores
 
     def _adaptive(self) -> AdaptiveLevels | None:
-        """Levels that follow the misses; another confidence_level starts anew."""
+        """Levels that follow the misses; another confidence_level starts again."""
         found: AdaptiveLevels | None = getattr(self, "_followed", None)
         return None if found is None else found.at(1 - np.asarray(self.levels))
 
@@ -182,11 +172,16 @@ class CalibrationState:
     def _check_estimator(self) -> None:
         """Raise if what the scores were made with has changed since."""
         check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
-        if repr(self.support) != getattr(self, "_scored_with", repr(self.support)):
+        scored_with = getattr(self, "_scored_with", None)
+        if scored_with is not None and scored_with[0] != self._support_key():
             raise ValueError(
                 f"Got support={self.support!r}, but the calibration rows were scored "
-                f"with support={self._scored_with}. Call conformalize again."
+                f"with support={scored_with[1]}. Call conformalize again."
             )
+
+    def _support_key(self) -> Any:
+        support = self._support()
+        return None if support is None else support.key
 
     def _set_rows(
         self, rows: CalibrationRows, followed: AdaptiveLevels | None = None
@@ -200,7 +195,7 @@ class CalibrationState:
         new: dict[str, Any] = {
             "_rows": rows,
             "_fingerprint": fingerprint_of(self._fitted()),
-            "_scored_with": repr(self.support),
+            "_scored_with": (self._support_key(), repr(self.support)),
             "_known_ends": {},
             "_followed": followed,
         }
@@ -226,6 +221,7 @@ class CalibrationState:
             if not _num_samples(X_):
                 column("y", target, 0)  # two columns are wrong without rows, too
                 continue
+            warn_if_reordered(X_, target)
             _, law = predict_law(estimator, X_, first_row=n_rows)
             y_ = column("y", target, len(law)).numpy()
             if values is not None:
@@ -274,6 +270,8 @@ def checked_levels(confidence_level: Any) -> list[float]:
     """One level or several, each between 0 and 1."""
     interval = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
     hint = "Use for example 0.9, or [0.8, 0.9]."
+    if not np.size(np.asarray(confidence_level, dtype=object)):
+        raise_for("confidence_level", confidence_level, "at least one level", hint)
     return [
         check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
         for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))

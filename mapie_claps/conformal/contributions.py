@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from .._validation import check_choice
 
-__all__ = ["PARTS", "ColumnContributions"]
-
 Array = NDArray[np.float64]
 PARTS = ("aleatoric", "epistemic")
 IN_WORDS = {"aleatoric": "noise", "epistemic": "lack of data"}
@@ -85,7 +83,9 @@ class ColumnContributions:
         self.check_position(row, level)
         both = self.total[row, :, level]
         if not np.isfinite(both).all():
-            return "infinitely wide: too few calibration rows for this level"
+            return (
+                "infinitely wide: the calibration rows give no finite end at this level"
+            )
         parts = [
             f"{number} {IN_WORDS[part]}, {self._cause(part, row, level)}"
             for part, number in zip(PARTS, _rounded(both), strict=True)
@@ -107,6 +107,7 @@ class ColumnContributions:
         ndarray of str of shape (n,)
             Names of columns; empty where an interval is infinite.
         """
+        self.check_position(None, level)
         adds = self._of(part)[:, :, level]
         names: NDArray[Any] = np.asarray(self.names)[np.argmax(adds, axis=1)]
         return np.where(np.isnan(adds).any(axis=1), "", names)
@@ -128,6 +129,7 @@ class ColumnContributions:
             The column with the largest contributions comes first. Rows with an
             infinite interval are left out.
         """
+        self.check_position(None, level)
         found: dict[str, NDArray[Any]] = {"column": np.asarray(self.names)}
         finite = np.isfinite(self.total[:, :, level]).all(axis=1)
         if not finite.any():

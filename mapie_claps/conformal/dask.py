@@ -35,14 +35,6 @@ from .dask_partitions import (
 from .parts import fingerprint_of
 from .streaming import StreamingConformalRegressor
 
-__all__ = [
-    "conformalize",
-    "conformity_scores",
-    "fit_posterior",
-    "observe",
-    "predict_interval",
-]
-
 Array = NDArray[np.float64]
 Fitted = TypeVar("Fitted", ClapsRegressor, ClapsModule)
 
@@ -317,6 +309,8 @@ def predict_interval(
 
         for name, value in series.items():
             check_partitions(name, value.npartitions, X.npartitions)
+            if not is_frame(value):  # map_partitions would hand out the whole array
+                series[name] = value.to_dask_dataframe(index=X.index)
         columns = column_names(levels)
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
         # Not aligned: rows of values that stand elsewhere are named, not moved.

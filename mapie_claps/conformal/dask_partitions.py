@@ -108,7 +108,8 @@ def check_partitions(name: str, found: int, n: int) -> None:
     """Raise unless there are as many as of X: Dask would use a single one for all."""
     if found != n:
         raise ValueError(
-            f"Got {name} in {found} partitions and X in {n}. Partition {name} as X is."
+            f"Got {name} cut into {found} and X into {n} partitions. Partition {name} "
+            "as X is."
         )
 
 

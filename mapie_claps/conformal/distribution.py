@@ -14,12 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
-from .._validation import check_choice, check_integer, check_number, raise_for
+from .._validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_unmasked,
+    raise_for,
+)
 from ..estimators.local_law import LocalLaw
 from .quantile import conformal_quantile
 from .support import Support
-
-__all__ = ["PredictiveDistribution"]
 
 Array = NDArray[np.float64]
 
@@ -229,6 +233,7 @@ class PredictiveDistribution:
 
 def _checked_limits(name: str, limit: Any) -> Array:
     """Limits as (), (n,) or (n, m), none of them NaN."""
+    check_unmasked(name, limit)
     try:
         values = np.asarray(limit, dtype=np.float64)
     except (TypeError, ValueError):

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from ..estimators.variance import Parts, PredictiveVariance
 from .contributions import ColumnContributions, counted
 
-__all__ = ["Explanation", "Recorded", "explanation_of"]
-
 Array = NDArray[np.float64]
 
 

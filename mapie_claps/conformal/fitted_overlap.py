@@ -5,8 +5,6 @@ from typing import Any
 from ..estimators.fitted_rows import FittedRows, Overlap, asked_rows
 from .parts import last_step, split_pipeline
 
-__all__ = ["FittedOverlap"]
-
 
 class FittedOverlap:
     """Counts rows on which their model was fitted."""

@@ -14,12 +14,10 @@ from ..estimators.regressor import ClapsRegressor
 from ..network.target_map import TargetMap
 from .support import Support
 
-__all__ = ["OUTWARDS", "FrozenRule", "frozen_rule"]
-
 Array = NDArray[np.float64]
 # By which ends move outwards, in units of their size: other arithmetic than that of the
 # calibration scores must lose no target that has the score of the rank.
-OUTWARDS = 1e-12
+ROUND_OUT = 1e-12
 
 
 @dataclass(frozen=True, eq=False)

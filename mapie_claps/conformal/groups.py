@@ -5,18 +5,16 @@ from training rows: chosen on calibration rows or on their numbers, they would b
 the guarantee of each group.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_integer
+from .._validation import check_integer, check_unmasked
 from ..estimators.local_law import LocalLaw
 from .parts import parts_of
-
-__all__ = ["ColumnGroups", "EpistemicGroups", "checked_labels", "labels_of"]
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.object_]
@@ -212,6 +210,7 @@ def labels_of(
 
 def checked_labels(labels: ArrayLike, n: int | None, what: str = "groups") -> Labels:
     """One label per row, none missing, as Python objects."""
+    check_unmasked(what, labels)
     # A list would become text, gaps and numbers in it too.
     listed = isinstance(labels, list | tuple)
     given = np.asarray(labels, dtype=object if listed else None)
@@ -278,6 +277,3 @@ def _column_of(X: Any, column: str | int) -> Any:
         return values.to_numpy() if hasattr(values, "to_numpy") else values
     array = X.iloc[:, column] if hasattr(X, "iloc") else np.asarray(X)[:, column]
     return np.asarray(array)
-
-
-Grouping = Callable[[Any], ArrayLike] | ColumnGroups | EpistemicGroups

@@ -23,8 +23,6 @@ from .parts import last_step, split_pipeline
 from .row_keys import keys_to_keep, known_rows
 from .weighted import effective_sample_size
 
-__all__ = ["LikelihoodRatio", "likelihood_ratio"]
-
 Array = NDArray[np.float64]
 N_COMPONENTS = 32  # of φ, which has hundreds of columns
 BY_CHANCE = 1e-6  # probability below which rows are not equal to others by chance

@@ -53,31 +53,6 @@ try:
 except ImportError:  # MAPIE < 1.5
     StdConformityScore = None
 
-__all__ = [
-    "MAPIE_PASSES_STD",
-    "RESIDUAL_SCORE_CLIP",
-    "SCORE_OPTIONS",
-    "JumperMartingale",
-    "ScoreBase",
-    "aggregate_folds",
-    "aggregate_points",
-    "calibrating_model",
-    "check_out_of_sample",
-    "conformity_scores_of",
-    "ensemble_of",
-    "fold_models",
-    "is_split",
-    "is_std_score",
-    "levels_of",
-    "point_model",
-    "predict_interval",
-    "predict_params_of",
-    "residual_estimator_of",
-    "scale_models",
-    "score_of",
-    "uses_folds",
-]
-
 Array = NDArray[np.float64]
 
 MAPIE_PASSES_STD = StdConformityScore is not None

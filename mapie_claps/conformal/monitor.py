@@ -20,8 +20,6 @@ from .mapie import JumperMartingale
 from .parts import check_splits_variance, check_unchanged, fingerprint_of, parts_of
 from .row_parts import row_parts
 
-__all__ = ["ExchangeabilityMonitor"]
-
 Array = NDArray[np.float64]
 MEANING = {
     "nothing": "Nothing speaks against exchangeable rows so far.",

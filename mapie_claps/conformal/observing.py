@@ -1,4 +1,4 @@
-"""What becomes of rows whose targets arrive: a level, a score, or the posterior."""
+"""Rows whose targets arrive later: new levels, new scores, or a new posterior."""
 
 from collections.abc import Iterator
 from typing import Any, Self
@@ -13,8 +13,6 @@ from .online import AdaptiveLevels, check_order
 from .row_keys import keys_to_keep
 from .row_parts import row_parts
 from .row_rule import CalibrationRows, RowRule, RowValues
-
-__all__ = ["ObservesRows"]
 
 Array = NDArray[np.float64]
 
@@ -34,7 +32,7 @@ class ObservesRows(CalibrationState):
         weights: Any = None,
         groups: Any = None,
     ) -> Self:
-        r"""Take notice of targets that have arrived: levels follow the misses.
+        r"""Observe targets that have arrived: levels follow the misses.
 
         :math:`\alpha_{t+1} = \alpha_t + \gamma(\alpha - \mathrm{miss}_t)`, for each
         level and, if there are groups, for each group. In the long run a share
@@ -81,8 +79,11 @@ class ObservesRows(CalibrationState):
                 )
         before = dict(vars(self))
         try:
-            for X_, y_ in _parts(self._fitted(), X, y):
-                self._observe(X_, y_, gamma, window, intervals, time, weights, groups)
+            for X_, y_ in row_parts(self._fitted(), X, y, need_y=True):
+                if len(X_):
+                    values = self._values_for(weights, groups, "observe")
+                    more = self._rows_of(self._fitted(), X_, y_, values)
+                    self._observe_rows(more, gamma, window, time, intervals, y_)
         except BaseException:
             self.__dict__ = before
             raise
@@ -164,22 +165,6 @@ class ObservesRows(CalibrationState):
             return np.full(len(self.levels), np.nan)
         return adaptive.coverage
 
-    def _observe(
-        self,
-        X: Any,
-        y: Any,
-        gamma: float | None,
-        window: int | None,
-        intervals: Any,
-        time: Any,
-        weights: Any,
-        groups: Any,
-    ) -> None:
-        """Observe rows that were predicted together."""
-        values = self._values_for(weights, groups, "observe")
-        more = self._rows_of(self._fitted(), X, y, values)
-        self._observe_rows(more, gamma, window, time, intervals, y)
-
     def _observe_rows(
         self,
         more: CalibrationRows,
@@ -189,7 +174,7 @@ class ObservesRows(CalibrationState):
         intervals: Any = None,
         y: Any = None,
     ) -> None:
-        """Follow the misses of rows whose scores are known, and keep the scores."""
+        """Follow the misses of rows predicted together, and keep their scores."""
         if not len(more):
             return
         adaptive = self._adaptive()
@@ -221,13 +206,6 @@ class ObservesRows(CalibrationState):
         missed: NDArray[np.bool_] = (score > upper) | (score < lower)
         # No interval holds a target without a finite score but an infinite one.
         return missed
-
-
-def _parts(estimator: Any, X: Any, y: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows as given, or batch by batch."""
-    for X_, y_ in row_parts(estimator, X, y, need_y=True):
-        if len(X_):
-            yield X_, y_
 
 
 def _missed_by_intervals(intervals: Any, y: Any, m: int) -> NDArray[np.bool_]:

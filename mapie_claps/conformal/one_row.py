@@ -14,6 +14,7 @@ from scipy.linalg import get_lapack_funcs
 from scipy.special import expit
 from torch import Tensor
 
+from .._validation import check_unmasked
 from ..estimators.ensemble_rows import EnsembleRows
 from ..estimators.regressor import ClapsRegressor
 from ..network.covariance import JITTER
@@ -22,9 +23,7 @@ from ..network.target_map import Identity
 from ..network.views import PeriodicView
 from ..posterior.mixture import FAR_FACTOR, KernelMixture
 from ..posterior.skew import LARGEST_SKEW
-from .frozen import OUTWARDS, frozen_rule
-
-__all__ = ["RowPredictor"]
+from .frozen import ROUND_OUT, frozen_rule
 
 Array = NDArray[np.float64]
 LARGEST = np.finfo(np.float64).max / 64
@@ -68,8 +67,11 @@ class RowPredictor:
                 "or export the model: mapie_claps.export.to_onnx."
             )
         self.n_features_in_ = len(estimator.table_.names)
-        self._mean, self._scale = estimator.scaler_X_.mean_, estimator.scaler_X_.scale_
-        self._clip = estimator.input_clip
+        names = getattr(estimator, "feature_names_in_", None)
+        self._names = None if names is None else list(names)
+        scaler = estimator.scaler_X_
+        self._mean, self._scale = scaler.mean_.copy(), scaler.scale_.copy()
+        self._clip = estimator._clip()
         self._network = _Network(estimator)
         self._kernel = None
         if estimator.kernel_ is not None:
@@ -79,7 +81,7 @@ class RowPredictor:
         self._below = self._residuals < 0
         m = len(rule.levels)
         self._side = np.repeat([-1.0, 1.0], m)
-        self._outwards = OUTWARDS * self._side
+        self._outwards = ROUND_OUT * self._side
         self._below_nodes = rule.nodes < 0
         self._shape = 1, 2, m
 
@@ -88,8 +90,9 @@ class RowPredictor:
 
         Parameters
         ----------
-        x : ndarray of shape (p,) or (1, p)
-            One row of finite numbers.
+        x : array-like of shape (p,) or (1, p)
+            One row of finite numbers. Columns of a frame, or labels of a series, have
+            to be those of ``fit``, in their order.
 
         Returns
         -------
@@ -100,7 +103,13 @@ class RowPredictor:
             mean of a kernel member is that of all rows, terms cancel, and both hold to
             seven digits of the standard deviation of the targets.
         """
-        row = np.asarray(x, dtype=np.float64).ravel()
+        row = (x if type(x) is np.ndarray else self._unlabelled(x)).ravel()
+        if row.dtype.kind not in "fiub":
+            raise ValueError(
+                f"Got x of the type {row.dtype}, but expected one row of numbers. Use "
+                "predict_interval, which reads other types or names the column."
+            )
+        row = row.astype(np.float64, copy=False)
         if len(row) != self.n_features_in_ or np.ndim(x) > 2:
             raise ValueError(
                 f"Got x of shape {np.shape(x)}, but expected one row of "
@@ -126,6 +135,20 @@ class RowPredictor:
         below = unit * math.sqrt(aleatoric * (1 - skew) + epistemic)
         above = unit * math.sqrt(aleatoric * (1 + skew) + epistemic)
         return self._interval(centre, below, above, unit * rounding)
+
+    def _unlabelled(self, x: Any) -> Array:
+        """The numbers of x, whose names have to be those of ``fit``."""
+        check_unmasked("x", x)
+        for labels in (getattr(x, "columns", None), getattr(x, "index", None)):
+            if labels is None or callable(labels):
+                continue
+            if self._names is not None and list(labels) != self._names:
+                raise ValueError(
+                    f"Got x with the columns {list(labels)}, but expected "
+                    f"{self._names}, as in fit. Put them in this order."
+                )
+            break
+        return np.asarray(x)
 
     def _interval(
         self, centre: float, below: float, above: float, rounding: float

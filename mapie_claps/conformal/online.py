@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from .._validation import check_integer, check_number
 from .groups import rows_by_group
 
-__all__ = ["AdaptiveLevels", "check_order"]
-
 Array = NDArray[np.float64]
 Labels = NDArray[np.object_]
 GAMMA = 0.01

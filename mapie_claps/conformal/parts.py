@@ -10,16 +10,6 @@ from sklearn.pipeline import Pipeline
 
 from ..estimators.variance import Parts
 
-__all__ = [
-    "check_gives_std",
-    "check_splits_variance",
-    "check_unchanged",
-    "fingerprint_of",
-    "last_step",
-    "parts_of",
-    "split_pipeline",
-]
-
 
 def split_pipeline(model: Any, X: Any) -> tuple[Any, Any]:
     """Last step of a fitted pipeline, and X as that step sees it."""

@@ -7,13 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "ScoreEnds",
-    "check_rank",
-    "conformal_quantile",
-    "conformal_rank",
-    "score_ends",
-]
+from .._validation import check_unmasked
 
 
 def conformal_rank(n: int, alpha: float) -> int:
@@ -72,6 +66,7 @@ def conformal_quantile(
     >>> conformal_quantile([3.0, 1.0, 2.0], [0.5, 0.25])
     array([2., 3.])
     """
+    check_unmasked("scores", scores)
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or np.isnan(values).any():
         raise ValueError(

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from .quantile import ScoreEnds
 
-__all__ = ["RankTable"]
-
 Array = NDArray[np.float64]
 # As in conformal_rank: what is an integer on paper is often a little more in binary.
 TOLERANCE = 1e-12

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from ..network.batches import row_keys
 from .groups import is_missing
 
-__all__ = ["keys_to_keep", "known_rows"]
-
 Keys = NDArray[np.int64]
 BITS = 53
 # Marks the keys of rows that came in single precision, in which rows of double

@@ -11,8 +11,6 @@ from torch import Tensor
 from .._compat import validate_data
 from ..network.batches import check_has_target, is_batches, items_of
 
-__all__ = ["joined_parts", "row_parts"]
-
 Array = NDArray[np.float64]
 
 

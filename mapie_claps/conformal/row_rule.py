@@ -14,13 +14,6 @@ from .quantile import ScoreEnds
 from .ranks import RankTable
 from .weighted import checked_weights, warn_of_infinite
 
-__all__ = [
-    "EVERYBODY",
-    "CalibrationRows",
-    "RowRule",
-    "RowValues",
-]
-
 Array = NDArray[np.float64]
 Labels = NDArray[np.object_]
 EVERYBODY = None  # the group of all rows where there are no groups

@@ -11,8 +11,6 @@ from .laws import checked_std
 from .mapie import RESIDUAL_SCORE_CLIP
 from .parts import check_gives_std, fingerprint_of, last_step
 
-__all__ = ["ClapsScaleEstimator"]
-
 
 class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     r"""Fitted regressor whose prediction is its local scale.

@@ -14,8 +14,6 @@ from .parts import check_gives_std, check_unchanged, fingerprint_of
 from .quantile import score_ends
 from .support import check_support, score_rows
 
-__all__ = ["ClapsScore"]
-
 Array = NDArray[np.float64]
 
 
@@ -104,7 +102,16 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self.estimator = estimator
         self.support = check_support(support)
         self._given_support = support
-        self._made_shaped = False
+        self._made_shaped = self._has_scored = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what scores were made with: bounds would be made in another way."""
+        if name in ("sym", "support") and self.__dict__.get("_has_scored"):
+            raise AttributeError(
+                f"Got {name}={value!r} for a score that has calibrated. Make a new "
+                f"ClapsScore({name}=...) and calibrate with it."
+            )
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         """As it was made."""
@@ -202,6 +209,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             y, y_pred, kwargs.get("X"), kwargs.get("y_std")
         )
         self._made_shaped = self._made_shaped or shaped
+        self._has_scored = True
         return with_fingerprint(
             np.abs(scores) if self.sym else scores, made_with, shaped
         )

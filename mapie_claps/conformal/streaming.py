@@ -3,8 +3,6 @@
 from .calibrated_file import register_calibrated
 from .calibration import Calibrated
 
-__all__ = ["StreamingConformalRegressor"]
-
 
 class StreamingConformalRegressor(Calibrated):
     r"""Split conformal prediction with ``ClapsScore``, calibrated batch by batch.

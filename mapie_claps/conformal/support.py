@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from .._validation import raise_for
 from ..estimators.local_law import LocalLaw
 
-__all__ = ["Support", "check_support", "score_rows"]
-
 Array = NDArray[np.float64]
 
 TOLERANCE = 1e-9  # by which a target may differ from the value it stands for
@@ -37,6 +35,12 @@ class Support:
         """Whether all numbers are possible."""
         bounded = self.low > -np.inf or self.high < np.inf
         return not (bounded or self.integer or self.values is not None or self.learned)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal values of y."""
+        listed = None if self.values is None else self.values.tobytes()
+        return self.low, self.high, self.integer, listed, self.learned
 
     def of(self, law: Any) -> "Support":
         """With what the law learned from training targets, if asked for."""

@@ -14,14 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import check_real
 from ..exceptions import EffectiveSampleSizeWarning
 
-__all__ = [
-    "checked_weights",
-    "effective_sample_size",
-    "warn_if_few",
-    "warn_of_infinite",
-    "worth",
-]
-
 Array = NDArray[np.float64]
 # Effective rows per unit of 1/α below which a warning is due: 50 rows at level 0.9,
 # where coverage given the calibration rows has a standard deviation of 0.04.

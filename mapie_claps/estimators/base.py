@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._devices import new_tensors_on
-from ..files.container import hash_tensors
 from ..files.methods import SaveMixin
 from ..network.interface import Features
 from ..network.target_map import Identity
 from ..posterior.measuring import embedding, joined, networks_covariance
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
+from .fingerprint import digest_of_fit, versions
 from .fitted_rows import FEWEST_COMPARED, asked_rows
 from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
@@ -307,17 +307,7 @@ class LastLayerEstimator(SaveMixin, ABC):
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
         check_is_fitted(self, "model_")
-        # Hashed once per model: a copy with another λ or sums holds another one.
-        model, digest = self.__dict__.get("_digest", (None, ""))
-        if model is not self.model_:
-            posterior = self.model_.posterior
-            tensors = {"mean": posterior.mean, "scale": posterior.scale}
-            tensors |= self._further_tensors()
-            text = f"{self.sums_.network} {self._target_units()}"
-            law = self._law_of_residuals().text()
-            digest = hash_tensors(tensors, f"{text} {law}")
-            self.__dict__["_digest"] = self.model_, digest
-        return f"{digest} {self.scale}"
+        return f"{digest_of_fit(self)} {self.scale}"
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
@@ -329,8 +319,13 @@ class LastLayerEstimator(SaveMixin, ABC):
         fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
         for name in ("_digest", "_fitted_rows"):
             fitted.__dict__.pop(name, None)
-        # Tensors made in a caller's inference mode could not be changed in training.
-        with torch.inference_mode(False), new_tensors_on("cpu"):
+        # Tensors made in a caller's inference mode could not be changed in training,
+        # and in autocast weights would be trained to three digits.
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            new_tensors_on("cpu"),
+        ):
             fitted._fit(X, y, sample_weight)
         self.__dict__ = fitted.__dict__
         return self
@@ -340,9 +335,14 @@ class LastLayerEstimator(SaveMixin, ABC):
         network: str = self.network_.fingerprint()
         return network
 
-    def _further_tensors(self) -> dict[str, Tensor]:
-        """What predictions depend on beside the network and its last layer."""
-        return {}
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """What predictions depend on beside the network."""
+        posterior, weight = self.model_.posterior, self.model_.member_weight
+        return {"mean": posterior.mean, "scale": posterior.scale, "weight": weight}
+
+    def _versions(self) -> tuple[Any, ...]:
+        """What changes whenever something is changed in place."""
+        return versions([*self.network_.tensors(), *self._own_tensors().values()])
 
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:

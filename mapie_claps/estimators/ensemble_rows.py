@@ -65,9 +65,14 @@ class EnsembleRows(LastLayerEstimator):
         scaled = np.array(X, dtype=np.float64, order="C")
         scaled -= scaler.mean_
         scaled /= scaler.scale_
-        if self.input_clip is not None:
-            np.clip(scaled, -self.input_clip, self.input_clip, out=scaled)
+        clip = self._clip()
+        if clip is not None:
+            np.clip(scaled, -clip, clip, out=scaled)
         return torch.from_numpy(scaled)
+
+    def _clip(self) -> float | None:
+        """``input_clip`` of the fit: set later it waits for the next one."""
+        return self.__dict__.get("input_clip_", self.input_clip)
 
     def _scaled_target(self, y: Array) -> Tensor:
         """Standardised z = T(y) in float64."""
@@ -184,13 +189,20 @@ class EnsembleRows(LastLayerEstimator):
 
     def _sums_belong_to(self) -> str:
         """Equal networks may see other units of X and y, or other categories."""
-        X, y = self.scaler_X_, self.scaler_y_
-        numbers = X.mean_, X.scale_, y.mean_, y.scale_
-        units = digest_of(self.table_, self.target_map_, *numbers)
+        units = digest_of(self.table_, self.target_map_, *self._units_of_columns())
         return f"{self.network_.fingerprint()} {units}"
 
-    def _further_tensors(self) -> dict[str, Tensor]:
-        return {} if self.kernel_ is None else self.kernel_.tensors()
+    def _units_of_columns(self) -> tuple[Array, ...]:
+        X, y = self.scaler_X_, self.scaler_y_
+        return X.mean_, X.scale_, y.mean_, y.scale_
+
+    def _versions(self) -> tuple[Any, ...]:
+        units = (numbers.tobytes() for numbers in self._units_of_columns())
+        return (*super()._versions(), *units, self._clip())
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        kernel = {} if self.kernel_ is None else self.kernel_.tensors()
+        return super()._own_tensors() | kernel
 
     def _encoded(self, X: Any) -> Iterator[EncodedRows]:
         """As many rows at a time as fit into the cache."""

@@ -48,6 +48,7 @@ class Trained(NamedTuple):
 class EnsembleTraining(EnsembleRows):
     """Scalers, map of the target, networks, posterior and kernel, in this order."""
 
+    input_clip_: float | None
     loss_curve_: list[float]
     validation_curve_: list[float]
     n_iter_: int
@@ -118,6 +119,7 @@ class EnsembleTraining(EnsembleRows):
             warnings.warn(text, UserWarning, stacklevel=5)
         names = [out.name for out in self.table_.outputs()]
         self.scaler_X_, self.scaler_y_ = fit_scalers(X_, y_, weight, names)
+        self.input_clip_ = self.input_clip
         generator, Xs = torch.Generator().manual_seed(seed), self._scaled(X_)
         target_map = Identity() if loss else self._fit_target_map(Xs, y_, seed, crew)
         targets = TargetRange.of(y_, learn=self.residual_shape)

@@ -11,15 +11,6 @@ from numpy.typing import NDArray
 from ..network.batches import row_keys
 from ..network.table import TableRows
 
-__all__ = [
-    "FEWEST_COMPARED",
-    "AskedRows",
-    "FittedRows",
-    "Overlap",
-    "asked_rows",
-    "fitted_rows",
-]
-
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 

@@ -16,8 +16,6 @@ from .residual_shape import ResidualShape
 from .target_range import TargetRange
 from .variance import Parts
 
-__all__ = ["ROUND_OUT", "LocalLaw", "residual_end"]
-
 Array = NDArray[np.float64]
 
 # A score takes two roundings and its inverse two more, so that μ + q·√v may fall short

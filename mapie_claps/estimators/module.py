@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._compat import validate_data
 from .._devices import new_tensors_on
-from .._validation import check_real, check_some_weight
+from .._validation import check_integer, check_real, check_some_weight
 from ..files.codec import Context, register
 from ..network.batches import (
     Batch,
@@ -34,8 +34,6 @@ from .module_parameters import check_module_parameters
 from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summed
 from .parameters import choose_device
 from .stored import check_sums, estimator_to_fields, set_fitted
-
-__all__ = ["ClapsModule"]
 
 Array = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
@@ -318,7 +316,9 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
 
     def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
         """Batches whose rows have as many dimensions as those that were fitted."""
-        size, check = self.batch_size, self._checked
+        hint = "Use 1024 if unsure."
+        size = check_integer("batch_size", self.batch_size, low=1, hint=hint)
+        check = self._checked
         for batch in batches_of(X, *args, size=size, check=check, **kwargs):
             if batch.x.ndim != self.row_ndim_ + 1:
                 raise ValueError(

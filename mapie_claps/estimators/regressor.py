@@ -14,8 +14,6 @@ from .ensemble_training import EnsembleTraining
 from .parameters import PAPER
 from .stored import check_columns, estimator_to_fields, refuse_parts, set_fitted
 
-__all__ = ["ClapsRegressor"]
-
 Array = NDArray[np.float64]
 
 
@@ -199,6 +197,8 @@ class ClapsRegressor(EnsembleTraining, RegressorMixin, BaseEstimator):  # type: 
         The kernel member with the training rows it keeps, and its ``weight``.
     table_ : TableEncoder
         How the columns of X become the inputs of the networks.
+    input_clip_ : float or None
+        ``input_clip`` of the fit.
     fingerprint_ : str
         Changes with everything that predictions depend on.
     loss_curve_, validation_curve_ : list of float

@@ -13,8 +13,6 @@ from ..network.target_transformer import TransformerMap
 from .residual_shape import ResidualShape
 from .target_range import TargetRange
 
-__all__ = ["PLAIN_LAW", "ResidualLaw"]
-
 
 @saved_as("residual law")
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,6 @@ from scipy.special import ndtri
 from ..network.target_curves import MonotoneSpline
 from ..network.target_map import Identity, TargetMap
 
-__all__ = ["ResidualShape", "fit_residual_shape"]
-
 Array = NDArray[np.float64]
 TAILS = np.array([0.25, 0.1, 0.05, 0.025])  # probabilities at which tails are compared
 N_NODES = 32

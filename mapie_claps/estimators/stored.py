@@ -64,6 +64,11 @@ def check_columns(estimator: Any) -> None:
                 f"Got a {name} for {found} columns, but expected {n}, as the network "
                 f"has {n_inputs} inputs."
             )
+    clip = estimator._clip()
+    if clip is not None and not (isinstance(clip, float | int) and 0 < clip < math.inf):
+        raise FileFormatError(
+            f"Got input_clip={clip!r}, but expected a number above 0."
+        )
     if not hasattr(estimator, "table_"):
         if n_columns != n_inputs:
             raise FileFormatError(

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TargetRange"]
-
 Array = NDArray[np.float64]
 MAX_GRADES = 16  # distinct integers that count as grades
 # Rows, and share of the rows, on the smallest or largest value of a bounded target.

@@ -9,8 +9,6 @@ from .._devices import new_tensors_on
 from ..posterior.sums import LastLayerSums
 from .base import LastLayerEstimator
 
-__all__ = ["partial_sums", "sums_of", "update_posterior", "with_sums"]
-
 Fitted = TypeVar("Fitted", bound=LastLayerEstimator)
 
 

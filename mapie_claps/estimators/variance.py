@@ -6,15 +6,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FingerprintedArray",
-    "MeanAndStd",
-    "Parts",
-    "PredictiveVariance",
-    "with_fingerprint",
-    "with_law",
-]
-
 Array = NDArray[np.float64]
 
 

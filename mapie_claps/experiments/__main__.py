@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..studies.runner import check_mapie, finished_lines, finished_rows, run_missing
+from ..studies.arguments import check_numbers
+from ..studies.runner import check_mapie, finished_lines, run_missing
 from ..studies.store import Row, Store
+from ..studies.text import write_files
 from .experiment import EXPERIMENTS, Options
 
 SMOKE_SEEDS = 2
@@ -16,8 +18,8 @@ DATA_VARIABLE = "MAPIE_CLAPS_DATA"
 
 def parser() -> argparse.ArgumentParser:
     """Arguments of the command."""
-    lines = [
-        f"  {e.name:<21}{e.title} ({e.n_seeds} seeds)" for e in EXPERIMENTS.values()
+    names = [
+        f"\n  {e.name:<21}{e.title} ({e.n_seeds} seeds)" for e in EXPERIMENTS.values()
     ]
     made = argparse.ArgumentParser(
         prog="python -m mapie_claps.experiments",
@@ -26,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
             "the report of claims. Finished runs are kept in OUT/runs.jsonl: the same "
             "command continues where it was interrupted."
         ),
-        epilog="names:\n" + "\n".join(lines),
+        epilog="names:" + "".join(names),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
@@ -36,8 +38,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="an experiment (see below), all, or report to write the output again",
     )
-    add("--seeds", type=_positive, help="number of seeds per case")
-    add("--jobs", type=_positive, default=1, help="processes, of one thread each")
+    add("--seeds", type=int, help="number of seeds per case")
+    add("--jobs", type=int, default=1, help="processes, of one thread each")
     add(
         "--data",
         metavar="FOLDER",
@@ -51,18 +53,12 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"got {text}, but expected at least 1")
-    return value
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     command = parser()
     args = command.parse_args(arguments)
     try:
+        check_numbers(args, seeds=1, jobs=1)
         check_mapie((1, 5), "the experiments need, for its standard deviations")
         return _run(args)
     except (ValueError, OSError, RuntimeError) as error:
@@ -76,8 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     options = Options(args.data, args.smoke)
     out = args.out or Path("paper_results_smoke" if args.smoke else "paper_results")
     n_seeds = args.seeds or (SMOKE_SEEDS if args.smoke else None)
-    chosen = [] if args.name == "report" else [args.name]
-    chosen = list(EXPERIMENTS) if args.name == "all" else chosen
+    chosen = {"report": [], "all": list(EXPERIMENTS)}.get(args.name, [args.name])
     # Keys hold a hash of the data, which are loaded only for runs that can be there.
     wanted = {line["key"].get("study") for line in Store(out).lines()} | set(chosen)
     plans = {
@@ -87,16 +82,16 @@ def _run(args: argparse.Namespace) -> int:
     runs = [run for name in chosen for run in plans[name]]
     started = time.perf_counter()
     failures = run_missing(runs, out, args.jobs) if runs else []
+    lines = {name: finished_lines(plan, out) for name, plan in plans.items()}
     if runs:
-        worked = sum(line["cpu_seconds"] for line in finished_lines(runs, out))
+        worked = sum(line["cpu_seconds"] for name in chosen for line in lines[name])
         sys.stdout.write(
             f"{len(runs)} runs in {time.perf_counter() - started:.0f} s with "
             f"{args.jobs} job(s); processor time of all runs {worked:.0f} s\n"
         )
-    done = {name: len(finished_lines(plan, out)) for name, plan in plans.items()}
-    planned = {name: e.n_runs(n_seeds) for name, e in EXPERIMENTS.items()}
-    incomplete = {n: (done[n], planned[n]) for n in done if done[n] < planned[n]}
-    rows = {name: finished_rows(plan, out) for name, plan in plans.items()}
+    counts = {n: (len(lines[n]), e.n_runs(n_seeds)) for n, e in EXPERIMENTS.items()}
+    incomplete = {n: both for n, both in counts.items() if both[0] < both[1]}
+    rows = {n: [row for x in found for row in x["rows"]] for n, found in lines.items()}
     for file in write_output(rows, out, options, incomplete):
         sys.stdout.write(f"{file}\n")
     sys.stdout.writelines(map(str, failures))
@@ -113,7 +108,7 @@ def write_output(
     from .distance import distance_files
     from .figures import write_figures
     from .report import write_report
-    from .tables import write_files, write_rows, write_tables
+    from .tables import write_rows, write_tables
 
     written = write_rows(rows, out / "rows") + write_tables(rows, out / "tables")
     written += write_files(distance_files(rows), out / "tables")

@@ -17,19 +17,16 @@ relation  "clearly above 0" (by two standard errors), "clearly below 0", "not cl
 note      shown where the claim does not hold
 """
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ..studies.scoring import Estimate, estimate, stratified_estimate
 from ..studies.store import Row
-from .tables import TABLES, label_of, published
+from .tables import TABLES, label_of, published, read_lines
 
 # Fields that are differences already, and are written with their sign.
 DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
@@ -53,19 +50,15 @@ class Claim(NamedTuple):
     why: str = ""  # shown where the claim does not hold
 
 
-class Relation(NamedTuple):
-    """What is claimed of an estimate."""
+class Relation:
+    """What is claimed of an estimate, in the words of the table."""
 
-    words: str
-    number: float
-    centre: float
-    text: str
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Relation in the words of the table."""
+    def __init__(self, text: str) -> None:
         words, number, centre = RELATION.fullmatch(text).groups()  # type: ignore[union-attr]
-        return cls(words, float(number), float(centre or 0), text)
+        self.text, self.words = text, str(words)
+        self.number, self.centre = float(number), float(centre or 0)
+        # Direction of a claim about a direction, else 0.
+        self.sign = {"clearly above": 1, "clearly below": -1}.get(self.words, 0)
 
     def holds(self, found: Estimate) -> bool:
         """Whether the estimate is as claimed."""
@@ -79,11 +72,6 @@ class Relation(NamedTuple):
             "within": abs(found.mean - self.centre) < self.number,
         }[self.words]
 
-    @property
-    def sign(self) -> int:
-        """Direction of a claim about a direction, else 0."""
-        return {"clearly above": 1, "clearly below": -1}.get(self.words, 0)
-
 
 class Check:
     """One line of the table on the rows of its experiment."""
@@ -92,16 +80,16 @@ class Check:
         self.line, self.rows = line, rows
         self.of, self.against = line["of"], line["against"]
         self.measures = _split(line["measure"])
-        claimed = line["relation"].split(" and ")
-        self.relations = [Relation.of(text) for text in claimed if text]
+        claimed = filter(None, line["relation"].split(" and "))
+        self.relations = list(map(Relation, claimed))
         self.key = next(t.key for t in TABLES if t.experiment == line["experiment"])
         names = _split(line["on"].removeprefix("together: "))
         self.cases = self._labels("case") if names == ["each"] else names
         if line["on"].startswith("together: ") or len(self.cases) == 1:
             self.rows = [row for row in rows if row["case"] in names]
             self.cases = []
-        difference = self.against or self.of == "steps"
-        self.signed = bool(difference) or line["measure"] in DIFFERENCES
+        difference = bool(self.against) or self.of == "steps"
+        self.signed = difference or line["measure"] in DIFFERENCES
 
     def _labels(self, key: str) -> list[str]:
         return list(dict.fromkeys(label_of(row[key]) for row in self.rows))
@@ -200,8 +188,8 @@ class Check:
                 parts += [self._extreme(relation.sign), *_unclear(relation, failed)]
             elif failed:
                 parts.append(f"Not {relation.text}: {self._listed(failed)}.")
-            if failed and relation.words == "within" and not self.against:
-                parts.append(self._furthest(relation.centre, failed))
+                if relation.words == "within" and not self.against:
+                    parts.append(self._furthest(relation.centre, failed))
         return " ".join(filter(None, parts))
 
     def _extreme(self, sign: int) -> str:
@@ -307,9 +295,8 @@ def _noise(rows: Sequence[Row]) -> str:
 @cache
 def claim_table() -> tuple[tuple[dict[str, str], ...], ...]:
     """Checks of each claim, each with the experiment, source and claim it is of."""
-    file = resources.files(__package__) / "claims.csv"
     claims: list[list[dict[str, str]]] = []
-    for line in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))):
+    for line in read_lines("claims.csv"):
         if line["claim"]:
             claims.append([])
         first = claims[-1][0] if claims[-1] else line
@@ -320,18 +307,15 @@ def claim_table() -> tuple[tuple[dict[str, str], ...], ...]:
 
 def check_claims(rows: Mapping[str, Sequence[Row]]) -> list[Claim]:
     """All claims about experiments that have rows."""
-    experiments = [lines[0]["experiment"] for lines in claim_table()]
-    pairs = zip(claim_table(), map(rows.get, experiments), strict=True)
-    return [_check(lines, found) for lines, found in pairs if found]
-
-
-def _check(lines: Sequence[Mapping[str, str]], rows: Sequence[Row]) -> Claim:
-    held, figures, why = zip(
-        *(Check(line, rows).result() for line in lines), strict=True
-    )
-    first, note = lines[0], lines[0]["note"].replace("{quantiles}", QUANTILES)
-    if all(held):
-        return Claim(first["source"], first["claim"], "; ".join(figures), True)
-    note = _noise(rows) if note == "{noise}" else note
-    reason = " ".join(filter(None, (*why, note)))
-    return Claim(first["source"], first["claim"], "; ".join(figures), False, reason)
+    claims = []
+    for lines in claim_table():
+        first, ours = lines[0], rows.get(lines[0]["experiment"])
+        if ours:
+            checks = [Check(line, ours).result() for line in lines]
+            held, figures, why = zip(*checks, strict=True)
+            note = first["note"].replace("{quantiles}", QUANTILES)
+            note = _noise(ours) if note == "{noise}" else note
+            reason = " ".join(filter(None, () if all(held) else (*why, note)))
+            about = first["source"], first["claim"], "; ".join(figures)
+            claims.append(Claim(*about, all(held), reason))
+    return claims

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ..studies.data import PAPER_DATASETS
+from ..studies.rows import where
 from ..studies.store import Row
 from ..studies.text import csv_table, markdown_table
 from .tables import published
@@ -15,8 +16,7 @@ from .tables import published
 DISTANCE_TABLES = {"benchmark": "distance", "further_seeds": "distance_further_seeds"}
 
 
-@dataclass(frozen=True)
-class Distance:
+class Distance(NamedTuple):
     """log(ours / published) of one method on one data set, of means over seeds."""
 
     case: str
@@ -39,9 +39,9 @@ def distances(rows: Sequence[Row]) -> list[Distance]:
     """
     found = []
     for case in PAPER_DATASETS:
-        ours = [row for row in rows if row["case"] == case]
+        ours = where(rows, case=case)
         for line in published(f"exp3_{case}") if ours else ():
-            mine = [row for row in ours if row["method"] == line["Method"]]
+            mine = where(ours, method=line["Method"])
             score, width = (
                 math.log(np.mean([row[name] for row in mine]) / float(line[label]))
                 for name, label in (("score", "Int. Score"), ("width", "Avg. Width"))
@@ -58,7 +58,12 @@ def mean_distance(found: Sequence[Distance]) -> float:
     >>> mean_distance([Distance("yacht", "CLAPS", -0.25, 0.75)])
     0.5
     """
-    return float(np.mean([[abs(d.score), abs(d.width)] for d in found]))
+    return float(np.mean(_means(found)))
+
+
+def _means(found: Sequence[Distance]) -> list[float]:
+    means: list[float] = np.mean(np.abs([d[2:] for d in found]), axis=0).tolist()
+    return means
 
 
 def to_csv(found: Sequence[Distance]) -> str:
@@ -70,23 +75,14 @@ def to_csv(found: Sequence[Distance]) -> str:
 def to_markdown(found: Sequence[Distance]) -> str:
     """Mean |log ratio|, score / width, by data set and method, and their means."""
     methods = list(dict.fromkeys(d.method for d in found))
-    cases = list(dict.fromkeys(d.case for d in found))
-    groups = {case: [d for d in found if d.case == case] for case in cases}
-    lines = [
-        [
-            name,
-            *(_pair([d for d in group if d.method == m]) for m in methods),
-            f"{mean_distance(group):.3f}",
-        ]
-        for name, group in (groups | {"**all**": list(found)}).items()
-    ]
+    groups = {d.case: [other for other in found if other.case == d.case] for d in found}
+    lines = []
+    for name, group in (groups | {"**all**": list(found)}).items():
+        means = (_means([d for d in group if d.method == m]) for m in methods)
+        pairs = [f"{score:.2f} / {width:.2f}" for score, width in means]
+        lines.append([name, *pairs, f"{mean_distance(group):.3f}"])
     header = ["score / width", *methods, "all"]
     return markdown_table(header, lines, align="l" + "r" * (len(header) - 1))
-
-
-def _pair(found: Sequence[Distance]) -> str:
-    score, width = np.mean([[abs(d.score), abs(d.width)] for d in found], axis=0)
-    return f"{score:.2f} / {width:.2f}"
 
 
 def distance_files(rows: Mapping[str, Sequence[Row]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ..studies.store import Row, run_key
 SYNTHETIC = {"n_train": 500, "n_calibration": 500, "n_test": 2000}
 KEEP_PROBABILITY = 0.1
 SYNTHETIC_TRAINING = {"max_steps": 250}
-SIZES = (100, 250, 500, 1000, 2000)
+SIZES = ("100", "250", "500", "1000", "2000")
 MAX_ROWS = 5000
 TRAINING_FRACTION, CALIBRATION_FRACTION = 0.6, 0.2  # the rest is for testing
 FRACTIONS = {"max_rows": MAX_ROWS, "training": TRAINING_FRACTION} | (
@@ -48,7 +48,8 @@ class Experiment:
     cases: tuple[str, ...]  # data sets, or sizes of a synthetic training set
     n_seeds: int  # where the command line says nothing
     # Function "module.name" of this package with the arguments data set (or case, if
-    # synthetic), seed, and overrides of ``ClapsRegressor.paper``.
+    # synthetic), seed, and overrides of ``ClapsRegressor.paper``; what follows after
+    # another dot is its first argument.
     rows: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # for the key
     # Overrides of ``ClapsRegressor.paper``.
@@ -63,11 +64,10 @@ class Experiment:
     def plan(self, n_seeds: int | None, options: Options) -> list[Run]:
         """All runs, seed by seed."""
         training = dict(self.training) | ({"max_steps": 5} if options.smoke else {})
+        first, n = self.first_seed, n_seeds or self.n_seeds
         return [
             self._run(case, seed, options, training)
-            for seed in range(
-                self.first_seed, self.first_seed + (n_seeds or self.n_seeds)
-            )
+            for seed in range(first, first + n)
             for case in self.cases
         ]
 
@@ -90,9 +90,10 @@ def _rows(
     name: str, case: str, data: Any, seed: int, training: dict[str, Any]
 ) -> list[Row]:
     """Rows of one run, with its case and seed."""
-    module, function = name.split(".")
+    module, function, *given = name.split(".")
     rows = getattr(import_module(f".{module}", __package__), function)
-    return [{"case": case, "seed": seed} | row for row in rows(data, seed, training)]
+    found = rows(*given, data, seed, training)
+    return [{"case": case, "seed": seed} | row for row in found]
 
 
 @cache
@@ -131,8 +132,15 @@ def load_rows(name: str, options: Options) -> Dataset:
 
 
 def _sensitivity(name: str, title: str) -> Experiment:
-    rows, settings = f"sensitivity.{name}", FRACTIONS | {"grid": GRIDS[name]}
+    rows, settings = f"sensitivity.grid_rows.{name}", FRACTIONS | {"grid": GRIDS[name]}
     return Experiment(name, title, SENSITIVITY_CASES, 5, rows, settings)
+
+
+def _real(name: str, title: str, n_seeds: int, first_seed: int = 0) -> Experiment:
+    rows = "benchmark.benchmark_rows"
+    return Experiment(
+        *(name, title, PAPER_DATASETS, n_seeds, rows, FRACTIONS), first_seed=first_seed
+    )
 
 
 def _synthetic(name: str, title: str, cases: tuple[str, ...]) -> Experiment:
@@ -148,27 +156,12 @@ EXPERIMENTS = {
         _synthetic(
             "mechanism", "Experiment 1: controlled synthetic mechanism", ("synthetic",)
         ),
-        _synthetic(
-            "contraction",
-            "Experiment 2: posterior contraction",
-            tuple(map(str, SIZES)),
-        ),
-        Experiment(
-            "benchmark",
-            "Experiment 3: real regression benchmark",
-            PAPER_DATASETS,
-            5,
-            "benchmark.benchmark_rows",
-            FRACTIONS,
-        ),
-        Experiment(
+        _synthetic("contraction", "Experiment 2: posterior contraction", SIZES),
+        _real("benchmark", "Experiment 3: real regression benchmark", 5),
+        _real(
             "further_seeds",
             "Experiment 3 with seeds that the protocol was not chosen with",
-            PAPER_DATASETS,
-            10,
-            "benchmark.benchmark_rows",
-            FRACTIONS,
-            first_seed=5,
+            *(10, 5),
         ),
         _sensitivity("prior_precision", "Prior precision"),
         _sensitivity("calibration_size", "Calibration size"),

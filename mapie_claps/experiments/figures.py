@@ -1,7 +1,6 @@
 """Figures where a picture says more than a table. Needs matplotlib (extra ``plot``)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,22 @@ def write_figures(
         from matplotlib.figure import Figure
     except ImportError:
         return []
-    draw: dict[str, tuple[tuple[float, float], Callable[[Any], None]]] = {}
-    if rows.get("mechanism"):
-        draw["mechanism"] = (10, 5.5), partial(draw_mechanism, options=options)
-    if rows.get("contraction"):
-        draw["contraction"] = (10, 3), partial(draw_contraction, rows=rows)
-    if rows.get("benchmark"):
-        draw["benchmark_ranks"] = (7, 3.2), partial(draw_ranks, rows=rows)
-    if all(rows.get(t.experiment) for t in TABLES if t.key == "value"):
-        draw["sensitivity"] = (10, 7), partial(draw_sensitivity, rows=rows)
+    grids = [t.experiment for t in TABLES if t.key == "value"]
+    figures: list[tuple[str, tuple[float, float], list[str], Callable[..., None]]] = [
+        ("mechanism", (10, 5.5), ["mechanism"], draw_mechanism),
+        ("contraction", (10, 3), ["contraction"], draw_contraction),
+        ("benchmark_ranks", (7, 3.2), ["benchmark"], draw_ranks),
+        ("sensitivity", (10, 7), grids, draw_sensitivity),
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, (size, fill_in) in draw.items():
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        fill_in(figure)
-        file = folder / f"{name}.png"
-        figure.savefig(file, dpi=DPI)
-        written.append(file)
+    for name, size, needed, draw in figures:
+        if all(rows.get(experiment) for experiment in needed):
+            figure = Figure(figsize=size, layout="constrained")
+            FigureCanvasAgg(figure)
+            draw(figure, options if draw is draw_mechanism else rows)
+            written.append(folder / f"{name}.png")
+            figure.savefig(written[-1], dpi=DPI)
     return written
 
 
@@ -94,7 +91,7 @@ def _curve(ax: Any, cells: Sequence[Cell], column: str, log: bool = True) -> Non
 
 
 def draw_contraction(figure: Any, rows: Mapping[str, list[Row]]) -> None:
-    """What becomes of the epistemic part as training rows are added."""
+    """The epistemic part as training rows are added."""
     cells = _cells("exp2_contraction", rows)
     columns = ("Epi. Frac.", "Scale Ratio", "Width Ratio", "Score delta")
     for ax, column in zip(figure.subplots(1, 4), columns, strict=True):

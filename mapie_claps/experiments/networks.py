@@ -19,17 +19,24 @@ from ..studies.data import Array
 from ..studies.fitted import Fitted
 
 
-class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """The network of a template, trained with another loss."""
+class SquaredErrorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Mean regression with the network of the template."""
 
-    template: ClapsRegressor
-    random_state: int | None
+    def __init__(
+        self, template: ClapsRegressor, random_state: int | None = None
+    ) -> None:
+        self.template = template
+        self.random_state = random_state
 
-    def _train(self, X: ArrayLike, y: ArrayLike, loss: Loss) -> None:
-        model = clone(self.template).set_params(random_state=self.random_state)
-        model._fit_network(X, y, None, loss)
-        self.model_ = model
-        self.n_features_in_ = model.n_features_in_
+    def _loss(self) -> Loss:
+        return SquaredError()
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Train the network."""
+        self.model_ = clone(self.template).set_params(random_state=self.random_state)
+        self.model_._fit_network(X, y, None, self._loss())
+        self.n_features_in_ = self.model_.n_features_in_
+        return self
 
     @torch.no_grad()
     def _outputs(self, X: ArrayLike) -> Array:  # (n, 2)
@@ -41,46 +48,13 @@ class _Network(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         centre, unit = model._target_units()
         return np.asarray(network.outputs(phi)[0].T.numpy() * unit + centre)
 
-
-class SquaredErrorRegressor(_Network):
-    """Mean regression with the network of CLAPS.
-
-    Parameters
-    ----------
-    template : ClapsRegressor
-        Layers and training.
-    random_state : int or None, default=None
-        Seed of the initial weights.
-    """
-
-    def __init__(
-        self, template: ClapsRegressor, random_state: int | None = None
-    ) -> None:
-        self.template = template
-        self.random_state = random_state
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network."""
-        self._train(X, y, SquaredError())
-        return self
-
     def predict(self, X: ArrayLike) -> Array:
         """Predict the mean, shape (n,)."""
         return self._outputs(X)[:, 0]
 
 
-class QuantileNetworkRegressor(_Network):
-    """Two conditional quantiles: the two heads of the network of CLAPS.
-
-    Parameters
-    ----------
-    levels : tuple of float
-        Levels of the two quantiles.
-    template : ClapsRegressor
-        Layers and training.
-    random_state : int or None, default=None
-        Seed of the initial weights.
-    """
+class QuantileNetworkRegressor(SquaredErrorRegressor):
+    """Conditional quantiles of two levels: the two heads of the network."""
 
     def __init__(
         self,
@@ -88,14 +62,11 @@ class QuantileNetworkRegressor(_Network):
         template: ClapsRegressor,
         random_state: int | None = None,
     ) -> None:
+        super().__init__(template, random_state)
         self.levels = levels
-        self.template = template
-        self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train the network."""
-        self._train(X, y, PinballLoss(self.levels))
-        return self
+    def _loss(self) -> Loss:
+        return PinballLoss(self.levels)
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict both quantiles, in increasing order, shape (n, 2).

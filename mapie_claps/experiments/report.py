@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
+from ..studies.rows import values_of
 from ..studies.scoring import CLEAR
 from ..studies.store import Row
-from ..studies.text import markdown_table
+from ..studies.text import markdown_table, write_files
 from .claims import Claim, check_claims
 
-NO_PLANS: Mapping[str, tuple[int, int]] = MappingProxyType({})
 HOW_TO_READ = f"""# Claims of the paper, checked
 
 Each line restates one claim of the paper's analyses of its results, with our figure.
@@ -30,7 +29,7 @@ errors are somewhat too small.
 def to_markdown(
     found: Sequence[Claim],
     n_seeds: Mapping[str, int],
-    unfinished: Mapping[str, tuple[int, int]] = NO_PLANS,
+    unfinished: Mapping[str, tuple[int, int]] | None = None,
 ) -> str:
     """The report."""
     held = sum(claim.holds for claim in found)
@@ -40,26 +39,21 @@ def to_markdown(
         names = ", ".join(f"{n} ({a} of {b} runs)" for n, (a, b) in unfinished.items())
         parts.append(f"Not checked, because they are unfinished: {names}.\n")
     for source in dict.fromkeys(claim.source for claim in found):
-        lines = [
-            [claim.text, claim.figures, _verdict(claim)]
-            for claim in found
-            if claim.source == source
-        ]
+        lines = []
+        for claim in found:
+            if claim.source == source:
+                why = f": {claim.why}" if claim.why else ""
+                verdict = "holds" if claim.holds else f"**does not hold**{why}"
+                lines.append([claim.text, claim.figures, verdict])
         table = markdown_table(["claim", "ours", "verdict"], lines)
         parts.append(f"## {source}\n\n{table}")
     return "\n".join(parts)
 
 
-def _verdict(claim: Claim) -> str:
-    if claim.holds:
-        return "holds"
-    return "**does not hold**" + (f": {claim.why}" if claim.why else "")
-
-
 def write_report(
     rows: Mapping[str, Sequence[Row]],
     file: Path,
-    unfinished: Mapping[str, tuple[int, int]] = NO_PLANS,
+    unfinished: Mapping[str, tuple[int, int]] | None = None,
 ) -> Path:
     """Write the report.
 
@@ -67,13 +61,7 @@ def write_report(
     complete: a mean over some of the data sets says nothing about a claim, and they are
     only listed.
     """
-    rows = {name: found for name, found in rows.items() if name not in unfinished}
-    n_seeds = {
-        name: len({row["seed"] for row in found})
-        for name, found in rows.items()
-        if found
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
+    rows = {n: found for n, found in rows.items() if n not in (unfinished or ())}
+    n_seeds = {n: len(values_of(found, "seed")) for n, found in rows.items() if found}
     text = to_markdown(check_claims(rows), n_seeds, unfinished)
-    file.write_text(text, encoding="utf-8")
-    return file
+    return write_files({file.name: text}, file.parent)[0]

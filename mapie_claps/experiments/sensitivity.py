@@ -1,6 +1,6 @@
 """The four sensitivity analyses of the appendix."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,59 +12,44 @@ from .benchmark import evaluate, split_rows
 from .experiment import GRIDS
 from .methods import split_interval, variance_metrics
 
-# A grid value, the split it is tried on, and the fitted model.
-Setting = tuple[float, Split, ClapsRegressor]
+#: The grid value that width and score are relative to.
+REFERENCES = {
+    "prior_precision": 1.0,
+    "calibration_size": 0.20,
+    "representation_size": 64,
+    "variance_floor": 1e-3,
+}
 
 
-def _fit(split: Split, seed: int, **params: Any) -> ClapsRegressor:
-    model = ClapsRegressor.paper(**params, random_state=seed)
-    return model.fit(split.X_train, split.y_train)
+def _fitted(
+    name: str, data: Dataset, seed: int, training: dict[str, Any]
+) -> Iterator[tuple[float, Split, ClapsRegressor]]:
+    """Each grid value, the split it is tried on, and the fitted model."""
 
+    def fit(split: Split, **params: Any) -> ClapsRegressor:
+        model = ClapsRegressor.paper(**training, **params, random_state=seed)
+        return model.fit(split.X_train, split.y_train)
 
-def prior_precision(data: Dataset, seed: int, training: dict[str, Any]) -> list[Row]:
-    """Another λ with the trained network held fixed."""
     split = split_rows(data, seed)
-    model = _fit(split, seed, **training)
-    grid = GRIDS["prior_precision"]
-    models = ((v, split, model.with_prior_precision(v)) for v in grid)
-    return rows_against_reference(models, 1.0)
+    # Another λ leaves the trained network as it is.
+    trained = fit(split) if name == "prior_precision" else None
+    for value in GRIDS[name]:
+        if trained is not None:
+            yield value, split, trained.with_prior_precision(value)
+        elif name == "calibration_size":
+            # More calibration rows at the expense of training rows.
+            other = split_rows(data, seed, value)
+            yield value, other, fit(other)
+        else:
+            yield value, split, fit(split, **{name: value})
 
 
-def calibration_size(data: Dataset, seed: int, training: dict[str, Any]) -> list[Row]:
-    """More calibration rows at the expense of training rows; the test rows stay."""
-    splits = ((v, split_rows(data, seed, v)) for v in GRIDS["calibration_size"])
-    models = ((v, split, _fit(split, seed, **training)) for v, split in splits)
-    return rows_against_reference(models, 0.20)
-
-
-def representation_size(
-    data: Dataset, seed: int, training: dict[str, Any]
+def grid_rows(
+    name: str, data: Dataset, seed: int, training: dict[str, Any]
 ) -> list[Row]:
-    """Another size of φ behind a hidden layer of 64."""
-    return _over_parameter("representation_size", 64, data, seed, training)
-
-
-def variance_floor(data: Dataset, seed: int, training: dict[str, Any]) -> list[Row]:
-    """Another floor under h², in training and after it."""
-    return _over_parameter("variance_floor", 1e-3, data, seed, training)
-
-
-def _over_parameter(
-    name: str, reference: float, data: Dataset, seed: int, training: dict[str, Any]
-) -> list[Row]:
-    """A network for each value of one parameter."""
-    split = split_rows(data, seed)
-    models = (
-        (value, split, _fit(split, seed, **training, **{name: value}))
-        for value in GRIDS[name]
-    )
-    return rows_against_reference(models, reference)
-
-
-def rows_against_reference(settings: Iterable[Setting], reference: float) -> list[Row]:
     """One row per grid value; width and score relative to the reference value."""
-    rows = [_row(*setting) for setting in settings]
-    base = next(row for row in rows if row["value"] == reference)
+    rows = [_row(*setting) for setting in _fitted(name, data, seed, training)]
+    base = next(row for row in rows if row["value"] == REFERENCES[name])
     for row in rows:
         row["width_ratio"] = float(metrics.width_ratio(row["width"], base["width"]))
         row["score_difference"] = float(

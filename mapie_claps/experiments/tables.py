@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..studies.data import PAPER_DATASETS
+from ..studies.rows import values_of, where
 from ..studies.store import Row
-from ..studies.text import MISSING, csv_table, markdown_table
+from ..studies.text import MISSING, csv_table, markdown_table, write_files
 
 #: Columns of the published tables, and the fields of our rows that they are about.
 COLUMNS = {
@@ -97,7 +98,12 @@ class Cell:
 @cache
 def published(name: str) -> tuple[dict[str, str], ...]:
     """Rows of a published table, as text."""
-    file = resources.files(__package__) / "published" / f"{name}.csv"
+    return read_lines("published", f"{name}.csv")
+
+
+def read_lines(*path: str) -> tuple[dict[str, str], ...]:
+    """Lines of a CSV file of this package, as text."""
+    file = resources.files(__package__).joinpath(*path)
     return tuple(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
 
 
@@ -114,15 +120,15 @@ def label_of(value: Any) -> str:
 
 def fill(table: Table, rows: Sequence[Row]) -> list[Cell]:
     """All cells; NaN where there is no run."""
-    ours = [r for r in rows if table.case in (None, r["case"])]
-    return list(_cells(table, ours))
-
-
-def _cells(table: Table, rows: Sequence[Row]) -> Iterator[Cell]:
+    found = []
     for line in published(table.name):
         label = next(iter(line.values()))
         wanted = label_of(float(label)) if table.key == "value" else label
-        mine = [row for row in rows if label_of(row[table.key]) == wanted]
+        mine = [
+            row
+            for row in rows
+            if table.case in (None, row["case"]) and label_of(row[table.key]) == wanted
+        ]
         for column, metric in table.columns.items():
             values = means_by_seed(mine, metric)
             sd = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
@@ -131,15 +137,16 @@ def _cells(table: Table, rows: Sequence[Row]) -> Iterator[Cell]:
                 float(line.get(name, math.nan)) for name in (printed, f"{printed} sd")
             )
             mean = float(np.mean(values)) if values else math.nan
-            yield Cell(label, column, mean, sd, len(values), paper, paper_sd)
+            cell = Cell(label, column, mean, sd, len(values), paper, paper_sd)
+            found.append(cell)
+    return found
 
 
 def means_by_seed(rows: Sequence[Row], metric: str) -> list[float]:
     """Mean of a metric over the rows of each seed."""
-    seeds = sorted({row["seed"] for row in rows})
     return [
-        float(np.mean([row[metric] for row in rows if row["seed"] == seed]))
-        for seed in seeds
+        float(np.mean([row[metric] for row in where(rows, seed=seed)]))
+        for seed in sorted(values_of(rows, "seed"))
     ]
 
 
@@ -213,11 +220,3 @@ def write_rows(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
         if found
     }
     return write_files(files, folder)
-
-
-def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Texts by file name, written to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in files]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..conformal.frozen import OUTWARDS, FrozenRule
+from ..conformal.frozen import ROUND_OUT, FrozenRule
 from ..conformal.support import Support
 from ..estimators.regressor import ClapsRegressor
 from ..network.columns import FewValues, ManyValues, Numbers
@@ -22,8 +22,6 @@ from ..posterior.scales import PredictiveParts
 from ..posterior.skew import LARGEST_SKEW
 from .inputs import InputColumn
 from .maps import inverse_of, number_left
-
-__all__ = ["OUTPUTS", "IntervalGraph"]
 
 OUTPUTS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
 
@@ -44,7 +42,7 @@ class IntervalGraph(nn.Module):
         self.network = copy.deepcopy(estimator.network_)
         self.model, self.scale = estimator.model_, estimator.scale
         self.skew = estimator._law_of_residuals().skew
-        self.units, self.clip = estimator._target_units(), estimator.input_clip
+        self.units, self.clip = estimator._target_units(), estimator._clip()
         self.rule, self.inverse = rule, inverse_of(rule.target_map)
         self.x_mean = _constant(estimator.scaler_X_.mean_)
         self.x_scale = _constant(estimator.scaler_X_.scale_)
@@ -139,7 +137,7 @@ class IntervalGraph(nn.Module):
         centre_ = centre[:, None]
         ends = [
             centre_ + step + _constant(outwards) * (centre_.abs() + step.abs())
-            for step, outwards in zip(steps, (-OUTWARDS, OUTWARDS), strict=True)
+            for step, outwards in zip(steps, (-ROUND_OUT, ROUND_OUT), strict=True)
         ]
         lower, upper = (self.inverse(z) for z in ends)
         if rule.support is not None:

@@ -12,8 +12,6 @@ from ..network.columns import FewValues, ManyValues, Numbers
 from ..network.dates import Dates
 from ..network.table import TableEncoder
 
-__all__ = ["InputColumn", "graph_inputs", "input_columns"]
-
 
 @dataclass(frozen=True)
 class InputColumn:

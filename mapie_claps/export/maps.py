@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from ..network.target_curves import MonotoneSpline, YeoJohnson
 from ..network.target_map import Identity, Log, SquareRoot, TargetMap
 
-__all__ = ["inverse_of", "number_left"]
-
 
 def number_left(x: Tensor, values: Tensor, equal: bool = False) -> Tensor:
     """How many of a few values are less than each x, or also equal; shape of x.

@@ -16,8 +16,6 @@ from ..conformal.frozen import frozen_rule
 from .graph import OUTPUTS, IntervalGraph
 from .inputs import input_columns
 
-__all__ = ["METADATA", "to_onnx", "to_torch"]
-
 METADATA = "mapie_claps"
 ROWS = 3  # of the example that the graph is traced with
 OPSET = 18

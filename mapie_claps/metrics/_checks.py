@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_number, raise_for
+from .._validation import check_number, check_unmasked, raise_for
 from ..exceptions import CrossedBoundsWarning
 
 Array = NDArray[np.float64]
@@ -13,6 +13,7 @@ Array = NDArray[np.float64]
 
 def checked_rows(y: ArrayLike, y_interval: ArrayLike) -> tuple[Array, Array]:
     """Targets (n,) and bounds (n, 2, n_levels) of the same rows."""
+    check_unmasked("y", y)
     bounds, y_ = checked_bounds(y_interval), np.asarray(y, dtype=np.float64)
     if y_.shape != (len(bounds),) or not np.isfinite(y_).all():
         raise ValueError(
@@ -25,6 +26,7 @@ def checked_rows(y: ArrayLike, y_interval: ArrayLike) -> tuple[Array, Array]:
 
 def checked_bounds(y_interval: ArrayLike) -> Array:
     """Bounds as (n, 2, n_levels), none of them NaN."""
+    check_unmasked("y_interval", y_interval)
     bounds = np.asarray(y_interval, dtype=np.float64)
     if bounds.ndim == 2:
         bounds = bounds[:, :, None]
@@ -70,6 +72,8 @@ def checked_alike(**named: ArrayLike) -> list[Array]:
     A column among rows would broadcast to n × n, and NaN is neither above nor below a
     level.
     """
+    for name, values in named.items():
+        check_unmasked(name, values)
     arrays = [np.asarray(values, dtype=np.float64) for values in named.values()]
     for name, array in zip(named, arrays, strict=True):
         if array.shape != arrays[0].shape:

@@ -14,8 +14,6 @@ from .batches import Batch, batches_of, is_reiterable
 from .own import NOISE_OUTPUTS
 from .own_pass import cast_inputs, split_output
 
-__all__ = ["train_on_batches"]
-
 MAX_GRADIENT_NORM = 5.0
 
 

@@ -13,7 +13,12 @@ from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .._validation import check_real, where_bad
+from .._validation import (
+    check_real,
+    check_unmasked,
+    warn_if_reordered,
+    where_bad,
+)
 from .table import TableRows
 
 T = TypeVar("T")
@@ -110,6 +115,7 @@ def batches_of(
     else:
         if need_y:
             check_has_target(y)
+        warn_if_reordered(X, y)
         parts = iter([_from_arrays(check(X), y, weight)])
     for part in parts:
         yield from _pieces(part, size)
@@ -169,6 +175,7 @@ def inputs(X: Any) -> Tensor:
         check_dense("X", X)
         tensor = X.detach().cpu()
     else:
+        check_unmasked("X", X)
         array = check_array(
             X, allow_nd=True, dtype="numeric", ensure_min_samples=0, input_name="X"
         )

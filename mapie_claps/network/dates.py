@@ -206,9 +206,9 @@ def date_format(texts: Sequence[str]) -> str | None:
     return None
 
 
-def usual_date_format(texts: Sequence[str], n_tried: int = 20) -> str | None:
+def usual_date_format(texts: Sequence[str]) -> str | None:
     """A format in which most of the first texts are dates; None if there is none."""
-    first = texts[:n_tried]
+    first = texts[:20]
     for form in FORMATS:
         if sum(is_date(text, form) for text in first) > len(first) / 2:
             return form

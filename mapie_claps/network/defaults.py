@@ -5,7 +5,7 @@ from typing import Any
 
 from .losses import GaussianLoss, Loss
 from .stopping import AUTO, MIN_STEPS_TO_STOP
-from .trainer import TrainingConfig
+from .units import TrainingConfig
 
 
 def batch_size(n_rows: int) -> int:

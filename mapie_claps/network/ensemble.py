@@ -238,6 +238,10 @@ class HeteroscedasticNetwork(nn.Module):
         stacked = torch.cat([head.weight, head.bias], dim=1).squeeze(-1)
         return stacked.detach().clone()
 
+    def tensors(self) -> list[Tensor]:
+        """Weights, and edges of the bins."""
+        return [*self.parameters(), *self.buffers()]
+
     def fingerprint(self) -> str:
         """Hash of all weights, and of the numbers that are no weights."""
         views = [(view, self.scaling_rate) for view in self.views]

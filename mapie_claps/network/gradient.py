@@ -80,11 +80,6 @@ class FlatParameters:
             if k.start <= member < k.stop
         ]
 
-    def release(self) -> None:
-        """Let go of the gradients."""
-        for p, _ in self.of_members:
-            p.grad = None
-
 
 def _without_axis(tensor: Tensor) -> Tensor:
     return tensor[0] if len(tensor) == 1 else tensor

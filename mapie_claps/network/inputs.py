@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from .._compat import validate_data
-from .._validation import check_real, where_bad
+from .._validation import check_real, warn_if_reordered, where_bad
 from ..exceptions import FileFormatError
 from ..files.codec import Context, register
 from .batches import check_has_target
@@ -41,6 +41,7 @@ def check_training_data(
         y_ = np.asarray(y_, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{str(error).rstrip('.')}.{where_bad('y', y)}") from error
+    warn_if_reordered(X, y)
     table = as_table(X, min_rows=2)
     check_columns(estimator, X, table, reset=True)
     check_lengths(table, y_, sample_weight)
@@ -53,6 +54,9 @@ def check_training_data(
             f"Got sample_weight that cannot be used: {error} Pass one number of at "
             "least 0 for each row of X."
         ) from error
+    if not np.isfinite(weight).all():  # scikit-learn may be told not to look
+        text = where_bad("sample_weight", weight)
+        raise ValueError(f"Got sample_weight with NaN or infinity.{text}")
     if weight.min() < 0:
         raise ValueError(
             f"Got sample_weight with a negative value, {float(weight.min())!r}. Use "
@@ -134,11 +138,15 @@ def fit_scalers(
     with np.errstate(over="ignore", invalid="ignore"):
         scaler_X = StandardScaler().fit(X, sample_weight=uniform)
         scaler_y = StandardScaler().fit(y[:, None], sample_weight=uniform)
-    if y.min() != y.max() and np.ptp(y) < SMALLEST_RANGE:
-        raise ValueError(
-            f"Got y with a range of {float(np.ptp(y))!r}, whose square underflows. "
-            "Multiply y by a constant, for example 1e150."
-        )
+    with np.errstate(over="ignore"):
+        widths = [*np.ptp(X, axis=0).tolist(), float(np.ptp(y))]
+    columns = [*(f"the column {name!r} of X" for name in names), "y"]
+    for column, width in zip(columns, widths, strict=True):
+        if 0 < width < SMALLEST_RANGE:
+            raise ValueError(
+                f"Got {column} with a range of {width!r}, whose square underflows. "
+                "Multiply it by a constant, for example 1e150."
+            )
     for name, scaler, labels in (("X", scaler_X, names), ("y", scaler_y, ["y"])):
         # StandardScaler takes a variance that overflows for that of a constant.
         found = np.stack([scaler.mean_, scaler.var_, scaler.scale_])

@@ -1,5 +1,6 @@
 """What every representation gives: φ, μ and h² of some rows."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -25,6 +26,9 @@ class Representation(Protocol):
 
     def trained_weights(self) -> Tensor:
         """Weights of the mean, the bias last, shape (K, d + 1), float64."""
+
+    def tensors(self) -> Sequence[Tensor]:
+        """All that hold numbers, to see whether one is changed in place."""
 
     def fingerprint(self) -> str:
         """Text that differs between representations that differ in any number."""

@@ -161,6 +161,11 @@ class OwnNetwork:
         """Weights of the mean, the bias last."""
         return self.backbone.trained_weights()
 
+    def tensors(self) -> list[Tensor]:
+        """Those of the network and of the head."""
+        head = [] if self.noise_head is None else [self.noise_head.weights]
+        return [*self.backbone.tensors(), *head]
+
     def fingerprint(self) -> str:
         """Hash of the network and of the head."""
         inner, head = self.backbone.fingerprint(), self.noise_head

@@ -46,7 +46,7 @@ class Backbone:
         self.noise = noise
         self.noise_output = noise_output
         # Registered once and for good: a hook that comes and goes would change the
-        # table of hooks while another thread walks it.
+        # table of hooks while another thread iterates over it.
         for layer in self._watched():
             layer.register_forward_hook(record)
 
@@ -66,6 +66,13 @@ class Backbone:
         layer, j = self.last_layer, self.column
         bias = layer.weight.new_zeros(1) if layer.bias is None else layer.bias[j, None]
         return torch.cat([layer.weight[j], bias]).detach().cpu().double()[None]
+
+    def tensors(self) -> list[Tensor]:
+        """Weights and buffers, those of a noise that is a network as well."""
+        networks = [self.network]
+        if isinstance(self.noise, nn.Module):
+            networks.append(self.noise)
+        return [t for network in networks for t in _weights(network).values()]
 
     def fingerprint(self) -> str:
         """Hash of all weights; of a noise that is a callable only its name."""

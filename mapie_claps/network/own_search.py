@@ -50,7 +50,7 @@ def wrap(
 
 
 def _check_rows_alone(backbone: Backbone, x: Tensor) -> None:
-    """Raise if what comes of a row depends on the other rows of its batch.
+    """Raise if the output for a row depends on the other rows of its batch.
 
     Then coverage would depend on how rows are cut into batches. The last rows come
     alone, and in the opposite order: what a sequence remembers of the rows before, as a

@@ -11,6 +11,7 @@ the same order: results are equal bit by bit, with and without it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .optimizer import BETAS, EPS, FusedAdamW
 
-__all__ = ["Call", "StepMemory", "StepProgram", "Unrecordable", "record"]
-
+# Modes of torch save and restore flags of the whole process: entered and left by two
+# threads in turns, they would stay set.
+_ONE_AT_A_TIME = Lock()
 EMPTY = 0  # address of a tensor without elements
 Call = tuple[Any, Any, dict[str, Any], Any]  # function, arguments, result
 
@@ -46,7 +48,7 @@ class _Recorder(TorchDispatchMode):
 
 def record(function: Callable[[], Tensor]) -> tuple[Tensor, list[Call]]:
     """Call a function; its result, and what it called."""
-    with _Recorder() as recorder:
+    with _ONE_AT_A_TIME, _Recorder() as recorder:
         result = function()
     return result, recorder.calls
 
@@ -202,14 +204,17 @@ class StepProgram:
         total: Tensor,  # (K,), to which the losses are added
     ) -> None:
         """Take one step for each rate."""
-        self._steps(
-            self._memory,
-            *self._before,
-            orders,
-            start,
-            in_epoch,
-            size,
-            rates,
-            total,
-            *self._after,
-        )
+        # Nothing is to be fused: a fuser of TorchScript that is on, but not built,
+        # would fail in the middle, and fused sums would be rounded otherwise.
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            self._steps(
+                self._memory,
+                *self._before,
+                orders,
+                start,
+                in_epoch,
+                size,
+                rates,
+                total,
+                *self._after,
+            )

@@ -17,6 +17,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 
 from .._compat import ANY_NUMBER
+from .._validation import check_unmasked
 from ..exceptions import FileFormatError
 from ..files.codec import saved_as
 from .columns import (
@@ -211,6 +212,7 @@ def as_table(X: Any, min_rows: int = 1) -> Any:
             f"Got X as a {type(X).__name__} with named values, but expected a table. "
             "Pass pandas.DataFrame(X), for one record pandas.DataFrame([record])."
         )
+    check_unmasked("X", X)
     if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
         X = np.asarray(X, dtype=object)  # or its numbers would become text
     return check_array(

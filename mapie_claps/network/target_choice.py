@@ -24,9 +24,8 @@ from .target_curves import MonotoneSpline, YeoJohnson
 from .target_map import Identity, Log, SquareRoot, TargetMap
 from .target_transformer import TransformerMap
 from .threads import Crew, threads_for
-from .trainer import TrainingConfig, train
-
-__all__ = ["MAPS", "choose_target_map", "fit_target_map", "is_transformer"]
+from .trainer import train
+from .units import TrainingConfig
 
 Array = NDArray[np.float64]
 MAPS = ("identity", "yeo-johnson", "spline", "log", "sqrt")

@@ -11,8 +11,6 @@ from scipy.stats import yeojohnson_normmax
 
 from .target_map import TargetMap
 
-__all__ = ["MonotoneSpline", "YeoJohnson"]
-
 Array = NDArray[np.float64]
 
 MARGIN = 0.5  # standard deviations beyond the data where a curve becomes a line

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Identity", "Log", "SquareRoot", "TargetMap"]
-
 Array = NDArray[np.float64]
 EPS = float(np.finfo(np.float64).eps)
 

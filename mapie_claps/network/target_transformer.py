@@ -9,8 +9,6 @@ from sklearn.base import clone
 
 from .target_map import EPS, TargetMap
 
-__all__ = ["TransformerMap"]
-
 Array = NDArray[np.float64]
 # Ranges beyond the training targets at which a transformer is looked at.
 BEYOND = np.array([0.1, 0.5, 1.0])

@@ -15,8 +15,6 @@ from .stopping import members_that_stop
 from .threads import Crew, threads_for
 from .units import Epochs, MemberState, TrainingConfig, TrainingData, Unit, units_of
 
-__all__ = ["TrainingConfig", "TrainingResult", "multiply_adds", "train"]
-
 
 @dataclass
 class TrainingResult:

@@ -22,6 +22,9 @@ from .recorded import Call, StepMemory, StepProgram, Unrecordable, record
 # Members whose steps are one batched product. Fewer cost more calls of torch for each,
 # more leave cores idle.
 MEMBERS_IN_UNIT = 3
+# Weights times rows of recorded steps in one call, of the order of a tenth of a second:
+# Python hears an interrupt only between calls.
+WORK_BETWEEN_SIGNALS = 500_000_000
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class Unit:
     @torch.no_grad()
     def run(self, learning_rates: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Take one step for each rate; mean training loss (k,), held-out loss (k,)."""
-        total = torch.zeros(len(self.members), device=self.flat.weights.device)
+        total = self._zeros()
         rates = list(learning_rates)
         if self._may_record and rates:
             self._may_record = False  # tried once
@@ -246,7 +249,20 @@ class Unit:
             orders = [self.epochs.rows_of(0, self.members)] * len(touched)
         else:
             orders = [self.epochs.rows_of(epoch, self.members) for epoch in touched]
-        program(orders, start, in_epoch, self.batch_size, rates, total)
+        work = self.flat.weights.numel() * self.batch_size
+        size = min(max(WORK_BETWEEN_SIGNALS // work, 16), 256)
+        for i in range(0, len(rates), size):
+            first = start + i
+            skipped = first // in_epoch - start // in_epoch
+            some = rates[i : i + size]
+            program(orders[skipped:], first, in_epoch, self.batch_size, some, total)
+
+    def _zeros(self) -> Tensor:
+        """A number for each member, whatever torch's default type is."""
+        weights = self.flat.weights
+        return torch.zeros(
+            len(self.members), dtype=weights.dtype, device=weights.device
+        )
 
     def _copies(self, flat: Tensor, i: int) -> list[Tensor]:
         return [part.clone() for part in self.flat.of_member(flat, i)]
@@ -284,7 +300,7 @@ class Unit:
         whole = self.flat.grad
         if float(whole @ whole) < 0.99 * limit**2:
             return
-        squares = torch.zeros(len(self.members), device=whole.device)
+        squares = self._zeros()
         for g, members in self.flat.grads:
             squares[members] += g.square().sum((1, 2))
         factor = (limit / squares.sqrt()).clamp_(max=1.0)
@@ -296,7 +312,7 @@ class Unit:
         """Held-out loss of each member; zero where nothing is held out."""
         held_out = self.data.rows.held_out[self.members]
         if held_out.shape[1] == 0:
-            return torch.zeros(len(self.members), device=self.flat.weights.device)
+            return self._zeros()
         phi = self.network.features(self.data.X[held_out])
         loss = self.config.loss.by_row(self.network.outputs(phi), self.data.y[held_out])
         if self.data.weight is not None:

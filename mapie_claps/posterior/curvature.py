@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from .laplace_torch import LastLayerInterface
 
-__all__ = ["HeteroscedasticGGN"]
-
 STRIPS = 4  # of a Gram matrix
 STRIPS_PAY_FROM = 128  # features
 BLOCK_BYTES = 2**20  # of φ, small enough for the cache

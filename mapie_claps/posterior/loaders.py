@@ -8,8 +8,6 @@ from torch.utils.data import TensorDataset
 
 from .._validation import check_integer
 
-__all__ = ["TensorLoader"]
-
 
 class TensorLoader:
     """Batches of tensors that are in memory, cut as slices, for ``Laplace.fit``.

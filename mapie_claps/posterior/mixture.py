@@ -69,6 +69,7 @@ class KernelMixture:
         found = {"kernel": member.covariance.inverse_scale, "kernel y": member.y}
         weight = torch.tensor([self.weight], dtype=torch.float64)
         found |= {"kernel noise": member.noise, "kernel weight": weight}
+        found |= {"kernel X": member.X}
         return found if member.dual is None else found | {"kernel dual": member.dual}
 
     def check(self, n_columns: int) -> None:

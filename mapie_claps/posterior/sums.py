@@ -17,8 +17,6 @@ from .moments import (
     sum_rows,
 )
 
-__all__ = ["LastLayerSums"]
-
 SumsOfRows = tuple[Moments, Moments | Squares]
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 
@@ -157,9 +155,10 @@ class LastLayerSums:
         """Raise unless the sums belong to the network of this fingerprint."""
         if self.network != network:
             raise ValueError(
-                "Got sums that belong to another network (or another variance head), "
-                "but only sums of one network add up. Make them with partial_sums or "
-                "sums_of of the estimator that is to use them, or of a copy of it."
+                "Got sums that belong to another network (or another variance head, or "
+                "other units of X or y), but only sums of one network add up. Make "
+                "them with partial_sums or sums_of of the estimator that is to use "
+                "them, or of a copy of it."
             )
 
     def __add__(self, other: "LastLayerSums") -> "LastLayerSums":

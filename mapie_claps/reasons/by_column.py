@@ -21,8 +21,6 @@ from ..conformal.contributions import ColumnContributions
 from ..conformal.explanation import Explanation
 from .mixing import RowMixer
 
-__all__ = ["column_contributions"]
-
 Array = NDArray[np.float64]
 Explain = Callable[[Any], Explanation]
 # Rows of the background of which some are chosen; all are predicted once.
@@ -122,14 +120,18 @@ def _spread_rows(f: _Widths, n_background: int) -> tuple[NDArray[np.int64], Arra
     """Background rows at evenly spaced ranks of the width, and their parts."""
     rows = f.background
     parts = f.whole(rows)
-    finite = np.isfinite(parts).all(axis=(1, 2))
+    sound: NDArray[np.bool_] = np.isfinite(parts.sum(axis=1))  # (n, L)
+    levels = np.asarray(
+        sound.any(axis=0)
+    )  # at another one every interval may be infinite
+    finite = sound[:, levels].all(axis=1) & levels.any()
     rows, parts = rows[finite], parts[finite]
     if not len(rows):
         raise ValueError(
             "Got infinite intervals for all background rows, whose width has no parts. "
             "Calibrate with more rows, or at a lower confidence_level."
         )
-    order = np.argsort(parts.sum(axis=1)[:, 0], kind="stable")
+    order = np.argsort(parts.sum(axis=1)[:, levels.argmax()], kind="stable")
     n = min(n_background, len(rows))
     ranks = ((np.arange(n) + 0.5) * len(rows) / n).astype(int)
     return rows[order[ranks]], parts[order[ranks]]

@@ -17,8 +17,6 @@ from ..conformal.score import ClapsScore
 from ..estimators.variance import PredictiveVariance
 from .by_column import column_contributions
 
-__all__ = ["explain"]
-
 
 def explain(
     mapie_or_estimator: Any,

@@ -15,11 +15,9 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_integer
-from ..conformal.parts import last_step, split_pipeline
+from ..conformal.parts import split_pipeline
 from .as_table import as_table
 from .explain import model_of
-
-__all__ = ["best_order", "has_covariance", "nearest_rows", "own_narrowing"]
 
 Array = NDArray[np.float64]
 # Rows whose intervals are watched, evenly spread: more would hardly change the mean.
@@ -187,12 +185,6 @@ def _kept_rows(mapie_or_estimator: Any) -> tuple[Any, Any]:
             "CalibratedRegressor(keep_training_rows=True)."
         )
     return rows
-
-
-def has_covariance(mapie_or_estimator: Any) -> bool:
-    """Whether the model tells how what it does not know goes together."""
-    model = model_of(mapie_or_estimator)
-    return hasattr(last_step(model), "predict_covariance")
 
 
 def _with_covariance(mapie_or_estimator: Any, X: ArrayLike) -> tuple[Any, Any]:

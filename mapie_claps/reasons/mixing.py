@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowMixer"]
-
 Index = NDArray[np.int64]
 
 

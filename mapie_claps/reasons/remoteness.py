@@ -9,8 +9,6 @@ from ..conformal.parts import split_pipeline
 from .as_table import as_table
 from .explain import model_of
 
-__all__ = ["remoteness"]
-
 Array = NDArray[np.float64]
 
 

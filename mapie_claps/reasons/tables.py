@@ -16,8 +16,6 @@ from .coverage import group_columns
 from .explain import explain, model_of, variance_of
 from .measuring import best_order, own_narrowing
 
-__all__ = ["diagnose", "rank_rows", "summarise"]
-
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE = "collect data here", "irreducible"
 

@@ -25,7 +25,7 @@ def check_numbers(arguments: argparse.Namespace, **lowest: int) -> None:
     """Raise if a number is smaller than the lowest that makes sense."""
     for name, low in lowest.items():
         value = getattr(arguments, name)
-        if value < low:
+        if value is not None and value < low:
             raise ValueError(
                 f"Got --{name.replace('_', '-')} {value}, but expected at least {low}. "
                 "Leave it out to get the default."

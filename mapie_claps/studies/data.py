@@ -1,5 +1,6 @@
 """Data sets of the studies: CSV files, seeded splits, a hash of the content."""
 
+import codecs
 import csv
 import hashlib
 import io
@@ -19,6 +20,7 @@ SMALL = ("concrete", "energy", "yacht", "airfoil", "wine_red")
 PAPER_DATASETS = (*SMALL, "naval", "bike", "california")
 MIN_ROWS = 50  # below, a fifth of the rows cannot calibrate a level of 0.9
 MAX_ROWS = 5000
+CALIBRATION_SHARE = 0.2  # of the rows of a split
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,15 @@ def take_rows(X: Table, rows: Any) -> Table:
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
 
 
-def split_rows(data: Dataset, seed: int, max_rows: int = MAX_ROWS) -> Split:
+def split_rows(
+    data: Dataset,
+    seed: int,
+    max_rows: int = MAX_ROWS,
+    calibration_share: float = CALIBRATION_SHARE,
+) -> Split:
     """Split at most ``max_rows`` rows 60/20/20 in a seeded order.
+
+    A fifth is for testing, whatever the share of the calibration rows.
 
     Examples
     --------
@@ -83,7 +92,8 @@ def split_rows(data: Dataset, seed: int, max_rows: int = MAX_ROWS) -> Split:
     [6, 2, 2]
     """
     order = seeded_order(data, seed, max_rows)
-    n_train, n_cal = int(0.6 * len(order)), int(0.2 * len(order))
+    n_train = int(round(0.8 - calibration_share, 12) * len(order))
+    n_cal = int(calibration_share * len(order))
     return make_split(data, *np.split(order, [n_train, n_train + n_cal]))
 
 
@@ -158,10 +168,11 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = raw[: error.start].count(b"\n") + 1
+        wide = raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         raise ValueError(
             f"Got the byte 0x{raw[error.start]:02x} in line {number} of {path.name}, "
             "which is not UTF-8. Save the file as UTF-8, for example with: "
-            f"iconv -f latin1 -t utf-8 {path.name}"
+            f"iconv -f {'utf-16' if wide else 'latin1'} -t utf-8 {path.name}"
         ) from None
     try:
         lines = [line for line in csv.reader(io.StringIO(content, newline="")) if line]

@@ -1,6 +1,7 @@
 """Rows of finished runs: some of them, and pairs of the same split."""
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from operator import sub, truediv
 from typing import Any
 
@@ -24,12 +25,19 @@ def where(rows: Sequence[Row], /, **fields: Any) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in wanted)]
 
 
+def grouped(rows: Sequence[Row], *fields: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows by their values of some fields, the last of which changes fastest."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in fields), []).append(row)
+    order = product(*(values_of(rows, name) for name in fields))
+    return {values: found[values] for values in order if values in found}
+
+
 def by_dataset(rows: Sequence[Row], field: str) -> dict[str, list[float]]:
     """Values of a field, one for each seed, by data set."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        found.setdefault(row["dataset"], []).append(row[field])
-    return found
+    groups = grouped(rows, "dataset")
+    return {name: [row[field] for row in found] for (name,), found in groups.items()}
 
 
 def paired_ratios(

@@ -5,12 +5,10 @@ the run found), ``seconds`` and ``cpu_seconds``. A run is found again only if it
 key is the same: another file, target column, split, parameter or version of the code is
 another run, so one folder may hold all of them.
 
-The stored runs in ``docs/benchmarks`` are older than these keys and were given theirs
-once: the CSV files they had been made with (target last; for Naval the decay of the
-compressor) were read again, and each old row was added under the key that its study
-plans today. Runs of peers that were repeated gave the same figures, so that they are
-found again and only CLAPS is computed when its recipe changes. Runs of CLAPS itself had
-been made by earlier code: they are kept with version 0 and never found.
+Some stored runs in ``docs/benchmarks`` are older than these keys. Those of peers were
+given the keys that their studies plan today (the ones that were repeated gave the same
+figures) and are found again; those of CLAPS were made by earlier code, have version 0
+and are never found.
 """
 
 import json

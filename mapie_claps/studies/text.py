@@ -3,7 +3,8 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .scoring import Estimate
@@ -68,3 +69,11 @@ def csv_table(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([header, *lines])
     return stream.getvalue()
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Texts by file name, written to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in files]

@@ -19,7 +19,7 @@ def test_parts_of_coverage(part, n_findings, monkeypatch):
         assert 0 <= row["found"] <= 1
     if part != "shift":  # of 30 rows no coverage is too low for certain
         assert all(row["holds"] for row in found)
-    table = _coverage_drift.table_of([_coverage_drift.Finding(**r) for r in found])
+    table = _coverage_drift.table_of(found)
     assert table.startswith(f"{n_findings} findings, ")
     assert _coverage_drift.findings(part, 30, seed=0) == found
 

@@ -108,7 +108,7 @@ def test_nothing_is_clear_with_one_seed():
     one = stratified_estimate({"a": [1.0]})
     assert math.isnan(one.error)
     assert not any([one.above(0), one.below(0)])
-    assert not Relation.of("not clearly below 0").holds(one)
+    assert not Relation("not clearly below 0").holds(one)
 
 
 def test_unfinished_experiments_are_listed_and_not_checked(tmp_path):

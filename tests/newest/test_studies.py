@@ -147,6 +147,13 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path):
         data.load_csv(path)
 
 
+def test_a_file_in_utf16_is_named(tmp_path):
+    path = write_csv(tmp_path / "own.csv")
+    path.write_text(path.read_text(), encoding="utf-16")
+    with pytest.raises(ValueError, match="in line 1 of own.csv.*iconv -f utf-16 -t"):
+        data.load_csv(path)
+
+
 def test_a_file_that_is_no_csv_is_named(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("a,b\n" + "1" * 200_000 + ",2\n")
