@@ -9,6 +9,7 @@ from conftest import heteroscedastic, tiny
 from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV
 
+from mapie_claps.estimators import ensemble_training
 from mapie_claps.network import threads
 from mapie_claps.network.stopping import (
     AUTO,
@@ -173,6 +174,22 @@ def test_cores_are_shared_by_fits_in_threads(two_threads):
     assert torch.get_num_threads() == 2
     for model in models:
         np.testing.assert_array_equal(model.predict(X), expected)
+
+
+def test_a_kernel_learns_beside_the_training(two_threads, monkeypatch):
+    where = []
+    original = ensemble_training.fit_length_scales
+
+    def recorded(*arguments):
+        where.append(threading.current_thread() is threading.main_thread())
+        return original(*arguments)
+
+    monkeypatch.setattr(ensemble_training, "fit_length_scales", recorded)
+    rows = heteroscedastic(200)
+    found = [several(n_jobs=n, kernel=True).fit(*rows) for n in (1, 2)]
+    assert where == [True, False]
+    assert found[0].kernel_ is not None
+    assert found[0].fingerprint_ == found[1].fingerprint_
 
 
 def test_no_more_threads_than_torch_may_use():

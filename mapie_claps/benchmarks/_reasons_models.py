@@ -93,7 +93,7 @@ def _ensemble(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
 
 
 def _gaussian_process(X: Array, y: Array, seed: int, params: dict[str, Any]) -> Predict:
-    """Matérn-3/2 with a length scale per column plus linear, constant noise."""
+    """The covariance of our kernel member, constant noise, all training rows."""
     import torch
 
     from ..network.covariance import exact_posterior, fit_covariance

@@ -24,7 +24,10 @@ TRUTH = {
     "size_here": "epistemic / squared error, known region",
     "size_foreign": "the same, foreign",
 }
-AGAINST = {"CLAPS": ("rho", "sparsification", "auroc"), REMOTENESS: ("auroc",)}
+AGAINST = {
+    "CLAPS": ("rho", "sparsification", "share_of_best", "auroc"),
+    REMOTENESS: ("auroc",),
+}
 ERRORS = {
     "error_here": "squared error / variance of y, known region",
     "error_foreign": "the same, foreign",
@@ -42,7 +45,9 @@ def report(rows: Sequence[Row], out: Path) -> str:
         for ours, compared in AGAINST.items():
             if where(found, method=ours):
                 parts.append(_against(ours, found, compared))
-        parts.append(_by_dataset(found, "rho"))
+        parts.append(
+            _by_dataset([r for r in found if r["method"] != REMOTENESS], "rho")
+        )
         parts.append(_by_dataset(found, "auroc"))
     if collected := where(rows, kind="collect"):
         summary = _summary(collected, {"collect": "error / random rows"})

@@ -51,11 +51,16 @@ def posterior():
     model = ClapsModule(net, noise_variance=h2, prior_precision=1.0)
     return lambda: model.fit(X, y)
 
-def intervals():
-    model = ClapsRegressor(**params | {"max_steps": 30}).fit(X[:2000], y[:2000])
+def intervals(**others):
+    few = params | {"max_steps": 30} | others
+    model = ClapsRegressor(**few).fit(X[:2000], y[:2000])
     mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
     mapie.conformalize(X[-1000:], y[-1000:])
     return lambda: mapie.predict_interval(X)
+
+def intervals_of_networks():
+    known = ClapsRegressor().get_params()
+    return intervals(**({"kernel": False} if "kernel" in known else {}))
 
 def best(call):
     times = []
@@ -83,7 +88,14 @@ CASES = (
     Case("fit_symmetric", "default fit, symmetric target", 3000, 1, 1.5),
     Case("fit_skewed", "default fit, skewed target", 3000, 1, 1.5),
     Case("posterior", "ClapsModule.fit", 200_000, 5, 1.0 + NOISE),
-    Case("intervals", "predict_interval", 200_000, 5, 1.0 + NOISE),
+    Case("intervals", "predict_interval", 20_000, 3, 1.0 + NOISE),
+    Case(
+        "intervals_of_networks",
+        "predict_interval without a kernel",
+        20_000,
+        3,
+        1.0 + NOISE,
+    ),
 )
 
 

@@ -21,10 +21,12 @@ with its remoteness, which is for foreign rows, in place of its epistemic part.
     collect    error after adding the rows of the largest epistemic part to a small
                training set, over the error after adding random ones
 
-Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped.
+Finished runs are kept in OUT/runs.jsonl; the same command goes on where it stopped, and
+prints the tables of what is there with --stored.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,7 +40,7 @@ from ..studies.arguments import (
     seeds_of,
 )
 from ..studies.data import Array, Dataset, first_component, seeded_order
-from ..studies.runner import Run, run_and_report
+from ..studies.runner import Run, finished_rows, run_and_report
 from ..studies.store import Row, run_key
 from ._reasons_models import MODELS, Claps, Predicted, fit_model, parameters_of
 from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
@@ -63,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("known", "real"),
         help="generated problems alone, or real data alone (both)",
     )
+    stored = "print the tables of the runs in OUT, and compute nothing"
+    parser.add_argument("--stored", action="store_true", help=stored)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,11 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
     problems = _problems(arguments)
     runs = [
         problem.run(seed, name, arguments.smoke)
+        for last in (False, True)  # collecting comes last: it takes the longest
         for seed in seeds_of(arguments)
         for problem in problems
         for name in arguments.models
-        if name in problem.models
+        if name in problem.models and (problem.kind == "collect") is last
     ]
+    if arguments.stored:
+        sys.stdout.write(report(finished_rows(runs, arguments.out), arguments.out))
+        return 0
     return run_and_report(runs, arguments.out, arguments.jobs, report)
 
 
@@ -99,7 +107,7 @@ class Problem(NamedTuple):
             data=self.about,
             split={"seed": seed, "measures": MEASURES} | self.sizes,
             method=parameters_of(model, smoke),
-            uses_claps=model in ("CLAPS", "deep ensemble"),
+            uses_claps=model in ("CLAPS", "deep ensemble", "GP"),
         )
         name = self.about.get("generated", self.about.get("name"))
         label = f"{self.kind} {name}, seed {seed}, {model}"

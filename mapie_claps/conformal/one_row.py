@@ -5,6 +5,7 @@ all that does not depend on the row is done once, and the rest is a few dozen ca
 NumPy: three layers, one product for mean, noise, skew and φᵀΣφ, and the interval.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,8 @@ class RowPredictor:
             )
         unit = self._units.unit
         centre = mu * unit + self._units.centre
-        below = unit * np.sqrt(aleatoric * (1 - skew) + epistemic)
-        above = unit * np.sqrt(aleatoric * (1 + skew) + epistemic)
+        below = unit * math.sqrt(aleatoric * (1 - skew) + epistemic)
+        above = unit * math.sqrt(aleatoric * (1 + skew) + epistemic)
         return self._interval(centre, below, above, unit * rounding)
 
     def _unlabelled(self, x: Any) -> Array:
@@ -182,9 +183,10 @@ class _Network:
         self._column, self._left = _array(encoding.column), _array(encoding.left)
         self._width = _array(encoding.width)
         width = network.layer_sizes[0]
-        # One product for all views: what a member does not see has weights of zero.
-        first = np.zeros((n, width, encoding.n_outputs))
+        n_raw = encoding.n_raw
+        first = np.empty((n, width, n_raw))  # of what all views see
         self._bias = np.empty((n, width))
+        self._bins: list[tuple[slice, Array]] = []
         self._waves: list[tuple[slice, Array, Array]] = []
         layers: Any = network.first
         trunk: Any = network.trunk
@@ -194,12 +196,12 @@ class _Network:
                 weight *= 1 + layer.scaling_rate * _array(layer.factor)
             weight = weight.transpose(0, 2, 1)  # (k, width, n_inputs)
             self._bias[part] = _array(layer.bias)[:, 0]
+            first[part], rest = weight[:, :, :n_raw], weight[:, :, n_raw:].copy()
             if isinstance(layer.view, PeriodicView):
-                n_raw = layer.view.n_raw
                 frequency = _array(layer.view.frequency)  # (k, n_numbers, F)
-                self._waves.append((part, frequency, weight[:, :, n_raw:].copy()))
-                weight = weight[:, :, :n_raw]
-            first[part, :, : weight.shape[2]] = weight
+                self._waves.append((part, frequency, rest))
+            elif rest.shape[2]:
+                self._bins.append((part, rest))
         self._first = first.reshape(n * width, -1)
         self._trunk = [
             (_array(layer.weight).transpose(0, 2, 1).copy(), _array(layer.bias).mT)
@@ -212,13 +214,11 @@ class _Network:
         self._n_root = self._heads.shape[1] - 3
 
     def __call__(self, x: Array) -> tuple[float, float, float, float, float]:
-        encoded = x
-        if len(self._left):
-            position = (x[self._column] - self._left) / self._width
-            position = np.minimum(np.maximum(position, 0.0), 1.0)
-            encoded = np.concatenate([x, position])
-        phi = (self._first @ encoded).reshape(self._bias.shape)
+        phi = (self._first @ x).reshape(self._bias.shape)
         phi += self._bias
+        for part, weight in self._bins:
+            position = (x[self._column] - self._left) / self._width
+            phi[part] += weight @ np.minimum(np.maximum(position, 0.0), 1.0)
         for part, frequency, weight in self._waves:
             angle = (x[: frequency.shape[1], None] * frequency).reshape(
                 len(frequency), -1, 1
@@ -276,8 +276,8 @@ class _Kernel:
         self._noise = _array(member.noise)
         self._u = _array(covariance.inverse_scale)
         self._scaled = self._X * self._u
-        self._squares = np.square(self._scaled).sum(1)
-        self._order = np.arange(len(self._X)) * (TIE / len(self._X))
+        order = np.arange(len(self._X)) * (TIE / len(self._X))
+        self._squares = np.square(self._scaled).sum(1) + order
         self._n_near = min(N_NEIGHBOURS, len(self._X))
         self._matern, self._linear = covariance.matern, covariance.linear
         self._smooth, self._ratio = covariance.smooth, np.sqrt(5) * covariance.ratio
@@ -291,9 +291,7 @@ class _Kernel:
             mixture.weight,
             scale,
         )
-        self._cholesky, self._solve = get_lapack_funcs(
-            ("potrf", "trtrs"), (self._X[:1],)
-        )
+        (self._cholesky,) = get_lapack_funcs(("potrf",), (self._X[:1],))
 
     def __call__(
         self, x: Array, noise: float, mu: float, aleatoric: float, epistemic: float
@@ -303,9 +301,7 @@ class _Kernel:
         w, apart = self._weight, own_mu - mu
         if self._scale in ("claps", "aleatoric"):
             own_noise = max(self._factor * noise, self._floor)
-            aleatoric = float(
-                np.exp((1 - w) * np.log(aleatoric) + w * np.log(own_noise))
-            )
+            aleatoric = aleatoric ** (1 - w) * own_noise**w
         if self._scale in ("claps", "posterior"):
             epistemic += w * (own - epistemic) + w * (1 - w) * apart**2
             epistemic += FAR_FACTOR * w * max(own - self._usual, 0.0)
@@ -313,13 +309,12 @@ class _Kernel:
 
     def _posterior(self, x: Array) -> tuple[float, float, float]:
         """Mean, φᵀΣφ and by how much another order of summation moves the mean."""
-        distance = self._squares - 2 * (self._scaled @ (x * self._u))
         near: Any = slice(None)
-        if self._n_near < len(distance):
-            ordered = distance + self._order
-            near = np.argpartition(ordered, self._n_near - 1)[: self._n_near]
-        # The row itself behind its neighbours: one matrix holds all covariances.
-        X = np.concatenate([self._X[near], x[None]])
+        if self._n_near < len(self._squares):
+            distance = self._squares - self._scaled @ (x * (2 * self._u))
+            near = np.argpartition(distance, self._n_near - 1)[: self._n_near]
+        # One matrix of all covariances: neighbours, the row itself, and the targets.
+        X = np.concatenate([self._X[near], x[None], x[None]])
         A = X * self._u
         squares = np.einsum("ij,ij->i", A, A)
         r = A @ A.T
@@ -332,20 +327,21 @@ class _Kernel:
         products += 1
         products *= self._linear
         K += products
-        n = len(K) - 1
+        n = len(K) - 2
         prior = self._matern + self._smooth + self._linear * (float(x @ x) + 1)
-        inner, k = K[:n, :n], K[:n, n:]
-        diagonal = np.einsum("ii->i", inner)
-        diagonal += self._noise[near] + JITTER * diagonal.max()
-        root, failed = self._cholesky(inner, lower=1)
-        both = np.concatenate([k, self._y[near][:, None]], axis=1)
-        if failed:
+        diagonal = K.reshape(-1)[:: n + 3]
+        largest = diagonal[:n].max()
+        diagonal[:n] += self._noise[near] + JITTER * largest
+        diagonal[n:] = 1e300  # no pivot fails there, and nothing is read
+        K[n + 1, :n] = self._y[near]
+        # The factor of the neighbours, and below it its solutions for both rows.
+        root, failed = self._cholesky(K, lower=1, clean=0)
+        if 0 < failed <= n:
             raise np.linalg.LinAlgError("Got a covariance that is not positive.")
-        z, _ = self._solve(root, both, lower=1)
-        first = z[:, 0]
-        mu, rounding = float(first @ z[:, 1]), 0.0
+        first = root[n, :n]
+        mu, rounding = float(first @ root[n + 1, :n]), 0.0
         if self._dual is not None:
-            apart = self._scaled - A[-1]
+            apart = self._scaled - A[n]
             terms = self._by_distance(np.einsum("ij,ij->i", apart, apart))
             terms *= self._dual
             rounding = ROUNDING * float(np.sqrt(terms @ terms))

@@ -296,9 +296,13 @@ def test_another_target_or_file_or_setting_is_another_run(tmp_path, capsys):
         len(run_split(out, "--csv", str(path), "--target", "a", "--max-rows", "60"))
         == 5
     )
+    share = ["--calibration-share", "0.4"]
+    even = run_split(out, "--csv", str(path), "--target", "a", *share)
+    assert len(even) == 6
+    assert [even[-1][k] for k in ("n_train", "n_cal", "n_test")] == [40, 40, 20]
     capsys.readouterr()
     write_csv(path, n=100)  # as it was: found again, and not mixed with the others
-    assert len(run_split(out, "--csv", str(path), "--target", "a")) == 5
+    assert len(run_split(out, "--csv", str(path), "--target", "a")) == 6
     assert capsys.readouterr().out == report_of_a
 
 
@@ -370,6 +374,7 @@ def test_failed_run_is_named_and_the_rest_is_kept(tmp_path, capsys, monkeypatch)
         (["--seeds", "0"], "Got --seeds 0, but expected at least 1"),
         (["--max-rows", "10"], "Got --max-rows 10, but expected at least 50"),
         (["--confidence-level", "90"], "Got --confidence-level 90.0"),
+        (["--calibration-share", "0.9"], "Got --calibration-share 0.9, but expected"),
         (["--csv", "f.csv"], "expected both or none"),
         (["--smoke", "--data", "."], "more than one of --smoke, --csv and --data"),
         (["--csv", "absent.csv", "--target", "y"], "no such file is there"),

@@ -96,6 +96,11 @@ def test_command_prints_its_tables_and_goes_on_where_it_stopped(tmp_path, capsys
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
     assert main(["reasons", *options]) == 0
     assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
+    capsys.readouterr()
+    stored = [*options[:2], "CatBoost", *options[2:], "--stored"]
+    assert main(["reasons", *stored]) == 0
+    assert capsys.readouterr().out == text
+    assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
     with pytest.raises(SystemExit):
         main(["reasons", "--models", "forest"])
     assert "Got --models forest, but expected names of" in capsys.readouterr().err

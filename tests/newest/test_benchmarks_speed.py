@@ -44,7 +44,7 @@ def test_against_another_tree(capsys):
     tree = Path(mapie_claps.__file__).parents[1]
     assert main(["speed", "--smoke", "--only", "against", "--against", str(tree)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "tree" in line]
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert sum("default fit" in line for line in lines) == 2
 
 

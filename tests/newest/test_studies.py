@@ -73,6 +73,9 @@ def test_split_is_a_seeded_partition_of_at_most_max_rows():
     again, other = (data.split_rows(table, seed, max_rows=100) for seed in (3, 4))
     np.testing.assert_array_equal(split.y_test, again.y_test)
     assert not np.array_equal(split.y_test, other.y_test)
+    even = data.split_rows(table, 3, max_rows=100, calibration_share=0.4)
+    assert [len(p) for p in even[1::2]] == [40, 40, 20]
+    np.testing.assert_array_equal(even.y_test, split.y_test)
 
 
 # --- data
