@@ -362,7 +362,8 @@ def _has_impossible_targets(case: FuzzCase) -> bool:
 
 def _has_other_columns(case: FuzzCase) -> bool:
     """Whether the test rows have other columns than the training rows."""
-    first, last = case.train.surprise, case.test.surprise
+    # Tables without rows are drawn without a surprise.
+    first, last = (t.surprise if t.n else None for t in (case.train, case.test))
     changed = first != last and {first, last} & set(REFUSED_SURPRISES)
     wide = case.train.p > 1 and "order" in (first, last)
     return bool(case.kinds and changed) and (wide or "renamed" in (first, last))

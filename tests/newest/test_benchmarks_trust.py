@@ -171,6 +171,13 @@ def test_a_valid_case_gives_an_interval(mode):
     assert _fuzz_cases.run_case(case) == _fuzz_cases.Outcome("interval")
 
 
+@pytest.mark.parametrize(("n", "changed"), [(9, True), (0, False)])
+def test_a_table_without_rows_is_drawn_without_a_surprise(n, changed):
+    test = dataclasses.replace(CLEAN, n=n, surprise="renamed")
+    case = _fuzz_cases.FuzzCase(CLEAN, CLEAN, test, kinds=1)
+    assert _fuzz_cases._has_other_columns(case) is changed
+
+
 @pytest.mark.parametrize(
     "error", [IndexError("x"), ZeroDivisionError("x"), ValueError()]
 )
