@@ -3,6 +3,7 @@
 import datetime
 import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -76,7 +77,8 @@ def warn_if_reordered(X: Any, y: Any) -> None:
         return
     if len(rows) != len(labels) or rows.equals(labels):
         return
-    if set(rows) == set(labels):
+    there, here = list(rows), list(labels)  # Int64 and int64 count as equal
+    if there != here and Counter(there) == Counter(here):
         warnings.warn(
             "Got X and y with the same index in another order. Rows and targets are "
             "paired by position: pass y.loc[X.index] if labels are meant, or "

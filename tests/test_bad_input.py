@@ -127,6 +127,8 @@ def test_labels_in_another_order_are_told():
             call(series[::-1])
         call(series[::-1].reset_index(drop=True))  # warnings are errors
         call(series.set_axis(range(100, 140)))
+    call(series.set_axis(pd.Index(range(40), dtype="Int64")))  # equal labels
+    call(series.set_axis([0, *range(39)]))  # not the same ones
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -229,6 +230,9 @@ HELD = {
         torch.linspace(0.4, 0.6, 2)
     ),
     "rows of the kernel": lambda m: in_place(m.kernel_.member.X),
+    "weight of the kernel": lambda m: setattr(
+        m, "kernel_", replace(m.kernel_, weight=m.kernel_.weight / 2)
+    ),
     "unit of X": lambda m: m.scaler_X_.scale_.__imul__(2),
     "unit of y": lambda m: m.scaler_y_.mean_.__iadd__(2),
 }
@@ -243,6 +247,24 @@ def test_a_change_in_place_is_seen(way, held, of_everything):
     HELD[held](model)
     with pytest.raises(ValueError, match=CHANGED):
         predict(X[:9])
+
+
+class Counting(Pair):
+    """Counts its calls, as some layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_count_of_calls_is_no_change(way):
+    predict = WAYS[way](ClapsModule(seeded(Counting)).fit(X[:60], Y[:60]))
+    np.testing.assert_array_equal(predict(X[:9]), predict(X[:9]))
 
 
 @pytest.mark.parametrize("way", WAYS)

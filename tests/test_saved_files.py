@@ -117,3 +117,12 @@ def test_every_class_that_can_be_saved_is_kept():
             if file.metadata()["format_version"] == str(FORMAT_VERSION):
                 found |= tags_in(json.loads(file.metadata()["config"]))
     assert set(schema()) - found == set()
+
+
+@pytest.mark.parametrize("version", ["version_1", "version_2", "version_3"])
+def test_input_clip_of_an_old_file_is_that_of_its_fit(version):
+    """Files without the attribute: a parameter set later must wait for a fit."""
+    conformal = load(FOLDER / version / "streaming_regressor.claps")
+    before = conformal.predict_interval(3 * X)[1]
+    conformal.estimator.set_params(input_clip=0.1)
+    np.testing.assert_array_equal(conformal.predict_interval(3 * X)[1], before)

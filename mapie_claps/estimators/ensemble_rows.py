@@ -198,7 +198,7 @@ class EnsembleRows(LastLayerEstimator):
 
     def _versions(self) -> tuple[Any, ...]:
         units = (numbers.tobytes() for numbers in self._units_of_columns())
-        return (*super()._versions(), *units, self._clip())
+        return (*super()._versions(), *units, self._clip(), id(self.kernel_))
 
     def _own_tensors(self) -> dict[str, Tensor]:
         kernel = {} if self.kernel_ is None else self.kernel_.tensors()

@@ -64,6 +64,8 @@ def check_columns(estimator: Any) -> None:
                 f"Got a {name} for {found} columns, but expected {n}, as the network "
                 f"has {n_inputs} inputs."
             )
+    if "input_clip_" not in vars(estimator):  # files written before there was one
+        estimator.input_clip_ = estimator.input_clip
     clip = estimator._clip()
     if clip is not None and not (isinstance(clip, float | int) and 0 < clip < math.inf):
         raise FileFormatError(

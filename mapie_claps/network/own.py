@@ -68,11 +68,15 @@ class Backbone:
         return torch.cat([layer.weight[j], bias]).detach().cpu().double()[None]
 
     def tensors(self) -> list[Tensor]:
-        """Weights and buffers, those of a noise that is a network as well."""
+        """Weights and buffers, those of a noise that is a network as well.
+
+        Whole numbers, such as a count of calls, may change with every prediction.
+        """
         networks = [self.network]
         if isinstance(self.noise, nn.Module):
             networks.append(self.noise)
-        return [t for network in networks for t in _weights(network).values()]
+        found = [t for network in networks for t in _weights(network).values()]
+        return [t for t in found if t.is_floating_point() or t.is_complex()]
 
     def fingerprint(self) -> str:
         """Hash of all weights; of a noise that is a callable only its name."""

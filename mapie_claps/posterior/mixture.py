@@ -67,7 +67,11 @@ class KernelMixture:
         """Numbers that change with the member, for a fingerprint."""
         member = self.member
         found = {"kernel": member.covariance.inverse_scale, "kernel y": member.y}
-        weight = torch.tensor([self.weight], dtype=torch.float64)
+        covariance = member.covariance
+        numbers = [self.weight, member.noise_factor, member.usual_epistemic]
+        numbers += [member.noise_floor, covariance.matern, covariance.linear]
+        numbers += [covariance.smooth, covariance.ratio]
+        weight = torch.tensor(numbers, dtype=torch.float64)
         found |= {"kernel noise": member.noise, "kernel weight": weight}
         found |= {"kernel X": member.X}
         return found if member.dual is None else found | {"kernel dual": member.dual}
@@ -101,6 +105,7 @@ class KernelMixture:
             member.covariance.ratio,
         )
         sound = 0 <= member.covariance.smooth < math.inf and 0 <= self.weight <= 1
+        sound &= math.isfinite(member.usual_epistemic)
         if not (sound and all(0 < n < math.inf for n in numbers)):
             raise FileFormatError(
                 f"Got a kernel member of weight {self.weight!r} with noise and "
