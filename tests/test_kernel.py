@@ -77,7 +77,7 @@ def fitted(X, y, weight=None, g=None, seed=0):
     scales = fit_length_scales(X, y, weight, rng_of(seed))
     if scales is None:
         return None
-    return fit_kernel(scales, X, y, weight, g, blocks, g(X)[blocks], 1e-9)
+    return fit_kernel(scales, X, y, weight, g(X), blocks, g(X)[blocks], 1e-9)
 
 
 def constant_noise(X):
@@ -151,7 +151,8 @@ def test_loss_and_gradient(p):
     X = X[:, :p]
     noise = torch.linspace(0.5, 2, 25, dtype=torch.float64)
     theta = torch.linspace(-1.5, 0.3, p + 5, dtype=torch.float64)
-    loss, gradient = loss_and_gradient(theta, X, y, noise)
+    loss, gradient, failed = loss_and_gradient(theta, X, y, noise)
+    assert not failed
 
     u, (s2, t2, ratio, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
     K = dense(Covariance(u, s2, b2, t2, ratio), X, X)

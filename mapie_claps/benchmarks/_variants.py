@@ -212,7 +212,7 @@ class RefittedRegressor(ClapsRegressor):
             member_weight=self.model_.member_weight,
         )
         self.network_ = network.double().eval().requires_grad_(False)
-        self.model_, self.sums_, _ = fit_last_layers(
+        self.model_, self.sums_, *_ = fit_last_layers(
             self.network_, X, y, weight, held_out[:, :0], self.hessian_structure, recipe
         )
 

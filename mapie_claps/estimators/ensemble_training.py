@@ -80,13 +80,19 @@ class EnsembleTraining(EnsembleRows):
             trained = self._fit_network(X, y, sample_weight, crew=crew)
             network = self.network_
             with threads_for(multiply_adds(network, rows_of_ensemble(network))):
-                self._fit_posterior(trained)
+                self._fit_posterior(trained, crew)
 
-    def _fit_posterior(self, trained: Trained) -> None:
+    def _fit_posterior(self, trained: Trained, crew: Crew) -> None:
         """Σ, the law of the residuals and the kernel, the networks being trained."""
         recipe, rows = self._recipe(), trained.rows
-        self.model_, sums, found = fit_last_layers(
-            self.network_, *rows, self.hessian_structure, recipe, self.two_sided_noise
+        self.model_, sums, found, noise = fit_last_layers(
+            self.network_,
+            *rows,
+            self.hessian_structure,
+            recipe,
+            self.two_sided_noise,
+            trained.length_scales is not None,
+            crew,
         )
         belong_to = self._sums_belong_to()
         self.sums_ = replace(sums.with_held_out(), network=belong_to)
@@ -95,8 +101,9 @@ class EnsembleTraining(EnsembleRows):
             law = self.residual_law_
             self.residual_law_ = replace(law, skew=found.skew, shape=shape)
         if trained.length_scales is not None:
+            scales = trained.length_scales()
             self.kernel_ = fit_mixture(
-                self.network_, self.model_, sums, recipe, *rows, trained.length_scales()
+                self.network_, self.model_, sums, recipe, *rows, noise, scales, crew
             )
 
     def _fit_network(

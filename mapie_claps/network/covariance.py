@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..files.codec import saved_as
+from .recorded import repeat
 
 # Adam on the marginal likelihood of random rows, with a cosine schedule.
 STEPS, STEP_ROWS, LEARNING_RATE, BETAS = 300, 192, 0.15, (0.9, 0.95)
@@ -90,11 +91,16 @@ def squared_distances(A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, 
     return products.clamp_(min=0)
 
 
-def noisy_cholesky(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
-    """Triangular factor of K + diag(noise), which is added in place; and jitter."""
+def add_noise(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
+    """K + diag(noise), and jitter, in place."""
     diagonal = K.diagonal(dim1=-2, dim2=-1)
     diagonal += noise + JITTER * diagonal.amax(-1, keepdim=True)
-    root: Tensor = torch.linalg.cholesky(K)
+    return K
+
+
+def noisy_cholesky(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
+    """Triangular factor of K + diag(noise), which is added in place; and jitter."""
+    root: Tensor = torch.linalg.cholesky(add_noise(K, noise))
     return root
 
 
@@ -136,19 +142,40 @@ def fit_covariance(
     low, high = _limits(X.shape[1])
     mean, square = torch.zeros_like(theta), torch.zeros_like(theta)
     batches = _row_batches(len(X), generator)
-    # Adam written out: importing torch.optim takes seconds.
-    for t in range(1, STEPS + 1):
-        rows = next(batches)
-        _, grad = loss_and_gradient(theta, X[rows], y[rows], noise[rows])
+    chosen = [next(batches) for _ in range(STEPS)]
+    sources = [X, y, noise]
+    rows = [source[chosen[0]] for source in sources]
+    rates, corrections = _rates().unbind()
+    now = torch.zeros(1, dtype=torch.int64)
+    failed = torch.zeros((), dtype=torch.int32)
+
+    def step() -> Tensor:
+        """Adam written out: importing torch.optim takes seconds."""
+        _, grad, info = loss_and_gradient(theta, *rows)
         mean.lerp_(grad, 1 - BETAS[0])
         square.lerp_(grad.square(), 1 - BETAS[1])
-        rate = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * t / STEPS))
-        rate *= min(1.0, t / WARM_UP_STEPS) / (1 - BETAS[0] ** t)
-        size = (square / (1 - BETAS[1] ** t)).sqrt_().add_(1e-8)
-        theta.addcdiv_(mean, size, value=-rate).clamp_(low, high)
+        size = (square * corrections.index_select(0, now)).sqrt_().add_(1e-8)
+        theta.sub_(mean / size * rates.index_select(0, now))
+        now.add_(1)
+        failed.add_(info)
+        return theta.clamp_(low, high)
+
+    repeat(step, sources, rows, chosen)
+    if failed:
+        raise torch.linalg.LinAlgError(  # type: ignore[attr-defined]
+            "The covariance of some training rows is not positive definite."
+        )
     values = theta.exp()
     u, (s2, t2, ratio, b2, sigma2) = values[:-5].clone(), values[-5:].tolist()
     return Covariance(u, s2, b2, t2, ratio), sigma2
+
+
+def _rates() -> Tensor:
+    """Learning rates of the mean, and corrections of the mean square, (2, STEPS)."""
+    t = torch.arange(1, STEPS + 1, dtype=torch.float64)
+    rate = LEARNING_RATE * 0.5 * (1 + torch.cos(math.pi * t / STEPS))
+    rate *= (t / WARM_UP_STEPS).clamp(max=1.0) / (1 - BETAS[0] ** t)
+    return torch.stack([rate, 1 / (1 - BETAS[1] ** t)])
 
 
 def _start(p: int) -> Tensor:
@@ -182,36 +209,39 @@ def loss_and_gradient(
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     noise: Tensor,  # (n,), in units of σ²
-) -> tuple[Tensor, Tensor]:
-    """Negative log marginal likelihood per row, without its constant; its gradient."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Negative log marginal likelihood per row, without its constant; its gradient.
+
+    The third is not zero where a factorisation failed. All numbers stay tensors, so
+    that steps can be repeated without the interpreter.
+    """
     n, p = X.shape
-    u, (s2, t2, ratio, b2, sigma2) = theta[:p].exp(), theta[p:].exp().tolist()
-    with_one = torch.cat([X, X.new_ones(n, 1)], dim=1)
+    u, s2, t2, ratio, b2, sigma2 = theta.exp().split_with_sizes([p, 1, 1, 1, 1, 1])
+    with_one = torch.cat([X, torch.ones_like(X[:, :1])], dim=1)
     a = X * u
     r = squared_distances(a, a).fill_diagonal_(0).mul_(3).sqrt_()
     q = r * (math.sqrt(5 / 3) * ratio)
     decay, smooth_decay = torch.exp(-r), torch.exp(-q)
     matern, smooth = r.add_(1).mul_(decay), _smooth(q, smooth_decay)
-    K = torch.addmm(matern, with_one, with_one.T, beta=s2, alpha=b2)
-    root = noisy_cholesky(K.add_(smooth, alpha=t2), sigma2 * noise)
+    K = (with_one * b2) @ with_one.T
+    K.add_(matern * s2).add_(smooth * t2)
+    root, info = torch.linalg.cholesky_ex(add_noise(K, sigma2 * noise))
     inverse = torch.cholesky_inverse(root).mT  # symmetric, and contiguous this way
     alpha = inverse @ y
     loss = 0.5 * (y @ alpha) + root.diagonal().log().sum()
     # G = 2 dloss/dK; with d the squared distance dK/dd = −1.5 s² e⁻ʳ − N, and
     # N = 5/6 ρ² t² (1 + q)e⁻ᑫ of the smooth part, which ρ moves as u does.
     G = inverse.addr_(alpha, alpha, alpha=-1)
-    smooth_slope = torch.addcmul(smooth_decay, smooth_decay, q)
-    along_ratio = torch.dot(smooth_slope.mul_(G).flatten(), q.square_().flatten())
-    M = decay.mul_(G).mul_(s2).add_(smooth_slope, alpha=5 / 9 * ratio**2 * t2)
+    smooth_slope = torch.addcmul(smooth_decay, smooth_decay, q).mul_(G)
+    along_ratio = torch.dot(smooth_slope.flatten(), q.square_().flatten())
+    M = decay.mul_(G).mul_(s2).add_(smooth_slope.mul_(5 / 9 * ratio**2 * t2))
     along_u = M.sum(1) @ a.square() - (a * (M @ a)).sum(0)
-    along_rest = torch.stack(
-        [
-            s2 * torch.dot(G.flatten(), matern.flatten()),
-            t2 * torch.dot(G.flatten(), smooth.flatten()),
-            -t2 / 3 * along_ratio,
-            b2 * (with_one * (G @ with_one)).sum(),
-            sigma2 * (G.diagonal() @ noise),
-        ]
-    )
-    gradient = torch.cat([-6 * along_u, along_rest]).mul_(0.5 / n)
-    return loss / n, gradient
+    along_rest = [
+        s2 * torch.dot(G.flatten(), matern.flatten()),
+        t2 * torch.dot(G.flatten(), smooth.flatten()),
+        -t2 / 3 * along_ratio,
+        b2 * (with_one * (G @ with_one)).sum(),
+        sigma2 * (G.diagonal() @ noise),
+    ]
+    gradient = torch.cat([-6 * along_u, *along_rest]).mul_(0.5 / n)
+    return loss / n, gradient, info

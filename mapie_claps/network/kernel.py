@@ -9,8 +9,9 @@ The mean may be that of all rows, kᵀα with α = (K + W⁻¹)⁻¹y: where the
 noise and the function is smooth, rows far away still tell (``kernel_mean``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from ..files.codec import saved_as
 from .covariance import Covariance, fit_covariance, noisy_cholesky, posterior_of
 from .losses import gaussian_nll
-from .threads import threads_for
+from .threads import Crew, threads_for
 
 MIN_ROWS = 150  # with fewer, length scales are guesses
 MAX_ROWS = 20_000  # kept of more, at random: time, memory and size of the file
@@ -192,10 +193,11 @@ def fit_kernel(
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,), positive
-    noise_variance: Callable[[Tensor], Tensor],  # g of some rows of X
+    g: Tensor,  # (n,), noise variance of the networks together
     held_out_rows: Tensor,  # (K, n_held_out), of each network
     held_out_g: Tensor,  # (K, n_held_out), noise variance of that network alone
     noise_floor: float,
+    crew: Crew | None = None,
 ) -> KernelMember:
     """The noise of the rows kept, and its factor.
 
@@ -206,15 +208,15 @@ def fit_kernel(
     kept, covariance, sigma2 = scales
     rows = X[kept], y[kept], 1 / weight[kept]
     with threads_for(0):
-        g = noise_variance(rows[0])
-        unit = sigma2 / float(g.log().mean().exp())
-        rows = *rows[:2], unit * g * rows[2]
+        unit = sigma2 / float(g[kept].log().mean().exp())
+        rows = *rows[:2], unit * g[kept] * rows[2]
         factor, nll, usual = _choose_factor(
             covariance,
             rows,
             [~torch.isin(kept, block) for block in held_out_rows],
             _Judged.of(X, y, weight, unit * held_out_g, held_out_rows),
             noise_floor,
+            crew or Crew(),
         )
     X_kept, y_kept, noise = _without_repeats(rows)
     return KernelMember(
@@ -252,28 +254,32 @@ def _choose_factor(
     used: list[Tensor],  # (n,) each, rows that each network does not hold out
     judged: _Judged,
     floor: float,
+    crew: Crew,
 ) -> tuple[float, float, float]:
     """c, its held-out NLL, and the usual φᵀΣφ of rows that are not in the posterior."""
-    nll, epistemic = [], []  # (n_factors, n) each
-    for i, mask in enumerate(used):
-        others = _without_repeats((rows[0][mask], rows[1][mask], rows[2][mask]))
-        start = 0
-        for near in near_rows(covariance, others, judged.X[i]):
+
+    @torch.no_grad()
+    def judge(i: int) -> Tensor:  # (2, n_factors, m): NLL and φᵀΣφ of a network's rows
+        X, y, noise = (part[used[i]] for part in rows)
+        found, start = [], 0
+        for near in near_rows(covariance, _without_repeats((X, y, noise)), judged.X[i]):
             part = slice(start, start + len(near.k))
             start = part.stop
-            y, noise = judged.y[i, part], judged.noise[i, part]
-            losses, variances = [], []
+            by_factor = []
             for c in FACTORS:
                 mu, variance = near.posterior((c * near.noise).clamp(min=floor))
-                v = variance + (c * noise).clamp(min=floor)
-                losses.append(gaussian_nll(y, mu, v))
-                variances.append(variance)
-            nll.append(torch.stack(losses))
-            epistemic.append(torch.stack(variances))
+                v = variance + (c * judged.noise[i, part]).clamp(min=floor)
+                nll = gaussian_nll(judged.y[i, part], mu, v)
+                by_factor.append(torch.stack([nll, variance]))
+            found.append(torch.stack(by_factor, dim=1))
+        return torch.cat(found, dim=-1)
+
+    tasks = [partial(judge, i) for i in range(len(used))]
+    nll, epistemic = torch.cat(crew.run_all(tasks), dim=-1)
     weight = judged.weight.flatten()
-    by_factor = torch.cat(nll, dim=1) @ weight / weight.sum()
+    by_factor = nll @ weight / weight.sum()
     best = int(by_factor.argmin())
-    usual = torch.cat(epistemic, dim=1)[best].quantile(USUAL_LEVEL)
+    usual = epistemic[best].quantile(USUAL_LEVEL)
     return FACTORS[best], float(by_factor[best]), float(usual)
 
 

@@ -24,6 +24,7 @@ from .optimizer import BETAS, EPS, FusedAdamW
 # threads in turns, they would stay set.
 _ONE_AT_A_TIME = Lock()
 EMPTY = 0  # address of a tensor without elements
+STEPS_BETWEEN_SIGNALS = 64  # Python hears an interrupt only between calls
 Call = tuple[Any, Any, dict[str, Any], Any]  # function, arguments, result
 
 
@@ -150,6 +151,45 @@ def steps(
             maximize=False)
     return total
 """
+
+REPEATED = """
+def steps(
+    m: List[Tensor], sources: List[Tensor], rows: List[Tensor], chosen: List[Tensor]
+) -> int:
+    for i in range(len(chosen)):
+        for j in range(len(sources)):
+            torch.index_select(sources[j], 0, chosen[i], out=rows[j])
+        {lines}
+    return len(chosen)
+"""
+
+
+def repeat(
+    step: Callable[[], Tensor],
+    sources: list[Tensor],  # what there is of all rows
+    rows: list[Tensor],  # where that of a batch goes, from which the step reads
+    chosen: Sequence[Tensor],  # row numbers of each batch
+) -> None:
+    """Take a step for each batch; all but the first without the interpreter."""
+
+    def take(batch: Tensor) -> None:
+        for source, target in zip(sources, rows, strict=True):
+            torch.index_select(source, 0, batch, out=target)
+
+    take(chosen[0])
+    result, calls = record(step)
+    try:
+        found = _Lines(calls, result)
+        program = _compiled(REPEATED.format(lines="\n        ".join(found.lines)))
+    except (Unrecordable, AttributeError, RuntimeError):
+        for batch in chosen[1:]:
+            take(batch)
+            step()
+        return
+    for i in range(1, len(chosen), STEPS_BETWEEN_SIGNALS):
+        some = list(chosen[i : i + STEPS_BETWEEN_SIGNALS])
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            program(found.memory, sources, rows, some)
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -96,14 +97,33 @@ def resolve_jobs(n_jobs: int | None) -> int | None:
 class Crew:
     """Threads that share the work of one fit; without a pool, the caller alone."""
 
-    def __init__(self, pool: ThreadPoolExecutor | None = None) -> None:
-        self._pool = pool
+    def __init__(
+        self, pool: ThreadPoolExecutor | None = None, n_threads: int = 1
+    ) -> None:
+        self._pool, self._n_threads = pool, n_threads
 
     def run_all(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Run tasks at the same time, as far as there are threads."""
         if self._pool is None:
             return [task() for task in tasks]
         return list(self._pool.map(_alone, tasks))
+
+    def in_order(self, tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """Results one after the other, tasks being begun a few ahead of who asks."""
+        if self._pool is None:
+            yield from (task() for task in tasks)
+            return
+        begun: deque[Future[T]] = deque()
+        try:
+            for task in tasks:
+                begun.append(self._pool.submit(_alone, task))
+                if len(begun) > self._n_threads:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            for future in begun:  # nobody asks any more
+                future.cancel()
 
     def start(self, task: Callable[[], T]) -> Callable[[], T]:
         """Run a task beside what comes next; the function returned waits for it.
@@ -121,7 +141,7 @@ def side_by_side(n_jobs: int, n_tasks: int) -> Iterator[Crew]:
             yield Crew()
             return
         with _one_thread, ThreadPoolExecutor(n_threads) as pool:
-            yield Crew(pool)
+            yield Crew(pool, n_threads)
 
 
 def _alone(task: Callable[[], T]) -> T:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
+from ..network.threads import Crew
 from .gaussian import make_posterior
 from .moments import FeatureRows, rows_per_batch, sum_rows, with_gram
 from .scales import (
@@ -18,7 +21,7 @@ from .scales import (
     residuals_of_mean,
     with_residuals,
 )
-from .skew import HeldOutLaw, held_out_law
+from .skew import HeldOutLaw, add_skewed_moments, held_out_law
 from .sums import HeldOutRows, LastLayerSums, Spread
 
 
@@ -40,6 +43,15 @@ def feature_rows(
     return FeatureRows(out.phi, out.h2, y - out.mu, weight)
 
 
+class LastLayers(NamedTuple):
+    """What ``fit_last_layers`` finds."""
+
+    model: LastLayerModel
+    sums: LastLayerSums  # without the held-out rows, which are kept beside them
+    law: HeldOutLaw | None  # what these rows say of the noise
+    noise: Tensor  # (n,), g(x) of all rows, if it was asked for
+
+
 def fit_last_layers(
     network: HeteroscedasticNetwork,
     X: Tensor,  # (n, p)
@@ -49,7 +61,9 @@ def fit_last_layers(
     structure: str,
     recipe: LastLayerRecipe,
     two_sided: bool = False,
-) -> tuple[LastLayerModel, LastLayerSums, HeldOutLaw | None]:
+    with_noise: bool = False,
+    crew: Crew | None = None,
+) -> LastLayers:
     """λ, both posteriors, sums without the held-out rows, and what these rows say."""
     by_member = weight.expand(network.n_members, -1)
     held_out = None
@@ -61,10 +75,13 @@ def fit_last_layers(
         by_member = by_member.scatter(1, held_out_rows, 0.0)
     size = rows_of_ensemble(network)
 
+    def rows_from(start: int) -> FeatureRows:
+        part = slice(start, start + size)
+        return feature_rows(network, X[part], y[part], by_member[:, part])
+
     def compute() -> Iterator[FeatureRows]:
-        for start in range(0, len(X), size):
-            part = slice(start, start + size)
-            yield feature_rows(network, X[part], y[part], by_member[:, part])
+        starts = range(0, len(X), size)
+        return (crew or Crew()).in_order(partial(rows_from, start) for start in starts)
 
     batches = KeptBatches(compute, lambda rows: rows.phi.numel())
     moments = sum_rows(batches, structure)
@@ -84,29 +101,33 @@ def fit_last_layers(
     )
     trained, views = network.trained_weights(), network.members_by_view()
     model = make_model(sums, trained, recipe, views, Units())
-    law = None
+    without = model.posterior
     if held_out is not None:
         without = make_posterior(
             sums.moments,
             trained,
             recipe.last_layer,
-            model.posterior.prior_precision,
+            without.prior_precision,
             recipe.with_bias,
         )
-        law = held_out_law(
-            without,
-            homoscedastic,
-            batches,
-            held_out.rows,
-            model.member_weight,
-            two_sided,
-        )
-    if network.n_members == 1:
-        return model, sums, law
-    residuals, start = Spread(), 0
-    for rows in batches:
+    several = network.n_members > 1
+    skewed = held_out is not None and two_sided and structure == "full"
+    cross = torch.zeros_like(homoscedastic.cross) if skewed else None
+    residuals, noise, start = Spread(), torch.empty_like(y), 0
+    for rows in batches if several or skewed or with_noise else ():
         part = slice(start, start + rows.h2.shape[1])
-        residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
-    sums = replace(sums, residuals=residuals)
-    return with_residuals(model, sums.with_held_out(), recipe), sums, law
+        noise[part] = model.aleatoric(rows)
+        if several:
+            residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
+        if cross is not None:
+            add_skewed_moments(cross, without, rows)
+    law = None
+    if held_out is not None:
+        law = held_out_law(
+            without, homoscedastic, cross, held_out.rows, model.member_weight
+        )
+    if several:
+        sums = replace(sums, residuals=residuals)
+        model = with_residuals(model, sums.with_held_out(), recipe)
+    return LastLayers(model, sums, law, noise)

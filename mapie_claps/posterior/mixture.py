@@ -13,8 +13,8 @@ from ..network.ensemble import HeteroscedasticNetwork
 from ..network.interface import Features
 from ..network.kernel import KernelMember, LengthScales, fit_kernel
 from ..network.kernel_mean import with_mean_of_all_rows
+from ..network.threads import Crew
 from .gaussian import make_posterior
-from .members import rows_of_ensemble
 from .prior import SHARPNESS, nll_of_views
 from .scales import LastLayerModel, LastLayerRecipe, PredictiveParts
 from .sums import LastLayerSums
@@ -123,26 +123,24 @@ def fit_mixture(
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,)
     held_out_rows: Tensor,  # (K, n_held_out)
+    noise: Tensor,  # (n,), g(x) of the networks together
     scales: LengthScales | None,
+    crew: Crew,
 ) -> KernelMixture | None:
     """A kernel member weighed like a view; None where it has or earns no place."""
     if sums.held_out is None or scales is None:
         return None
     held_out = sums.held_out.rows
-    size = rows_of_ensemble(network)
-
-    def noise_variance(x: Tensor) -> Tensor:
-        return torch.cat([model.aleatoric(network(part)) for part in x.split(size)])
-
     member = fit_kernel(
         scales,
         X,
         y,
         weight,
-        noise_variance,
+        noise,
         held_out_rows,
         held_out.h2,
         FLOOR_SHARE * network.variance_floor,
+        crew,
     )
     posterior, views = model.posterior, network.members_by_view()
     without_held_out = make_posterior(

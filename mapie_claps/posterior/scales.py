@@ -94,7 +94,7 @@ class LastLayerModel:
     def _mean(self, by_member: Tensor) -> Tensor:  # (K, n) → (n,)
         return by_member[0] if len(by_member) == 1 else self.member_weight @ by_member
 
-    def aleatoric(self, out: Features) -> Tensor:  # (n,)
+    def aleatoric(self, out: Features | FeatureRows) -> Tensor:  # (n,)
         """Weighted geometric mean of h²: one member that errs high does not rule."""
         h2 = out.h2
         return h2[0] if len(h2) == 1 else (self.member_weight @ h2.log()).exp()

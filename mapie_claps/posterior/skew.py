@@ -7,7 +7,6 @@ anything but zero, the likelihood of a two-piece normal law on its held-out rows
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -35,17 +34,15 @@ class HeldOutLaw(NamedTuple):
 def held_out_law(
     posterior: LastLayerPosterior,  # without the held-out rows
     moments: Moments,  # with h² = 1, without them too
-    batches: Iterable[FeatureRows],  # all rows, these with weight zero
+    cross: Tensor | None,  # (K, d + 1), sums of φ r|r| without them; None: symmetric
     held_out: FeatureRows,
     member_weight: Tensor,  # (K,)
-    two_sided: bool,
 ) -> HeldOutLaw:
     """Skew of the noise, and the residuals that are left in its units."""
     residual = residual_of_members(posterior, held_out)
     h2, epistemic = held_out.h2, posterior.epistemic(held_out.phi)
     weights, skew = None, torch.zeros_like(h2)
-    if two_sided and moments.structure == "full":
-        cross = _cross_moments(posterior, batches, torch.zeros_like(moments.cross))
+    if cross is not None:
         share = held_out.weight * member_weight[:, None]
         symmetric = _two_piece_nll(residual, h2, epistemic, skew)
         best = 0.0
@@ -63,17 +60,17 @@ def held_out_law(
     return HeldOutLaw(weights, standardised[counts].flatten())
 
 
-def _cross_moments(
-    posterior: LastLayerPosterior, batches: Iterable[FeatureRows], cross: Tensor
-) -> Tensor:  # (K, d + 1)
-    """Sums of φ r|r| over the rows that each member was trained on."""
-    for rows in batches:
-        r = residual_of_members(posterior, rows) / rows.h2.sqrt()
-        limited = r.clamp_(-LARGEST_RESIDUAL, LARGEST_RESIDUAL)
-        by_row = limited * limited.abs() * rows.weight
-        cross[:, :-1] += (rows.phi.mT @ by_row[..., None]).squeeze(-1)
-        cross[:, -1] += by_row.sum(1)
-    return cross
+def add_skewed_moments(
+    cross: Tensor,  # (K, d + 1)
+    posterior: LastLayerPosterior,
+    rows: FeatureRows,  # of weight zero where a member was not trained on them
+) -> None:
+    """Add φ r|r| of some rows."""
+    r = residual_of_members(posterior, rows) / rows.h2.sqrt()
+    limited = r.clamp_(-LARGEST_RESIDUAL, LARGEST_RESIDUAL)
+    by_row = limited * limited.abs() * rows.weight
+    cross[:, :-1] += (rows.phi.mT @ by_row[..., None]).squeeze(-1)
+    cross[:, -1] += by_row.sum(1)
 
 
 def _lower_limit(gain: Tensor, share: Tensor) -> float:
