@@ -41,9 +41,15 @@ class Covariance:
 
     def __call__(self, A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
         """Covariance of each row of A with each row of B, (…, n, m)."""
-        u = self.inverse_scale
-        r = squared_distances(A * u, B * u).mul_(3).sqrt_()
-        return self._by_distance(r).add_((A @ B.mT).add_(1), alpha=self.linear)
+        u = math.sqrt(3) * self.inverse_scale
+        r = squared_distances(A * u, B * u).sqrt_()
+        found = self._by_distance(r)
+        if A.ndim == 3:  # one call for product and sum
+            A = A.expand(len(found), -1, -1)
+            found.baddbmm_(A, B.mT.expand(len(found), -1, -1), alpha=self.linear)
+        else:
+            found.addmm_(A, B.mT, alpha=self.linear)
+        return found.add_(self.linear)
 
     def weighted_sum(self, A: Tensor, B: Tensor, weight: Tensor) -> Tensor:  # (n,)
         """Covariances of rows of A with all rows of B, (m, p), times weights, (m,).
@@ -59,11 +65,11 @@ class Covariance:
 
     def _by_distance(self, r: Tensor) -> Tensor:
         """Rough and smooth part, of distances times √3, which are overwritten."""
-        found = torch.exp(-r)
         smooth = None
         if self.smooth:
             q = r * (math.sqrt(5 / 3) * self.ratio)
-            smooth = _smooth(q, torch.exp(-q))
+            smooth = _smooth(q, torch.neg(q).exp_())
+        found = torch.neg(r).exp_()
         found.mul_(r.add_(1)).mul_(self.matern)
         return found if smooth is None else found.add_(smooth, alpha=self.smooth)
 
@@ -85,7 +91,7 @@ def _smooth(q: Tensor, decay: Tensor) -> Tensor:
 
 def squared_distances(A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
     """‖a − b‖² for all pairs of rows, (…, n, m)."""
-    products = (A @ B.mT).mul_(-2)
+    products = (-2 * A) @ B.mT
     products += A.square().sum(-1)[..., None]
     products += B.square().sum(-1)[..., None, :]
     return products.clamp_(min=0)

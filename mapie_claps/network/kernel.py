@@ -30,7 +30,8 @@ FACTORS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 JUDGED_ROWS = 360  # held-out rows, of all networks together, that judge the factors
 USUAL_LEVEL = 0.9  # of held-out rows with a variance that counts as usual
 TIE = 1e-6  # of a squared distance: of rows equally near, the first are taken
-BLOCK_ELEMENTS = 2**20  # of the largest array made when predicting
+BLOCK_ELEMENTS = 2**20  # of the distances to all rows, made when predicting
+NEAR_ELEMENTS = 2**17  # of the covariances of nearest rows: they stay in the cache
 
 
 class KernelParts(NamedTuple):
@@ -132,15 +133,17 @@ def near_rows(covariance: Covariance, rows: TrainingRows, x: Tensor) -> Iterator
     # Order breaks ties, so that results do not depend on how rows are grouped.
     squares = scaled.square().sum(1)
     squares += torch.arange(len(X), dtype=X.dtype) * (TIE / len(X))
-    size = max(1, BLOCK_ELEMENTS // max(len(X), n_near * max(n_near, X.shape[1])))
-    for q in x.split(size):
+    size = max(1, NEAR_ELEMENTS // (n_near * max(n_near, X.shape[1])))
+    for part in x.split(max(1, BLOCK_ELEMENTS // len(X))):
         # ‖a‖² − 2aᵀq, the squared distance but for a constant of the row.
-        distance = torch.addmm(squares, q * u, scaled.mT, alpha=-2)
-        near = distance.topk(n_near, dim=1, largest=False).indices
-        K = covariance(X[near], X[near])
-        k = covariance(X[near], q[:, None])
-        prior = covariance.diagonal(q[:, None])
-        yield _Near(K, k, y[near], noise[near], prior, near)
+        distance = torch.addmm(squares, part * u, scaled.mT, alpha=-2)
+        nearest = distance.topk(n_near, dim=1, largest=False).indices
+        for q, near in zip(part.split(size), nearest.split(size), strict=True):
+            X_near = X[near]
+            K = covariance(X_near, X_near)
+            k = covariance(X_near, q[:, None])
+            prior = covariance.diagonal(q[:, None])
+            yield _Near(K, k, y[near], noise[near], prior, near)
 
 
 @torch.no_grad()
