@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mapie_claps.network import kernel
+from mapie_claps.network import kernel, recorded
 from mapie_claps.network.covariance import (
     JITTER,
     Covariance,
@@ -179,6 +179,27 @@ def test_length_scales_find_the_columns_that_matter():
     u = found.inverse_scale
     assert u[0] > 10 * u[2:].max()
     assert noise < 0.05
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError])
+def test_length_scales_without_the_compiler_are_the_same(error, monkeypatch):
+    X, y = rows(260, p=4)
+    found = fit_covariance(X, y, torch.ones_like(y), rng_of())
+
+    def refuse(source):
+        raise error("no compiler")
+
+    monkeypatch.setattr(recorded, "_compiled", refuse)
+    again = fit_covariance(X, y, torch.ones_like(y), rng_of())
+    assert torch.equal(found[0].inverse_scale, again[0].inverse_scale)
+    assert found[0].smooth == again[0].smooth
+    assert found[1] == again[1]
+
+
+def test_a_failed_factorisation_is_not_passed_over():
+    X, y = rows(200)
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive definite"):
+        fit_covariance(X, y, -1e6 * torch.ones_like(y), rng_of())
 
 
 def test_variance_grows_with_the_distance_to_the_rows():

@@ -20,6 +20,8 @@ from mapie_claps import (
 from mapie_claps.conformal import bounds
 from mapie_claps.diagnostics import diagnose
 from mapie_claps.estimators.variance import Parts
+from mapie_claps.network import batches
+from mapie_claps.network.ensemble import HeteroscedasticNetwork
 
 X, Y = heteroscedastic(60, p=2)
 
@@ -167,3 +169,23 @@ def test_a_regressor_is_asked_once(monkeypatch):
     mu, std = model.predict(X[:25], return_std=True)
     np.testing.assert_array_equal(why.prediction, mu)
     np.testing.assert_array_equal(np.sqrt(why.variance.total), std)
+
+
+@pytest.mark.parametrize(("kept", "passes"), [(2**24, 1), (0, 2)])
+def test_the_posterior_takes_two_passes_or_one_where_features_are_kept(
+    kept, passes, monkeypatch
+):
+    monkeypatch.setattr(batches, "KEPT_ELEMENTS", kept)
+    forward, seen = HeteroscedasticNetwork.forward, []
+
+    def counted(self, x):
+        if x.ndim == 2:  # not the held-out rows, which are each member's own
+            seen.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(HeteroscedasticNetwork, "forward", counted)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    params = {"n_members": 2, "max_steps": 3, "tol": None, "two_sided_noise": True}
+    ClapsRegressor(**params, random_state=0).fit(X, X[:, 0] + rng.normal(size=200))
+    assert sum(seen) == passes * 200
