@@ -1,6 +1,5 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Self
@@ -8,11 +7,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .._compat import validate_data
-from .._devices import new_tensors_on
 from .._validation import check_integer, check_real, check_some_weight
 from ..files.codec import Context, register
 from ..network.batches import (
@@ -30,10 +27,10 @@ from ..posterior.moments import with_gram
 from ..posterior.scales import LastLayerRecipe, Units, make_model
 from ..posterior.sums import LastLayerSums, Spread, last_layer_sums
 from .base import LastLayerEstimator
-from .module_parameters import check_module_parameters
 from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summed
-from .parameters import choose_device
+from .parameters import check_module_parameters, choose_device
 from .stored import check_sums, estimator_to_fields, set_fitted
+from .updating import partial_sums, update_posterior
 
 Array = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
@@ -217,10 +214,7 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """
         if not hasattr(self, "sums_"):
             return self.fit(X, y, sample_weight)
-        other = copy.copy(self)
-        with new_tensors_on("cpu"):
-            other._set_sums(self.sums_ + self._sum(X, y, sample_weight))
-        self.__dict__ = other.__dict__
+        self.__dict__ = update_posterior(self, X, y, sample_weight).__dict__
         return self
 
     def partial_sums(
@@ -238,15 +232,12 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         LastLayerSums
             Sums for :func:`~mapie_claps.with_sums`.
         """
-        check_is_fitted(self, "network_")
-        with new_tensors_on("cpu"):
-            return self._sum(X, y, sample_weight)
+        return partial_sums(self, X, y, sample_weight)
 
     @property
     def posterior_covariance_(self) -> Array:
         """Σ in units of y, shape (d + 1, d + 1)."""
-        covariance: Array = super().posterior_covariance_[0]
-        return covariance
+        return np.asarray(super().posterior_covariance_[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
