@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from .._compat import validate_data
 from .._validation import check_integer, check_real, check_some_weight
 from ..files.codec import Context, register
-from ..network.batches import (
-    Batch,
-    batches_of,
-    check_is_reiterable,
-    is_batches,
-)
+from ..network.batches import Batch, batches_of, check_is_reiterable, is_batches
 from ..network.inputs import draw_seed, is_probe
 from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
@@ -27,7 +22,7 @@ from ..posterior.moments import with_gram
 from ..posterior.scales import LastLayerRecipe, Units, make_model
 from ..posterior.sums import LastLayerSums, Spread, last_layer_sums
 from .base import LastLayerEstimator
-from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summed
+from .module_rows import NoiseRatio, first_rows, joined_inputs, summed
 from .parameters import check_module_parameters, choose_device
 from .stored import check_sums, estimator_to_fields, set_fitted
 from .updating import partial_sums, update_posterior
@@ -283,9 +278,10 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         rows = chain(start, rows)
         if self.network_.needs_head:
             check_is_reiterable(X)
-            spread = sum((spread_of(batch) for batch in batches()), Spread())
+            spreads = (Spread.of(b.target, b.row_weight) for b in batches())
+            variance = sum(spreads, Spread()).variance
             penalty = float(self.variance_penalty)
-            self.network_ = self.network_.with_head(batches, spread.variance, penalty)
+            self.network_ = self.network_.with_head(batches, variance, penalty)
             rows = batches()
         self._set_sums(self._sums_of_batches(rows))
         self.fitted_ = True

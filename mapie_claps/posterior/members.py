@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
-from .gaussian import make_posterior
 from .moments import FeatureRows, rows_per_batch, sum_rows, with_gram
 from .scales import (
     LastLayerModel,
@@ -86,26 +85,16 @@ def fit_last_layers(
     model = make_model(sums, trained, recipe, views, Units())
     law = None
     if held_out is not None:
-        without = make_posterior(
-            sums.moments,
-            trained,
-            recipe.last_layer,
-            model.posterior.prior_precision,
-            recipe.with_bias,
-        )
+        without = recipe.posterior(weighted, model.posterior, recipe.last_layer)
+        share = model.member_weight
         law = held_out_law(
-            without,
-            homoscedastic,
-            batches,
-            held_out.rows,
-            model.member_weight,
-            two_sided,
+            without, homoscedastic, batches, held_out.rows, share, two_sided
         )
     if network.n_members == 1:
         return model, sums, law
     residuals, start = Spread(), 0
     for rows in batches:
-        part = slice(start, start + rows.h2.shape[1])
+        part = slice(start, start + len(rows))
         residuals += Spread.of(residuals_of_mean(model, rows), weight[part])
         start = part.stop
     sums = replace(sums, residuals=residuals)
