@@ -1,6 +1,7 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, Self
 
@@ -243,17 +244,10 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """Fit this object, which is a copy that nobody else sees."""
         check_module_parameters(self.get_params(deep=False))
         self.seed_ = draw_seed(self.random_state)
-
-        def batches() -> Iterator[Batch]:
-            return batches_of(
-                X,
-                y,
-                sample_weight,
-                size=self.batch_size,
-                need_y=True,
-                check=self._checked,
-            )
-
+        size, check = self.batch_size, self._checked
+        batches = partial(
+            batches_of, X, y, sample_weight, size=size, need_y=True, check=check
+        )
         rows = batches()
         first = next(rows, None)
         if first is None:
@@ -332,8 +326,6 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
             # last layer comes from it.
             self.scale == "posterior" or self.last_layer == "ridge",
         )
-        if sums is None:
-            raise ValueError("Got X without rows, but expected at least one.")
         ratio.warn()
         return sums
 

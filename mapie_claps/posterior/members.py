@@ -66,13 +66,11 @@ def fit_last_layers(
             yield feature_rows(network, X[part], y[part], by_member[:, part])
 
     batches = KeptBatches(compute, lambda rows: rows.phi.numel())
-    moments = sum_rows(batches, structure)
-    if moments is None:
-        raise ValueError("Got X without rows, but expected at least one.")
+    weighted, plain = sum_rows(batches, structure)
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
-    weighted = replace(moments[0], n_rows=n_rows)
-    homoscedastic = replace(with_gram(moments[1]), n_rows=n_rows)
+    weighted = replace(weighted, n_rows=n_rows)
+    homoscedastic = replace(with_gram(plain), n_rows=n_rows)
     sums = LastLayerSums(
         weighted,
         homoscedastic,

@@ -161,8 +161,8 @@ class Squares:
 
 def sum_rows(
     batches: Iterable[FeatureRows], structure: str, homoscedastic: bool = True
-) -> tuple[Moments, Moments | Squares] | None:
-    """Sums with W = diag(1/h²) and with W = I from one pass; None without a batch.
+) -> tuple[Moments, Moments | Squares]:
+    """Sums with W = diag(1/h²) and with W = I from one pass.
 
     They come from ``laplace.Laplace`` with our curvature backend. Without
     ``homoscedastic`` the second HᵀWH, which costs as much as the first, is left out.
@@ -183,10 +183,12 @@ def sum_rows(
             total = weighted, plain
         else:
             total = total[0].add_(weighted), add_plain(total[1], plain)
+    if total is None:
+        raise ValueError("Got X without rows, but expected at least one.")
     return total
 
 
-def with_gram(plain: Moments | Squares | None) -> Moments:
+def with_gram(plain: Moments | Squares) -> Moments:
     """Sums with W = I, if HᵀH is among them."""
     if isinstance(plain, Moments):
         return plain

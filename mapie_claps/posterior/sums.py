@@ -77,13 +77,13 @@ class HeldOutRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def sums(self, structure: str, homoscedastic: bool) -> SumsOfRows | None:
+    def sums(self, structure: str, homoscedastic: bool) -> SumsOfRows:
         """Sums over these rows, as of ``sum_rows``; made once."""
         made = self.__dict__.setdefault("_sums", {})
         key = structure, homoscedastic
         if key not in made:
             made[key] = sum_rows([self.rows], structure, homoscedastic)
-        found: SumsOfRows | None = made[key]
+        found: SumsOfRows = made[key]
         return found
 
 
@@ -169,13 +169,11 @@ class LastLayerSums:
     def _with_rows(self, rows: HeldOutRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
         has_gram = isinstance(self.homoscedastic, Moments)
-        more = rows.sums(self.moments.structure, has_gram)
-        if more is None:
-            return self
+        weighted, plain = rows.sums(self.moments.structure, has_gram)
         return replace(
             self,
-            moments=self.moments + more[0],
-            homoscedastic=add_plain(self.homoscedastic, more[1]),
+            moments=self.moments + weighted,
+            homoscedastic=add_plain(self.homoscedastic, plain),
         )
 
 
@@ -212,8 +210,8 @@ def last_layer_sums(
     network: str,
     fraction: float,
     homoscedastic: bool = True,
-) -> LastLayerSums | None:
-    """Sums over all parts; None if there is none. Rows with keys below fraction wait.
+) -> LastLayerSums:
+    """Sums over all parts. Rows with keys below fraction wait.
 
     Parts are gathered into batches that are worth a matrix product. Few rows are held
     out, and those with the smallest keys.
@@ -238,8 +236,6 @@ def last_layer_sums(
                 yield rest
 
     moments = sum_rows(batches(), structure, homoscedastic)
-    if moments is None:
-        return None
     return LastLayerSums(*moments, targets, residuals, network, held_out)
 
 
