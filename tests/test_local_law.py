@@ -99,7 +99,7 @@ def test_scores_increase_and_intervals_are_nested(kind):
 def test_noise_alone_needs_less(kind):
     law, _ = law_of(kind)
     q = np.array([1.0, 2.0])
-    (lower, upper), (low, up) = law.interval(-q, q), law.noise_interval(-q, q)
+    (lower, upper), (low, up) = law.interval(-q, q), law.noise_alone.interval(-q, q)
     assert (lower <= low).all()
     assert (up <= upper).all()
     none = LocalLaw.from_parts(

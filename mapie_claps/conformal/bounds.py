@@ -108,7 +108,7 @@ def _recorded(
         parts = Parts(points, variance.aleatoric, variance.epistemic)
     if law.is_plain or ends is None:
         return Recorded(model, parts, None)
-    lower, upper = law.noise_interval(*ends)
+    lower, upper = law.noise_alone.interval(*ends)
     if support is not None:
         lower, upper = support.of(law).snap(lower, upper)
     return Recorded(model, parts, upper - lower)

@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._devices import new_tensors_on
+from ..files.container import hash_tensors
 from ..files.methods import SaveMixin
 from ..network.interface import Features
 from ..network.target_map import Identity
 from ..posterior.measuring import embedding, joined, networks_covariance
 from ..posterior.scales import LastLayerModel, PredictiveParts, Units
 from ..posterior.sums import LastLayerSums
-from .fingerprint import digest_of_fit, versions
 from .fitted_rows import FEWEST_COMPARED, asked_rows
 from .local_law import LocalLaw
 from .parameters import check_prior_precision, check_scale
@@ -27,8 +27,6 @@ from .residual_law import PLAIN_LAW, ResidualLaw
 from .variance import MeanAndStd, Parts, PredictiveVariance, with_law
 
 Array = NDArray[np.float64]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -45,6 +43,7 @@ def of_one_fit(
     def wrapped(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         now = object.__new__(type(self))
         now.__dict__ = self.__dict__
+        check_is_fitted(now, "model_")
         with new_tensors_on("cpu"):
             return method(now, *args, **kwargs)
 
@@ -80,12 +79,10 @@ class LastLayerEstimator(SaveMixin, ABC):
             of equal probability. The array of standard deviations carries the law, from
             which :class:`~mapie_claps.ClapsScore` makes scores and intervals.
         """
-        check_is_fitted(self, "model_")
         if return_std:
             law = self.predict_law(X)
-            parts = law.parts
-            few = len(law) < FEWEST_COMPARED
-            rows = None if few else asked_rows(self, X)
+            parts, enough = law.parts, len(law) >= FEWEST_COMPARED
+            rows = asked_rows(self, X) if enough else None
             std = with_law(parts.std, law, self.fingerprint_, rows)
             return MeanAndStd((parts.prediction, std))
         if not isinstance(self._law_of_residuals().target_map, Identity):
@@ -141,7 +138,6 @@ class LastLayerEstimator(SaveMixin, ABC):
             Centre and scales in z, both parts of v, shape of the residuals, map of the
             target.
         """
-        check_is_fitted(self, "model_")
         scale, law = check_scale(self.scale), self._law_of_residuals()
         centre, unit = self._target_units()
         found, skews = [np.empty((3, 0))], [np.empty(0)]
@@ -196,7 +192,6 @@ class LastLayerEstimator(SaveMixin, ABC):
             the posterior in closed form, see
             :func:`~mapie_claps.diagnostics.rank_rows`.
         """
-        check_is_fitted(self, "model_")
         scale = check_scale(self.scale)
         if scale in ("aleatoric", "constant"):
             raise ValueError(
@@ -210,8 +205,7 @@ class LastLayerEstimator(SaveMixin, ABC):
             / self._own_covariance(features, scale).clamp(min=1e-300)
             for rows, features in ((X, out), (X_other, other))
         )
-        covariance: Array = (found * first.sqrt()[:, None] * second.sqrt()).numpy()
-        return covariance
+        return np.asarray(found * first.sqrt()[:, None] * second.sqrt())
 
     @of_one_fit
     @torch.no_grad()
@@ -228,7 +222,6 @@ class LastLayerEstimator(SaveMixin, ABC):
         ndarray of shape (n, n_members · d)
             φ of all members side by side, each times the root of its weight.
         """
-        check_is_fitted(self, "model_")
         found = [embedding(self.model_, out).numpy() for out in self._features(X)]
         return np.concatenate(found)
 
@@ -254,7 +247,6 @@ class LastLayerEstimator(SaveMixin, ABC):
             ``ClapsModule`` has its own Σ in place of that with W = I/σ², unless its
             sums have HᵀH.
         """
-        check_is_fitted(self, "model_")
         return np.concatenate([np.empty(0), *self._remoteness(X)])
 
     @of_one_fit
@@ -274,7 +266,6 @@ class LastLayerEstimator(SaveMixin, ABC):
             the scales "posterior" and "constant" use, stays that of the original λ,
             since training rows are not all kept.
         """
-        check_is_fitted(self, "model_")
         other = copy.copy(self)
         other.prior_precision = check_prior_precision(prior_precision)
         other._set_sums(self.sums_)
@@ -284,21 +275,19 @@ class LastLayerEstimator(SaveMixin, ABC):
     @of_one_fit
     def posterior_covariance_(self) -> Array:
         """Σ of every member, in units of y."""
-        check_is_fitted(self, "model_")
         unit = self._target_units().unit
-        covariance: Array = (self.model_.covariance() * unit**2).numpy()
-        return covariance
+        return np.asarray(self.model_.covariance() * unit**2)
 
     @property
+    @of_one_fit
     def prior_precision_(self) -> float:
         """λ in use."""
-        check_is_fitted(self, "model_")
         return self.model_.posterior.prior_precision
 
     @property
+    @of_one_fit
     def residual_variance_(self) -> float:
         """σ², the mean squared training residual, in squared units of y."""
-        check_is_fitted(self, "model_")
         unit = self.model_.unit * self._target_units().unit
         return self.model_.residual_variance * unit**2
 
@@ -306,8 +295,15 @@ class LastLayerEstimator(SaveMixin, ABC):
     @of_one_fit
     def fingerprint_(self) -> str:
         """Text that changes with everything that predictions depend on."""
-        check_is_fitted(self, "model_")
-        return f"{digest_of_fit(self)} {self.scale}"
+        model, seen, digest = vars(self).get("_digest", (None, None, ""))
+        now = self._versions()
+        # A copy with another λ or other sums holds another model.
+        if model is not self.model_ or seen != now:
+            law = self._law_of_residuals().text()
+            text = f"{self._sums_belong_to()} {self._target_units()} {law}"
+            digest = hash_tensors(self._own_tensors(), text)
+            self.__dict__["_digest"] = self.model_, now, digest
+        return f"{digest} {self.scale}"
 
     def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Fit an unfitted copy, whose content is taken over when it is done.
@@ -332,8 +328,7 @@ class LastLayerEstimator(SaveMixin, ABC):
 
     def _sums_belong_to(self) -> str:
         """Text that differs between estimators whose sums do not add up."""
-        network: str = self.network_.fingerprint()
-        return network
+        return str(self.network_.fingerprint())
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """What predictions depend on beside the network."""
@@ -341,8 +336,12 @@ class LastLayerEstimator(SaveMixin, ABC):
         return {"mean": posterior.mean, "scale": posterior.scale, "weight": weight}
 
     def _versions(self) -> tuple[Any, ...]:
-        """What changes whenever something is changed in place."""
-        return versions([*self.network_.tensors(), *self._own_tensors().values()])
+        """How often torch has changed each tensor in place.
+
+        Tensors of inference mode are not counted, nor are changes through ``.data``.
+        """
+        tensors = [*self.network_.tensors(), *self._own_tensors().values()]
+        return tuple(0 if t.is_inference() else t._version for t in tensors)
 
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:

@@ -5,7 +5,7 @@ MAPIE. It is fixed before calibration and turns targets into scores and scores i
 targets, row by row. NumPy only.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -96,14 +96,9 @@ class LocalLaw:
         targets: TargetRange | None = None,
     ) -> Self:
         """The law of both parts of v: v± = h²(1 ± d) + φᵀΣφ."""
-        below = above = np.sqrt(aleatoric + epistemic)
-        if skew is not None:
-            below = np.sqrt(aleatoric * (1 - skew) + epistemic)
-            above = np.sqrt(aleatoric * (1 + skew) + epistemic)
         return cls(
             mu,
-            below,
-            above,
+            *_sides(aleatoric, epistemic, skew),
             aleatoric,
             epistemic,
             skew,
@@ -158,24 +153,14 @@ class LocalLaw:
             ends.append(self.target_map.end(moved, side))
         return ends[0], ends[1]
 
-    def noise_interval(self, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Ends (n, m) that noise alone would need: v± without φᵀΣφ."""
-        return self.noise_alone.interval(lower, upper)
-
     @property
     def noise_alone(self) -> "LocalLaw":
         """The law with v± = h±², as if there were no lack of data."""
         if self.aleatoric is None or self.epistemic is None:
             return self
-        return LocalLaw.from_parts(
-            self.centre,
-            self.aleatoric,
-            np.zeros_like(self.epistemic),
-            self.skew,
-            self.shape,
-            self.target_map,
-            self.targets,
-        )
+        none = np.zeros_like(self.epistemic)
+        below, above = _sides(self.aleatoric, none, self.skew)
+        return replace(self, below=below, above=above, epistemic=none)
 
     @property
     def prediction(self) -> Array:
@@ -211,22 +196,11 @@ class LocalLaw:
 
     def take(self, rows: slice) -> "LocalLaw":
         """The law of some of the rows."""
-
-        def some(values: Array | None) -> Array | None:
-            return None if values is None else values[rows]
-
-        above = self.above[rows]
-        return LocalLaw(
-            self.centre[rows],
-            above if self.below is self.above else self.below[rows],
-            above,
-            some(self.aleatoric),
-            some(self.epistemic),
-            some(self.skew),
-            self.shape,
-            self.target_map,
-            self.targets,
-        )
+        names = ("centre", "below", "above", "aleatoric", "epistemic", "skew")
+        some = {k: v[rows] for k in names if (v := getattr(self, k)) is not None}
+        if self.below is self.above:
+            some["below"] = some["above"]
+        return replace(self, **some)
 
     def _nodes(self) -> Array:
         """Targets (n, n_nodes) of equal probability, finite."""
@@ -249,3 +223,16 @@ class LocalLaw:
         """T⁻¹(z), infinite where z is."""
         finite = np.isfinite(z)
         return np.where(finite, self.target_map.inverse(np.where(finite, z, 0.0)), z)
+
+
+def _sides(
+    aleatoric: Array, epistemic: Array, skew: Array | None
+) -> tuple[Array, Array]:
+    """√v₋ and √v₊; one array where noise is symmetric."""
+    if skew is None:
+        std: Array = np.sqrt(aleatoric + epistemic)
+        return std, std
+    return (
+        np.sqrt(aleatoric * (1 - skew) + epistemic),
+        np.sqrt(aleatoric * (1 + skew) + epistemic),
+    )

@@ -1,26 +1,19 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from .._compat import validate_data
-from .._devices import new_tensors_on
 from .._validation import check_integer, check_real, check_some_weight
 from ..files.codec import Context, register
-from ..network.batches import (
-    Batch,
-    batches_of,
-    check_is_reiterable,
-    is_batches,
-)
+from ..network.batches import Batch, batches_of, check_is_reiterable, is_batches
 from ..network.inputs import draw_seed, is_probe
 from ..network.interface import Features
 from ..network.noise_head import OwnNetwork
@@ -30,10 +23,10 @@ from ..posterior.moments import with_gram
 from ..posterior.scales import LastLayerRecipe, Units, make_model
 from ..posterior.sums import LastLayerSums, Spread, last_layer_sums
 from .base import LastLayerEstimator
-from .module_parameters import check_module_parameters
-from .module_rows import NoiseRatio, first_rows, joined_inputs, spread_of, summed
-from .parameters import choose_device
+from .module_rows import NoiseRatio, first_rows, joined_inputs, summed
+from .parameters import check_module_parameters, choose_device
 from .stored import check_sums, estimator_to_fields, set_fitted
+from .updating import partial_sums, update_posterior
 
 Array = NDArray[np.float64]
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
@@ -217,10 +210,7 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """
         if not hasattr(self, "sums_"):
             return self.fit(X, y, sample_weight)
-        other = copy.copy(self)
-        with new_tensors_on("cpu"):
-            other._set_sums(self.sums_ + self._sum(X, y, sample_weight))
-        self.__dict__ = other.__dict__
+        self.__dict__ = update_posterior(self, X, y, sample_weight).__dict__
         return self
 
     def partial_sums(
@@ -238,15 +228,12 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         LastLayerSums
             Sums for :func:`~mapie_claps.with_sums`.
         """
-        check_is_fitted(self, "network_")
-        with new_tensors_on("cpu"):
-            return self._sum(X, y, sample_weight)
+        return partial_sums(self, X, y, sample_weight)
 
     @property
     def posterior_covariance_(self) -> Array:
         """Σ in units of y, shape (d + 1, d + 1)."""
-        covariance: Array = super().posterior_covariance_[0]
-        return covariance
+        return np.asarray(super().posterior_covariance_[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -257,17 +244,10 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         """Fit this object, which is a copy that nobody else sees."""
         check_module_parameters(self.get_params(deep=False))
         self.seed_ = draw_seed(self.random_state)
-
-        def batches() -> Iterator[Batch]:
-            return batches_of(
-                X,
-                y,
-                sample_weight,
-                size=self.batch_size,
-                need_y=True,
-                check=self._checked,
-            )
-
+        size, check = self.batch_size, self._checked
+        batches = partial(
+            batches_of, X, y, sample_weight, size=size, need_y=True, check=check
+        )
         rows = batches()
         first = next(rows, None)
         if first is None:
@@ -292,9 +272,10 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
         rows = chain(start, rows)
         if self.network_.needs_head:
             check_is_reiterable(X)
-            spread = sum((spread_of(batch) for batch in batches()), Spread())
+            spreads = (Spread.of(b.target, b.row_weight) for b in batches())
+            variance = sum(spreads, Spread()).variance
             penalty = float(self.variance_penalty)
-            self.network_ = self.network_.with_head(batches, spread.variance, penalty)
+            self.network_ = self.network_.with_head(batches, variance, penalty)
             rows = batches()
         self._set_sums(self._sums_of_batches(rows))
         self.fitted_ = True
@@ -345,8 +326,6 @@ class ClapsModule(LastLayerEstimator, RegressorMixin, BaseEstimator):  # type: i
             # last layer comes from it.
             self.scale == "posterior" or self.last_layer == "ridge",
         )
-        if sums is None:
-            raise ValueError("Got X without rows, but expected at least one.")
         ratio.warn()
         return sums
 

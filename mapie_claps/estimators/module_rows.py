@@ -12,7 +12,7 @@ from ..exceptions import NumericalWarning
 from ..network.batches import Batch, row_keys
 from ..network.noise_head import OwnNetwork
 from ..posterior.moments import FeatureRows
-from ..posterior.sums import Spread, SummedRows
+from ..posterior.sums import SummedRows
 
 # Mean of r²/h² beyond which residuals and noise can hardly be of the same units.
 SUSPICIOUS_RATIO = 100.0
@@ -32,11 +32,6 @@ def joined_inputs(batches: list[Batch]) -> Tensor:
     first = batches[0].x
     alike = [b.x for b in batches if b.x.shape[1:] == first.shape[1:]]
     return torch.cat([x.to(first.dtype) for x in alike])
-
-
-def spread_of(batch: Batch) -> Spread:
-    """Weight, mean and variance of the targets of a batch."""
-    return Spread.of(batch.target, batch.row_weight)
 
 
 def summed(network: OwnNetwork, batch: Batch, seed: int | None) -> SummedRows:

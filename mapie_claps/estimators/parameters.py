@@ -1,45 +1,30 @@
-"""What each parameter of ``ClapsRegressor`` may be."""
+"""What each parameter of ``ClapsRegressor`` and ``ClapsModule`` may be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from .._validation import check_choice, check_integer, check_number, raise_for
+from ..network.own import NOISE_OUTPUTS
 from ..network.target_choice import MAPS, is_transformer
 from ..network.views import VIEWS
 from ..posterior.scales import SCALES
 
+Check = Callable[[str, Any], object]  # of a name and its value
+
 
 def check_prior_precision(value: Any) -> float:
     """λ as a positive number."""
-    return check_number(
-        "prior_precision",
-        value,
-        low=0,
-        low_open=True,
-        hint="Use 1.0, as the paper does, if unsure.",
-    )
+    hint = "Use 1.0, as the paper does, if unsure."
+    return check_number("prior_precision", value, low=0, low_open=True, hint=hint)
 
 
 def check_scale(value: Any) -> str:
     """Name of a scale."""
     scale: str = check_choice("scale", value, SCALES, "Use 'claps' if unsure.")
     return scale
-
-
-def check_target_map(value: Any) -> None:
-    """Name of a map of the target, or a transformer."""
-    if value is None or is_transformer(value):
-        return
-    if not isinstance(value, str) or value not in ("auto", *MAPS):
-        names = ", ".join(map(repr, ("auto", *MAPS)))
-        raise_for(
-            "target_map",
-            value,
-            f"None, one of {names}, or a transformer with inverse_transform",
-            "Use 'auto' if unsure.",
-        )
 
 
 def choose_device(value: Any) -> torch.device:
@@ -68,52 +53,18 @@ def layer_sizes(params: dict[str, Any]) -> tuple[int, ...]:
 
 
 def check_parameters(params: dict[str, Any]) -> None:
-    """Raise for a value that no data could make valid."""
+    """Raise for a value of ``ClapsRegressor`` that no data could make valid."""
     layer_sizes(params)
-    choose_device(params["device"])
-    _check_training(params)
-    check_choice(
-        "kernel", params["kernel"], (True, False), "Use False to keep no training rows."
-    )
-    check_scale(params["scale"])
-    check_target_map(params["target_map"])
-    for name in ("two_sided_noise", "residual_shape"):
-        check_choice(name, params[name], (True, False), "Use True if unsure.")
-    structure = check_choice(
-        "hessian_structure",
-        params["hessian_structure"],
-        ("full", "diag"),
-        "Use 'full' up to a few thousand features.",
-    )
-    last_layer = check_choice(
-        "last_layer", params["last_layer"], ("ridge", "trained"), "Use 'ridge'."
-    )
-    if structure == "diag" and last_layer == "ridge":
-        raise_for(
-            "last_layer",
-            last_layer,
-            "'trained' with hessian_structure='diag'",
-            "A diagonal does not determine refitted weights.",
-        )
-    if not params["bias_in_posterior"] and last_layer == "ridge":
+    _check(params, _OF_REGRESSOR)
+    if not params["bias_in_posterior"] and params["last_layer"] == "ridge":
         raise_for(
             "bias_in_posterior",
             params["bias_in_posterior"],
             "True with last_layer='ridge'",
             "A refit moves the bias with the weights; or use last_layer='trained'.",
         )
-    _check_choice_of_prior_precision(params)
-
-
-def _check_choice_of_prior_precision(params: dict[str, Any]) -> None:
-    """λ or the name of a way to choose it."""
-    value, fraction = params["prior_precision"], params["validation_fraction"]
-    if not isinstance(value, str):
-        check_prior_precision(value)
-        return
-    hint = "Or use a positive number, for example 1.0."
-    check_choice("prior_precision", value, ("grid", "marglik"), hint)
-    if value == "grid" and fraction == 0:
+    fraction = params["validation_fraction"]
+    if params["prior_precision"] == "grid" and fraction == 0:
         raise_for(
             "validation_fraction",
             fraction,
@@ -122,54 +73,75 @@ def _check_choice_of_prior_precision(params: dict[str, Any]) -> None:
         )
 
 
-def _check_training(params: dict[str, Any]) -> None:
-    """Parameters of the network's training."""
-
-    def integer(name: str, low: int, hint: str) -> None:
-        check_integer(name, params[name], low=low, hint=hint)
-
-    def number(name: str, hint: str, **interval: Any) -> None:
-        check_number(name, params[name], hint=hint, **interval)
-
-    integer("n_members", 1, "Use 1 for one network.")
-    _check_views(params["views"])
-    number("scaling_rate", "Use 0 for no factors.", low=0)
-    integer("n_bins", 0, "Use 0 for no encoding.")
-    for name in ("max_steps", "batch_size"):
-        if not (isinstance(params[name], str) and params[name] == "auto"):
-            integer(name, 1, "Use 'auto' if unsure.")
-    number("learning_rate", "Use the default if unsure.", low=0, low_open=True)
-    check_choice(
-        "schedule", params["schedule"], ("cosine", "constant"), "Use 'cosine'."
-    )
-    number("weight_decay", "Use 0 for no decay.", low=0)
-    number("dropout", "Use 0 for no dropout.", low=0, high=1, high_open=True)
-    number("beta", "Use 0 for the Gaussian likelihood.", low=0, high=1)
-    number("validation_fraction", "Use 0.12 if unsure.", low=0, high=0.5)
-    value = params["patience"]
-    if not (value is None or (isinstance(value, str) and value == "auto")):
-        integer("patience", 1, "Use 'auto' if unsure, None to train to the end.")
-    _check_jobs(params["n_jobs"])
-    if params["tol"] is not None:
-        number("tol", "Use None never to be warned.", low=0)
-    number("variance_floor", "Use the default if unsure.", low=0, low_open=True)
-    for name in ("input_clip", "max_gradient_norm", "initial_bias"):
-        if params[name] is not None:
-            hint = "Use the default if unsure, None for what torch does."
-            number(name, hint, low=0, low_open=name != "initial_bias")
+def check_module_parameters(params: dict[str, Any]) -> None:
+    """Raise for a value of ``ClapsModule`` that no data could make valid."""
+    _check(params, _OF_MODULE)
 
 
-def _check_jobs(value: Any) -> None:
-    """None, a number of cores, or −1 and the like, as in scikit-learn."""
-    hint = "Use -1 for all cores, 1 for one."
-    if value is None:
+def _check(params: dict[str, Any], checks: dict[str, Check]) -> None:
+    """What both estimators have, and a table of checks."""
+    check_scale(params["scale"])
+    choose_device(params["device"])
+    for name, check in checks.items():
+        check(name, params[name])
+    value = params["prior_precision"]
+    if isinstance(value, str):
+        hint = "Or use a positive number, for example 1.0."
+        check_choice("prior_precision", value, ("grid", "marglik"), hint)
+    else:
+        check_prior_precision(value)
+    hint, structure = "Use 'full' up to a few thousand features.", "hessian_structure"
+    check_choice(structure, params[structure], ("full", "diag"), hint)
+    if params[structure] == "diag" and params["last_layer"] == "ridge":
+        raise_for(
+            "last_layer",
+            "ridge",
+            "'trained' with hessian_structure='diag'",
+            "A diagonal does not determine refitted weights.",
+        )
+
+
+def _number(hint: str, **interval: Any) -> Check:
+    return partial(check_number, hint=hint, **interval)
+
+
+def _integer(low: int, hint: str) -> Check:
+    return partial(check_integer, low=low, hint=hint)
+
+
+def _choice(*choices: Any, hint: str) -> Check:
+    return partial(check_choice, choices=choices, hint=hint)
+
+
+def _or(*others: Any, check: Check) -> Check:
+    """Let other values pass, too."""
+
+    def either(name: str, value: Any) -> None:
+        if not any(isinstance(value, type(o)) and value == o for o in others):
+            check(name, value)
+
+    return either
+
+
+def _check_target_map(name: str, value: Any) -> None:
+    """Name of a map of the target, or a transformer."""
+    names = ("auto", *MAPS)
+    if value is None or is_transformer(value):
         return
-    check_integer("n_jobs", value, low=-(2**31), hint=hint)
-    if value == 0:
-        raise_for("n_jobs", value, "None or an integer other than 0", hint)
+    if not isinstance(value, str) or value not in names:
+        listed = ", ".join(map(repr, names))
+        expected = f"None, one of {listed}, or a transformer with inverse_transform"
+        raise_for(name, value, expected, "Use 'auto' if unsure.")
 
 
-def _check_views(value: object) -> None:
+def _check_jobs(name: str, value: Any) -> None:
+    """A number of cores, or −1 and the like, as in scikit-learn."""
+    hint = "Use -1 for all cores, 1 for one."
+    if check_integer(name, value, low=-(2**31), hint=hint) == 0:
+        raise_for(name, value, "None or an integer other than 0", hint)
+
+
+def _check_views(name: str, value: object) -> None:
     """Names of views, each at most once."""
     if (
         isinstance(value, str)
@@ -179,12 +151,58 @@ def _check_views(value: object) -> None:
         or len(set(value)) < len(value)
     ):
         raise_for(
-            "views",
+            name,
             value,
             f"a tuple of one or more of {VIEWS}, each at most once",
             "Use ('raw',) for networks on the features alone.",
         )
 
+
+_POSITIVE: dict[str, Any] = {"low": 0, "low_open": True}
+_DEFAULT = "Use the default if unsure."
+_DEFAULT_OR_NONE = "Use the default if unsure, None for what torch does."
+_OF_MODULE: dict[str, Check] = {
+    "noise_output": _choice(
+        *NOISE_OUTPUTS, hint="Use 'variance' for a head that gives h²."
+    ),
+    "last_layer": _choice(
+        "trained", "ridge", hint="Use 'trained' to keep the predictions."
+    ),
+    "precision": _choice("float64", "module", hint="Use 'float64' if unsure."),
+    "validation_fraction": _number("Use 0.12 if unsure.", high=0.5, **_POSITIVE),
+    "variance_penalty": _number("Use 1.0 if unsure.", **_POSITIVE),
+    "batch_size": _integer(1, "Use 1024 if unsure."),
+}
+_OF_REGRESSOR: dict[str, Check] = {
+    "n_members": _integer(1, "Use 1 for one network."),
+    "views": _check_views,
+    "scaling_rate": _number("Use 0 for no factors.", low=0),
+    "n_bins": _integer(0, "Use 0 for no encoding."),
+    "max_steps": _or("auto", check=_integer(1, "Use 'auto' if unsure.")),
+    "batch_size": _or("auto", check=_integer(1, "Use 'auto' if unsure.")),
+    "learning_rate": _number(_DEFAULT, **_POSITIVE),
+    "schedule": _choice("cosine", "constant", hint="Use 'cosine'."),
+    "weight_decay": _number("Use 0 for no decay.", low=0),
+    "dropout": _number("Use 0 for no dropout.", low=0, high=1, high_open=True),
+    "beta": _number("Use 0 for the Gaussian likelihood.", low=0, high=1),
+    "validation_fraction": _number("Use 0.12 if unsure.", low=0, high=0.5),
+    "patience": _or(
+        "auto",
+        None,
+        check=_integer(1, "Use 'auto' if unsure, None to train to the end."),
+    ),
+    "n_jobs": _or(None, check=_check_jobs),
+    "tol": _or(None, check=_number("Use None never to be warned.", low=0)),
+    "variance_floor": _number(_DEFAULT, **_POSITIVE),
+    "input_clip": _or(None, check=_number(_DEFAULT_OR_NONE, **_POSITIVE)),
+    "max_gradient_norm": _or(None, check=_number(_DEFAULT_OR_NONE, **_POSITIVE)),
+    "initial_bias": _or(None, check=_number(_DEFAULT_OR_NONE, low=0)),
+    "last_layer": _choice("ridge", "trained", hint="Use 'ridge'."),
+    "kernel": _choice(True, False, hint="Use False to keep no training rows."),
+    "target_map": _check_target_map,
+    "two_sided_noise": _choice(True, False, hint="Use True if unsure."),
+    "residual_shape": _choice(True, False, hint="Use True if unsure."),
+}
 
 # Parameters of ``ClapsRegressor.paper()``.
 PAPER: dict[str, Any] = {

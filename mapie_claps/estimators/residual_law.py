@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..files.codec import register, saved_as
+from ..files.codec import saved_as
 from ..network.target_map import Identity, TargetMap
 from ..network.target_transformer import TransformerMap
 from .residual_shape import ResidualShape
@@ -55,10 +55,4 @@ def _text(value: Any) -> str:
 
 PLAIN_LAW = ResidualLaw()
 saved_as("residual shape")(ResidualShape)
-register(
-    TargetRange,
-    "target range",
-    TargetRange._asdict,
-    lambda values, context: TargetRange(**values),
-    TargetRange._fields,
-)
+saved_as("target range")(TargetRange)

@@ -18,15 +18,11 @@ from ..network.target_map import Identity, TargetMap
 Array = NDArray[np.float64]
 TAILS = np.array([0.25, 0.1, 0.05, 0.025])  # probabilities at which tails are compared
 N_NODES = 32
+LEVELS = (np.arange(N_NODES) + 0.5) / N_NODES
 MIN_RESIDUALS = 100
 # With t the clearest asymmetry, in standard errors, a share t²/(t² + PRIOR) of all of
 # them is kept: two fifths of two standard errors, four fifths of five.
 PRIOR = 6.0
-
-
-def _normal_nodes() -> Array:
-    nodes: Array = ndtri((np.arange(N_NODES) + 0.5) / N_NODES)
-    return nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +39,7 @@ class ResidualShape:
     """
 
     curve: TargetMap = field(default_factory=Identity)
-    nodes: Array = field(default_factory=_normal_nodes)
+    nodes: Array = field(default_factory=lambda: ndtri(LEVELS))
 
 
 def fit_residual_shape(residual: Array, learn_curve: bool = True) -> ResidualShape:
@@ -51,8 +47,7 @@ def fit_residual_shape(residual: Array, learn_curve: bool = True) -> ResidualSha
     if len(residual) < MIN_RESIDUALS:
         return ResidualShape()
     ordered = np.sort(residual)
-    levels = (np.arange(N_NODES) + 0.5) / N_NODES
-    nodes = np.quantile(ordered, levels)
+    nodes = np.quantile(ordered, LEVELS)
     curve = _curve(ordered) if learn_curve else Identity()
     return ResidualShape(curve, nodes)
 

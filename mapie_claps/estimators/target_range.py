@@ -1,6 +1,6 @@
 """What training targets tell of the values that y can take. NumPy only."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ MAX_GRADES = 16  # distinct integers that count as grades
 MIN_ROWS_AT_BOUND, MIN_SHARE_AT_BOUND = 10, 0.01
 
 
-class TargetRange(NamedTuple):
+@dataclass(frozen=True)
+class TargetRange:
     """Ends and bounds of training targets, and whether they are integers or grades.
 
     A bound is an end on which rows pile up: zero for claims, a cap for prices.

@@ -162,21 +162,7 @@ class FingerprintedArray(np.ndarray):  # type: ignore[type-arg]
 def with_fingerprint(
     array: Array, fingerprint: str | None, shaped: bool = False
 ) -> Array:
-    """The array, with the fingerprint of its model if there is one.
-
-    Parameters
-    ----------
-    array : ndarray
-        Standard deviations, or scores made from them.
-    fingerprint : str or None
-        ``fingerprint_`` of the model.
-    shaped : bool, default=False
-        Whether scores were made by a law, not from μ and √v.
-
-    Returns
-    -------
-    ndarray
-        The array itself, or a view that remembers both.
+    """The array itself, or a view that remembers the fingerprint of its model.
 
     Examples
     --------
@@ -194,23 +180,7 @@ def with_fingerprint(
 
 
 def with_law(std: Array, law: Any, fingerprint: str | None, rows: Any = None) -> Array:
-    """Standard deviations that carry the law of their rows, and its fingerprint.
-
-    Parameters
-    ----------
-    std : ndarray of shape (n,)
-        Standard deviations.
-    law : LocalLaw
-        Law of the same rows.
-    fingerprint : str or None
-        ``fingerprint_`` of the model.
-    rows : AskedRows or None, default=None
-        By what the same rows can be told from training rows.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        A view that carries all of it.
+    """A view of standard deviations that carries the law of the same rows.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Mini-batches from an iterable → a trained network of the user's own."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn.functional import gaussian_nll_loss, mse_loss
 
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import TrainingDivergedError
-from .batches import Batch, batches_of, is_reiterable
+from .batches import Batch, batches_of
 from .own import NOISE_OUTPUTS
 from .own_pass import cast_inputs, split_output
 
@@ -72,13 +72,11 @@ def train_on_batches(
     True
     """
     check_integer("n_epochs", n_epochs, low=1, hint="Use 1 for one pass.")
-    for name, value in (
-        ("learning_rate", learning_rate),
-        ("weight_decay", weight_decay),
-    ):
-        check_number(name, value, low=0, hint="Use the default if unsure.")
+    hint = "Use the default if unsure."
+    check_number("learning_rate", learning_rate, low=0, hint=hint)
+    check_number("weight_decay", weight_decay, low=0, hint=hint)
     check_choice("noise_output", noise_output, NOISE_OUTPUTS, "Use 'variance'.")
-    if n_epochs > 1 and not is_reiterable(batches):
+    if n_epochs > 1 and isinstance(batches, Iterator):
         raise ValueError(
             f"Got n_epochs={n_epochs} and an iterator that can be used once. Pass a "
             "DataLoader, a list or another iterable that starts again."
@@ -102,10 +100,7 @@ def train_on_batches(
 
 
 def _epoch(
-    module: nn.Module,
-    batches: Any,
-    optimizer: torch.optim.Optimizer,
-    noise_output: str,
+    module: nn.Module, batches: Any, optimizer: torch.optim.Optimizer, noise_output: str
 ) -> float:
     """One pass; the mean loss over its rows."""
     total, n_rows = 0.0, 0

@@ -13,12 +13,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .._validation import (
-    check_real,
-    check_unmasked,
-    warn_if_reordered,
-    where_bad,
-)
+from .._validation import check_real, check_unmasked, warn_if_reordered, where_bad
 from .table import TableRows
 
 T = TypeVar("T")
@@ -85,11 +80,6 @@ def is_batches(X: Any) -> bool:
     return isinstance(X, Iterable) and not any(hasattr(X, a) for a in arrays)
 
 
-def is_reiterable(X: Any) -> bool:
-    """Whether a second ``for`` loop sees the rows again."""
-    return not isinstance(X, Iterator)
-
-
 def batches_of(
     X: Any,
     y: Any = None,
@@ -118,19 +108,9 @@ def batches_of(
         warn_if_reordered(X, y)
         parts = iter([_from_arrays(check(X), y, weight)])
     for part in parts:
-        yield from _pieces(part, size)
-
-
-def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
-    """Cut a batch into pieces of at most ``size`` rows."""
-    n = len(batch.x)
-    if n <= size:
-        if n:
-            yield batch
-        return
-    for start in range(0, n, size):
-        part = slice(start, start + size)
-        yield Batch(*(None if t is None else t[part] for t in batch))  # type: ignore[arg-type]
+        for start in range(0, len(part.x), size):
+            piece = slice(start, start + size)
+            yield Batch(*(None if t is None else t[piece] for t in part))  # type: ignore[arg-type]
 
 
 def items_of(X: Any, y: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
@@ -190,17 +170,14 @@ def inputs(X: Any) -> Tensor:
 
 def check_dense(name: str, tensor: Tensor) -> None:
     """Raise for tensors that are no plain block of real numbers."""
-    kind = None
-    if tensor.is_nested:
-        kind = "nested"
-    elif tensor.layout is not torch.strided:
-        kind = "sparse"
-    elif tensor.is_meta:
-        kind = "on the device 'meta', without numbers"
-    elif tensor.is_complex():
-        kind = "complex"
-    elif tensor.is_quantized:
-        kind = "quantised"
+    kinds = {
+        "nested": tensor.is_nested,
+        "sparse": tensor.layout is not torch.strided,
+        "on the device 'meta', without numbers": tensor.is_meta,
+        "complex": tensor.is_complex(),
+        "quantised": tensor.is_quantized,
+    }
+    kind = next((kind for kind, found in kinds.items() if found), None)
     if kind is not None:
         raise ValueError(
             f"Got {name} as a tensor that is {kind}, but expected a dense one of real "
@@ -260,7 +237,7 @@ def row_keys(x: Tensor, seed: int) -> Tensor:  # (n, ...) → (n,), float64 in [
 
 def check_is_reiterable(X: Any) -> None:
     """Raise if X is an iterator, which is used up after one pass."""
-    if not is_reiterable(X):
+    if isinstance(X, Iterator):
         raise ValueError(
             "Got an iterator that can be used once, but fitting a variance head "
             "takes several passes. Pass a DataLoader, a list or another iterable that "

@@ -21,6 +21,7 @@ Mask = NDArray[np.bool_]
 Codes = NDArray[Any]  # (n,), float64 or int64
 
 N_DONORS = 16
+DONOR_LEVELS = (np.arange(N_DONORS) + 0.5) / N_DONORS
 N_FOLDS = 5
 ENOUGH_ROWS = 1_000  # of a column, for a median and for donors
 ANY_NUMBER = 10**9  # values of a column that is not categorical: no two rows agree
@@ -287,8 +288,7 @@ def _linear(inputs: Array, z: Array, weight: Array) -> Array:
 
 def even_quantiles(values: Array) -> Array:
     """As many of the values as there are donors, at even quantiles."""
-    levels = (np.arange(N_DONORS) + 0.5) / N_DONORS
-    picked: Array = np.quantile(values, levels, method="inverted_cdf")
+    picked: Array = np.quantile(values, DONOR_LEVELS, method="inverted_cdf")
     return picked
 
 

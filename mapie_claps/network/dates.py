@@ -72,7 +72,7 @@ class Dates:
         """Seconds since 1970, NaN for gaps."""
         form, _, zone = self.form.partition(IN_ZONE)
         if column.kind == "text":
-            return seconds_since_1970(_parsed(column, form))
+            return seconds_since_1970(parsed(column, form))
         if column.kind == "date":
             if zone and column.zone not in (None, zone):
                 raise ValueError(
@@ -174,7 +174,7 @@ def seconds_since_1970(dates: NDArray[np.datetime64]) -> Array:
     return seconds
 
 
-def _parsed(column: Column, form: str) -> NDArray[np.datetime64]:
+def parsed(column: Column, form: str) -> NDArray[np.datetime64]:
     """Dates of a column of text, in the format of the training rows or in ISO's."""
     dates = np.full(len(column.values), "NaT", dtype="datetime64[us]")
     rows = np.flatnonzero(~column.gap)
@@ -209,10 +209,8 @@ def date_format(texts: Sequence[str]) -> str | None:
 def usual_date_format(texts: Sequence[str]) -> str | None:
     """A format in which most of the first texts are dates; None if there is none."""
     first = texts[:20]
-    for form in FORMATS:
-        if sum(is_date(text, form) for text in first) > len(first) / 2:
-            return form
-    return None
+    most = (f for f in FORMATS if sum(is_date(t, f) for t in first) > len(first) / 2)
+    return next(most, None)
 
 
 def parse_dates(texts: Sequence[str], form: str) -> NDArray[np.datetime64] | None:

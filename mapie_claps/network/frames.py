@@ -5,7 +5,7 @@ pandas, polars and pyarrow are recognised without being imported.
 
 import datetime
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Real
@@ -58,8 +58,12 @@ class Column:
         return missing
 
     def refuse(self, row: int, expected: str, hint: str) -> NoReturn:
-        """Raise for the value in a row."""
-        refuse(self.label, self.values[row], row, expected, hint)
+        """Raise for the value in a row: where, what was found, what to do."""
+        value = self.values[row]
+        value = value.item() if isinstance(value, np.generic) else value
+        raise ValueError(
+            f"Got {value!r} in {self.label}, row {row}, but expected {expected}. {hint}"
+        )
 
     def refuse_infinity(self, row: int) -> NoReturn:
         """Raise for a number that is not finite."""
@@ -76,28 +80,12 @@ class Column:
             self.refuse(int(present[0]), f"{KIND_IN_WORDS[expected]}, as in fit", hint)
 
 
-def refuse(label: str, value: Any, row: int, expected: str, hint: str) -> NoReturn:
-    """Raise the error of all columns: where, what was found, what to do."""
-    value = value.item() if isinstance(value, np.generic) else value
-    raise ValueError(
-        f"Got {value!r} in {label}, row {row}, but expected {expected}. {hint}"
-    )
-
-
 def column_names(X: Any) -> list[Any]:
     """Names of the columns of a frame, positions in an array."""
     if _module_of(X) == "pyarrow":
         return list(X.column_names)
     names = getattr(X, "columns", None)
     return list(range(np.shape(X)[1])) if names is None else list(names)
-
-
-def column_labels(X: Any) -> list[str]:
-    """What errors and warnings call the columns."""
-    return [
-        f"column {name!r}" if isinstance(name, str) else f"column {j}"
-        for j, name in enumerate(column_names(X))
-    ]
 
 
 def refuse_names(X: Any) -> None:
@@ -126,7 +114,10 @@ def is_frame(X: Any) -> bool:
 
 def read_columns(X: Any) -> list[Column]:
     """Columns of a frame, or of an array of objects or text."""
-    labels = column_labels(X)
+    labels = [
+        f"column {name!r}" if isinstance(name, str) else f"column {j}"
+        for j, name in enumerate(column_names(X))
+    ]
     if is_frame(X):
         read = _READERS[_module_of(X)]
         columns = [read(X, j, label) for j, label in enumerate(labels)]
@@ -139,7 +130,8 @@ def read_columns(X: Any) -> list[Column]:
     else:
         columns = [_from_objects(X[:, j], label) for j, label in enumerate(labels)]
     for column in columns:
-        _check_finite(column)
+        if column.kind == "number" and np.isinf(column.values).any():
+            column.refuse_infinity(int(np.flatnonzero(np.isinf(column.values))[0]))
     return columns
 
 
@@ -147,12 +139,6 @@ def _module_of(X: Any) -> str:
     """Package that a table comes from; "" for what is no table of a known package."""
     package = type(X).__module__.partition(".")[0]
     return package if package in sys.modules and package in _READERS else ""
-
-
-def _check_finite(column: Column) -> None:
-    """Raise for the first infinite number."""
-    if column.kind == "number" and np.isinf(column.values).any():
-        column.refuse_infinity(int(np.flatnonzero(np.isinf(column.values))[0]))
 
 
 def _from_pandas(X: Any, position: int, label: str) -> Column:
@@ -209,11 +195,7 @@ def _from_pyarrow(X: Any, position: int, label: str) -> Column:
     return replace(read, categorical=types.is_dictionary(column.type))
 
 
-_READERS = {
-    "pandas": _from_pandas,
-    "polars": _from_polars,
-    "pyarrow": _from_pyarrow,
-}
+_READERS = {"pandas": _from_pandas, "polars": _from_polars, "pyarrow": _from_pyarrow}
 
 
 def _objects(values: Sequence[Any]) -> Values:
@@ -257,7 +239,13 @@ def _from_objects(values: Values, label: str) -> Column:
     if len(kinds) > 1 or kinds == {""}:
         _refuse_mixture(label, values, present)
     (kind,) = kinds
-    return _CONVERTERS[kind](label, values, present)
+    dtype, gap, convert = _FORMS[kind]
+    filled = np.full(len(values), gap, dtype=dtype)
+    filled[present] = [convert(value) for value in values[present]]
+    if kind == "duration":
+        return _durations(label, filled)
+    zones = {_zone_name(getattr(value, "tzinfo", None)) for value in values[present]}
+    return Column(label, kind, filled, zone=zones.pop() if len(zones) == 1 else None)
 
 
 _WITH_GAPS = float | np.floating | Decimal | np.datetime64 | np.timedelta64
@@ -272,19 +260,18 @@ def _is_gap(value: Any) -> bool:
     return type(value).__name__ in ("NAType", "NaTType")
 
 
+_TYPES = {
+    "text": str,
+    "boolean": bool | np.bool_,
+    "duration": datetime.timedelta | np.timedelta64,
+    "number": Real | Decimal,
+    "date": datetime.date | np.datetime64,
+}
+
+
 def _kind(cls: type) -> str:
     """Kind of a column of objects of one type; "" for a type that is not known."""
-    if issubclass(cls, str):
-        return "text"
-    if issubclass(cls, bool | np.bool_):
-        return "boolean"
-    if issubclass(cls, datetime.timedelta | np.timedelta64):
-        return "duration"
-    if issubclass(cls, Real | Decimal):
-        return "number"
-    if issubclass(cls, datetime.date | np.datetime64):
-        return "date"
-    return ""
+    return next((kind for kind, of in _TYPES.items() if issubclass(cls, of)), "")
 
 
 def _refuse_mixture(label: str, values: Values, present: NDArray[np.bool_]) -> NoReturn:
@@ -292,11 +279,8 @@ def _refuse_mixture(label: str, values: Values, present: NDArray[np.bool_]) -> N
     rows = np.flatnonzero(present)
     kinds = [_kind(type(values[i])) for i in rows]
     if "" in kinds:
-        row = int(rows[kinds.index("")])
-        refuse(
-            label,
-            values[row],
-            row,
+        Column(label, "", values).refuse(
+            int(rows[kinds.index("")]),
             "a number, a truth value, a date or text",
             "Convert the column, for example to text with astype(str), or drop it.",
         )
@@ -309,48 +293,10 @@ def _refuse_mixture(label: str, values: Values, present: NDArray[np.bool_]) -> N
     )
 
 
-def _text(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
-    text = np.full(len(values), None, dtype=object)
-    text[present] = [str(v) for v in values[present]]
-    return Column(label, "text", text)
-
-
-def _numbers(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
-    numbers = np.full(len(values), np.nan)
-    numbers[present] = values[present].astype(np.float64)
-    return Column(label, "number", numbers)
-
-
-def _booleans(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
-    return replace(_numbers(label, values, present), kind="boolean")
-
-
-def _dates(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
-    dates = np.full(len(values), "NaT", dtype="datetime64[us]")
-    dates[present] = [np.datetime64(local_time(v), "us") for v in values[present]]
-    zones = {_zone_name(getattr(v, "tzinfo", None)) for v in values[present]}
-    return Column(label, "date", dates, zone=zones.pop() if len(zones) == 1 else None)
-
-
 def _zone_name(zone: Any) -> str | None:
     """Name of a time zone; one name for UTC."""
     name = None if zone is None else str(zone)
     return "UTC" if name in ("Etc/UTC", "GMT", "UTC+00:00", "+00:00") else name
-
-
-def _spans(label: str, values: Values, present: NDArray[np.bool_]) -> Column:
-    spans = np.full(len(values), "NaT", dtype="timedelta64[us]")
-    spans[present] = [np.timedelta64(v, "us") for v in values[present]]
-    return _durations(label, spans)
-
-
-_CONVERTERS = {
-    "text": _text,
-    "number": _numbers,
-    "boolean": _booleans,
-    "date": _dates,
-    "duration": _spans,
-}
 
 
 def local_time(value: Any) -> Any:
@@ -358,3 +304,13 @@ def local_time(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return value.replace(tzinfo=None)
     return value
+
+
+# Of each kind of objects: type of the column, gap, and how a value is converted.
+_FORMS: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
+    "text": (object, None, str),
+    "number": (np.float64, np.nan, float),
+    "boolean": (np.float64, np.nan, float),
+    "date": ("datetime64[us]", "NaT", lambda v: np.datetime64(local_time(v), "us")),
+    "duration": ("timedelta64[us]", "NaT", lambda v: np.timedelta64(v, "us")),
+}

@@ -1,7 +1,7 @@
 """Arrays of the user → checked rows, their units, a seed."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,19 +21,10 @@ SMALLEST_RANGE = 1e-152  # of y: its square must be a number
 SMALLEST_WEIGHT = 1e-152  # in units of the mean weight, for the same reason
 
 
-class TrainingData(NamedTuple):
-    """A table, which of its rows count, and their targets and weights."""
-
-    table: Any  # of as_table
-    rows: NDArray[np.bool_] | None  # None: all
-    y: Array
-    weight: Array  # mean one
-
-
 def check_training_data(
     estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None
-) -> TrainingData:
-    """Rows of positive weight."""
+) -> tuple[Any, NDArray[np.bool_] | None, Array, Array]:
+    """A table, its rows of positive weight (None: all), their targets and weights."""
     check_has_target(y)
     check_real("y", y)
     try:
@@ -69,8 +60,8 @@ def check_training_data(
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
     if kept.all():
-        return TrainingData(table, None, y_, _with_mean_one(weight))
-    return TrainingData(table, kept, y_[kept], _with_mean_one(weight[kept]))
+        return table, None, y_, _with_mean_one(weight)
+    return table, kept, y_[kept], _with_mean_one(weight[kept])
 
 
 def check_lengths(X: Any, y: Any, sample_weight: Any = None) -> None:

@@ -39,10 +39,8 @@ class NoiseHead:
 
     def variance(self, phi: Tensor) -> Tensor:  # (n, d) → (n,)
         """h²."""
-        return self._log_variance(phi).clamp(self.low, self.high).exp()
-
-    def _log_variance(self, phi: Tensor) -> Tensor:
-        return phi @ self.weights[:-1] + self.weights[-1]
+        log_h2 = phi @ self.weights[:-1] + self.weights[-1]
+        return log_h2.clamp(self.low, self.high).exp()
 
 
 class _Pass(NamedTuple):

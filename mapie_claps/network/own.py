@@ -5,6 +5,7 @@ and hooks.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .own_pass import Calls, cast_inputs, private_copy, record, run, split_outpu
 NOISE_OUTPUTS = ("variance", "log_variance", "std")
 
 
+@dataclass(eq=False, repr=False)
 class Backbone:
     """A copy of the network, the place of its mean's linear layer, and of its noise.
 
@@ -27,27 +29,24 @@ class Backbone:
     the name of a method or submodule of the network.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        last_layer_name: str,
-        column: int,
-        noise: str | Callable[[Tensor], Tensor] | None,
-        noise_output: str,
-        precision: str,
-        device: str,
-    ) -> None:
-        self.network = network
-        self.precision, self.device = precision, device
-        self.last_layer_name = last_layer_name
-        self.column = column
-        if isinstance(noise, nn.Module):
-            noise = private_copy(noise, precision, device)
-        self.noise = noise
-        self.noise_output = noise_output
+    network: nn.Module
+    last_layer_name: str
+    column: int
+    noise: str | Callable[[Tensor], Tensor] | None
+    noise_output: str
+    precision: str
+    device: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.noise, nn.Module):
+            self.noise = private_copy(self.noise, self.precision, self.device)
+        watched: list[nn.Module] = [self.last_layer]
+        submodules = dict(self.network.named_modules())
+        if isinstance(self.noise, str) and self.noise in submodules:
+            watched.append(submodules[self.noise])
         # Registered once and for good: a hook that comes and goes would change the
         # table of hooks while another thread iterates over it.
-        for layer in self._watched():
+        for layer in watched:
             layer.register_forward_hook(record)
 
     @property
@@ -111,13 +110,6 @@ class Backbone:
             with new_tensors_on(x.device):
                 h2 = self._noise(x, phi, second, calls)
         return Features(features[None], mu[None], h2[None]), eps
-
-    def _watched(self) -> list[nn.Module]:
-        layers: list[nn.Module] = [self.last_layer]
-        submodules = dict(self.network.named_modules())
-        if isinstance(self.noise, str) and self.noise in submodules:
-            layers.append(submodules[self.noise])
-        return layers
 
     def _features(self, calls: Calls, n: int) -> Tensor:
         """Input of the last layer."""

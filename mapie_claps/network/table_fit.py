@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from .._validation import raise_for
 from .columns import (
-    N_DONORS,
+    DONOR_LEVELS,
     Array,
     Categories,
     Codes,
@@ -27,7 +27,7 @@ from .dates import (
     Difference,
     date_format,
     is_date,
-    parse_dates,
+    parsed,
     seconds_since_1970,
     usual_date_format,
 )
@@ -80,8 +80,7 @@ def fit_table(
 
 def plain_encoder(names: list[str], mean: Array, scale: Array) -> TableEncoder:
     """The encoding of numbers without gaps, known by mean and standard deviation."""
-    levels = (np.arange(N_DONORS) + 0.5) / N_DONORS
-    draws = norm.ppf(levels)
+    draws = norm.ppf(DONOR_LEVELS)
     rng, both = np.random.default_rng(0), zip(mean, scale, strict=True)
     donors = np.array([m + s * rng.permutation(draws) for m, s in both]).T
     positions = list(range(len(names)))
@@ -119,15 +118,10 @@ class _Fit:
 
     def _text(self, position: int, column: Column) -> None:
         """Dates, categories, or an ID."""
-        present = ~column.gap
-        texts = column.values[present].tolist()
-        form = date_format(texts)
+        form = date_format(column.values[~column.gap].tolist())
         if form is not None:
-            dates = np.full(len(present), "NaT", dtype="datetime64[us]")
-            dates[present] = parse_dates(texts, form)
-            self._date(position, form, seconds_since_1970(dates))
-            return
-        if not self._is_id(column):
+            self._date(position, form, seconds_since_1970(parsed(column, form)))
+        elif not self._is_id(column):
             self.remarks += misread_text(column)
             self._categorical(position, column)
 

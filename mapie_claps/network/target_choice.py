@@ -29,6 +29,7 @@ from .units import TrainingConfig
 
 Array = NDArray[np.float64]
 MAPS = ("identity", "yeo-johnson", "spline", "log", "sqrt")
+FIXED = {"log": (Log(), "positive"), "sqrt": (SquareRoot(), "non-negative")}
 MIN_DISTINCT = 8  # distinct training targets below which nothing is bent
 MIN_ROWS, MAX_ROWS = 250, 3_000  # too few to tell; enough to tell
 STEPS = 200
@@ -49,12 +50,16 @@ def fit_target_map(target_map: Any, y: Array) -> TargetMap:
     """Fit a map by its name, or a transformer, to training targets."""
     if is_transformer(target_map):
         return TransformerMap.fit(target_map, y)
-    if target_map == "log":
-        _check_domain(target_map, y, y > 0, "positive")
-        return Log()
-    if target_map == "sqrt":
-        _check_domain(target_map, y, y >= 0, "non-negative")
-        return SquareRoot()
+    if target_map in FIXED:
+        fixed, expected = FIXED[target_map]
+        if np.isnan(fixed.forward(y)).any():
+            raise_for(
+                "target_map",
+                target_map,
+                f"{expected} training targets (the smallest is {float(y.min())!r})",
+                "Use 'auto', or add a constant to y.",
+            )
+        return fixed
     if target_map not in ("yeo-johnson", "spline") or not _can_be_bent(y):
         return Identity()
     return YeoJohnson.fit(y) if target_map == "yeo-johnson" else MonotoneSpline.fit(y)
@@ -66,18 +71,6 @@ def _can_be_bent(y: Array) -> bool:
     # Values that differ by less than rounding can move are one.
     apart = np.diff(ordered) > 1e-9 * np.abs(ordered).max()
     return bool(apart.sum() >= MIN_DISTINCT)
-
-
-def _check_domain(
-    name: str, y: Array, inside: NDArray[np.bool_], expected: str
-) -> None:
-    if not inside.all():
-        raise_for(
-            "target_map",
-            name,
-            f"{expected} training targets (the smallest is {float(y.min())!r})",
-            "Use 'auto', or add a constant to y.",
-        )
 
 
 def choose_target_map(
@@ -148,17 +141,7 @@ def _held_out_scores(
     short = replace(
         config, max_steps=STEPS, n_evaluations=5, patience=None, tol=None, verbose=0
     )
-    train(
-        network,
-        encoded,
-        targets.float(),
-        None,
-        rows,
-        short,
-        generator,
-        device,
-        crew,
-    )
+    train(network, encoded, targets.float(), None, rows, short, generator, device, crew)
     mu, std = _refitted(network.cpu(), encoded, targets, rows)
     scores = np.empty((n_maps, len(LEVELS)))
     for j, each in enumerate(maps):

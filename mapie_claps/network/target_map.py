@@ -7,6 +7,7 @@ NumPy only.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,10 +26,8 @@ class TargetMap(ABC):
     A value outside ``domain`` has no image: ``forward`` gives NaN there.
     """
 
-    @property
-    def domain(self) -> tuple[float, float]:
-        """Smallest and largest end point that makes sense."""
-        return -np.inf, np.inf
+    # Smallest and largest end point that makes sense.
+    domain: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
 
     @abstractmethod
     def forward(self, y: ArrayLike) -> Array:
@@ -89,10 +88,7 @@ class Identity(TargetMap):
 class Log(TargetMap):
     """T(y) = log(y), for y > 0."""
 
-    @property
-    def domain(self) -> tuple[float, float]:
-        """From 0 to infinity."""
-        return 0.0, np.inf
+    domain = (0.0, np.inf)
 
     def forward(self, y: ArrayLike) -> Array:
         """Compute log(y); NaN where y ≤ 0."""
@@ -114,10 +110,7 @@ class Log(TargetMap):
 class SquareRoot(TargetMap):
     """T(y) = √y, for y ≥ 0; z below 0 stands for y = 0."""
 
-    @property
-    def domain(self) -> tuple[float, float]:
-        """From 0 to infinity."""
-        return 0.0, np.inf
+    domain = (0.0, np.inf)
 
     def forward(self, y: ArrayLike) -> Array:
         """Compute √y; NaN where y < 0."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from ..network.batches import KeptBatches
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.threads import Crew
-from .gaussian import make_posterior
 from .moments import FeatureRows, rows_per_batch, sum_rows, with_gram
 from .scales import (
     LastLayerModel,
@@ -84,13 +83,11 @@ def fit_last_layers(
         return (crew or Crew()).in_order(partial(rows_from, start) for start in starts)
 
     batches = KeptBatches(compute, lambda rows: rows.phi.numel())
-    moments = sum_rows(batches, structure)
-    if moments is None:
-        raise ValueError("Got X without rows, but expected at least one.")
+    weighted, plain = sum_rows(batches, structure)
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
-    weighted = replace(moments[0], n_rows=n_rows)
-    homoscedastic = replace(with_gram(moments[1]), n_rows=n_rows)
+    weighted = replace(weighted, n_rows=n_rows)
+    homoscedastic = replace(with_gram(plain), n_rows=n_rows)
     sums = LastLayerSums(
         weighted,
         homoscedastic,
@@ -103,19 +100,13 @@ def fit_last_layers(
     model = make_model(sums, trained, recipe, views, Units())
     without = model.posterior
     if held_out is not None:
-        without = make_posterior(
-            sums.moments,
-            trained,
-            recipe.last_layer,
-            without.prior_precision,
-            recipe.with_bias,
-        )
+        without = recipe.posterior(weighted, without, recipe.last_layer)
     several = network.n_members > 1
     skewed = held_out is not None and two_sided and structure == "full"
     cross = torch.zeros_like(homoscedastic.cross) if skewed else None
     residuals, noise, start = Spread(), torch.empty_like(y), 0
     for rows in batches if several or skewed or with_noise else ():
-        part = slice(start, start + rows.h2.shape[1])
+        part = slice(start, start + len(rows))
         start = part.stop
         noise[part] = model.aleatoric(rows)
         if several:

@@ -14,7 +14,6 @@ from ..network.interface import Features
 from ..network.kernel import KernelMember, LengthScales, fit_kernel
 from ..network.kernel_mean import with_mean_of_all_rows
 from ..network.threads import Crew
-from .gaussian import make_posterior
 from .prior import SHARPNESS, nll_of_views
 from .scales import LastLayerModel, LastLayerRecipe, PredictiveParts
 from .sums import LastLayerSums
@@ -142,15 +141,9 @@ def fit_mixture(
         FLOOR_SHARE * network.variance_floor,
         crew,
     )
-    posterior, views = model.posterior, network.members_by_view()
-    without_held_out = make_posterior(
-        sums.moments,
-        posterior.trained,
-        posterior.last_layer,
-        posterior.prior_precision,
-        recipe.with_bias,
-    )
-    nll = nll_of_views(without_held_out, held_out, views)
+    views = network.members_by_view()
+    without = recipe.posterior(sums.moments, model.posterior, recipe.last_layer)
+    nll = nll_of_views(without, held_out, views)
     share = kernel_weight(member.held_out_nll, nll, views)
     if share >= MAIN_WEIGHT:
         member = with_mean_of_all_rows(member)

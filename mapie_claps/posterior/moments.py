@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from ..files.codec import saved_as
 from .curvature import HeteroscedasticGGN
@@ -51,6 +52,9 @@ class FeatureRows:
     h2: Tensor  # (K, n)
     residual: Tensor  # (K, n), of the trained mean
     weight: Tensor  # (K, n), zero for rows that a member leaves out
+
+    def __len__(self) -> int:
+        return self.h2.shape[1]
 
     def homoscedastic(self) -> "FeatureRows":
         """The same rows with h² = 1."""
@@ -152,13 +156,13 @@ class Squares:
         for batch in batches:
             for k, (r, s) in enumerate(zip(batch.residual, batch.weight, strict=True)):
                 loss[k] += 0.5 * (r.square() @ s.sqrt().square())
-        return Squares(loss, sum(batch.h2.shape[1] for batch in batches))
+        return Squares(loss, sum(map(len, batches)))
 
 
 def sum_rows(
     batches: Iterable[FeatureRows], structure: str, homoscedastic: bool = True
-) -> tuple[Moments, Moments | Squares] | None:
-    """Sums with W = diag(1/h²) and with W = I from one pass; None without a batch.
+) -> tuple[Moments, Moments | Squares]:
+    """Sums with W = diag(1/h²) and with W = I from one pass.
 
     They come from ``laplace.Laplace`` with our curvature backend. Without
     ``homoscedastic`` the second HᵀWH, which costs as much as the first, is left out.
@@ -179,10 +183,12 @@ def sum_rows(
             total = weighted, plain
         else:
             total = total[0].add_(weighted), add_plain(total[1], plain)
+    if total is None:
+        raise ValueError("Got X without rows, but expected at least one.")
     return total
 
 
-def with_gram(plain: Moments | Squares | None) -> Moments:
+def with_gram(plain: Moments | Squares) -> Moments:
     """Sums with W = I, if HᵀH is among them."""
     if isinstance(plain, Moments):
         return plain
@@ -200,7 +206,7 @@ def _sum_group(members: list["_Member"], batches: list[FeatureRows]) -> Moments:
     """Sums of all members over some batches."""
     parts = zip(*(member.sums(batches) for member in members), strict=True)
     gram, cross, loss = (torch.stack(part) for part in parts)
-    return Moments(gram, cross, loss, sum(b.h2.shape[1] for b in batches))
+    return Moments(gram, cross, loss, sum(map(len, batches)))
 
 
 def _groups(batches: Iterable[FeatureRows]) -> Iterator[list[FeatureRows]]:
@@ -217,75 +223,54 @@ def _groups(batches: Iterable[FeatureRows]) -> Iterator[list[FeatureRows]]:
         yield group
 
 
-class _LastLayer(nn.Linear):
-    def reset_parameters(self) -> None:
-        """Not: weights are given, and the global generator is not ours to draw from."""
-
-
-class _Head(nn.Module):
-    """A last layer alone, on features: what laplace-torch sees of a member."""
-
-    def __init__(self, weights: Tensor) -> None:
-        super().__init__()
-        self.mean_head = _LastLayer(len(weights) - 1, 1, dtype=weights.dtype)
-        with torch.no_grad():
-            self.mean_head.weight.copy_(weights[None, :-1])
-            self.mean_head.bias.copy_(weights[-1:])
-
-    def forward(self, phi: Tensor) -> Tensor:  # (n, d) → (n, 1)
-        out: Tensor = self.mean_head(phi)
-        return out
-
-
 def laplace_of(
     weights: Tensor, structure: str, **backend_kwargs: object
 ) -> laplace.BaseLaplace:
-    """laplace-torch's last-layer Laplace of one member, with our likelihood."""
+    """laplace-torch's last-layer Laplace of one member, with our likelihood.
+
+    What it sees of the member is its last layer alone, on features.
+    """
+    # Without initial weights: the global generator is not ours to draw from.
+    head = skip_init(nn.Linear, len(weights) - 1, 1, dtype=weights.dtype)
+    head.load_state_dict({"weight": weights[None, :-1], "bias": weights[-1:]})
     return laplace.Laplace(
-        _Head(weights),
+        nn.Sequential(head),
         "regression",
         subset_of_weights="last_layer",
         hessian_structure=structure,
-        last_layer_name="mean_head",
+        last_layer_name="0",
         backend=HeteroscedasticGGN,
         backend_kwargs=backend_kwargs,
     )
 
 
-class _Loader:
-    """Batches as one member sees them, and what laplace-torch asks of a loader.
+class _Member:
+    """One member's last layer in laplace-torch, asked for sums again and again.
 
-    torch's DataLoader collates row by row, which costs ten times the Gram matrix.
+    It is the loader of its own batches: torch's DataLoader collates row by row, which
+    costs ten times the Gram matrix.
     """
 
-    def __init__(self, k: int) -> None:
-        self.k = k
-        self.batches: list[FeatureRows] = []
+    def __init__(self, size: int, structure: str, k: int) -> None:
+        zero = torch.zeros(size + 1, dtype=torch.float64)  # what is left to correct
+        self._k, self._cross = k, zero.clone()
+        self._batches: list[FeatureRows] = []
+        self._la = laplace_of(zero, structure, cross_moment=self._cross)
 
     @property
     def dataset(self) -> range:
         """Something as long as there are rows."""
-        return range(sum(batch.h2.shape[1] for batch in self.batches))
+        return range(sum(map(len, self._batches)))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.batches:
+        for batch in self._batches:
             columns = (batch.residual, batch.weight, batch.h2)
-            targets = torch.stack([column[self.k] for column in columns])
-            yield batch.phi[self.k], targets.T
-
-
-class _Member:
-    """One member's last layer in laplace-torch, asked for sums again and again."""
-
-    def __init__(self, size: int, structure: str, k: int) -> None:
-        zero = torch.zeros(size + 1, dtype=torch.float64)  # what is left to correct
-        self._cross = zero.clone()
-        self._loader = _Loader(k)
-        self._la = laplace_of(zero, structure, cross_moment=self._cross)
+            targets = torch.stack([column[self._k] for column in columns])
+            yield batch.phi[self._k], targets.T
 
     def sums(self, batches: list[FeatureRows]) -> tuple[Tensor, Tensor, Tensor]:
         """HᵀWH, HᵀWr and the loss over some batches."""
-        self._loader.batches = batches
+        self._batches = batches
         self._cross.zero_()
-        self._la.fit(self._loader)  # begins again with each call
+        self._la.fit(self)  # begins again with each call
         return self._la.H, self._cross.clone(), self._la.loss

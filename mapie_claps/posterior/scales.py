@@ -114,6 +114,13 @@ class LastLayerRecipe:
     with_bias: bool = True
     member_weight: Tensor | None = None  # None: by held-out likelihood
 
+    def posterior(
+        self, moments: Moments, like: LastLayerPosterior, last_layer: str
+    ) -> LastLayerPosterior:
+        """The posterior of other sums, with the same λ."""
+        trained, value = like.trained, like.prior_precision
+        return make_posterior(moments, trained, last_layer, value, self.with_bias)
+
 
 def make_model(
     sums: LastLayerSums,
@@ -127,7 +134,8 @@ def make_model(
     With several members σ² is that of ``sums.residuals``; see ``with_residuals``.
     """
     weight = sums.targets.weight
-    trained = standardised_weights(trained, units)
+    trained = trained / units.unit
+    trained[:, -1] -= units.centre / units.unit
     held_out = _standardised_rows(sums, units)
     without = sums.moments.in_units(units.unit, weight)
     total = sums.with_held_out()
@@ -141,8 +149,8 @@ def make_model(
         views,
     )
 
-    def posterior_of(sums: object, last_layer: str) -> LastLayerPosterior:
-        return make_posterior(sums, trained, last_layer, value, recipe.with_bias)  # type: ignore[arg-type]
+    def posterior_of(moments: Moments, last_layer: str) -> LastLayerPosterior:
+        return make_posterior(moments, trained, last_layer, value, recipe.with_bias)
 
     member_weight = recipe.member_weight
     if member_weight is None:
@@ -167,13 +175,8 @@ def with_residuals(
     variance = residual_variance(
         sums, model.posterior, model.unit, recipe.variance_floor
     )
-    homoscedastic = make_posterior(
-        with_gram(sums.homoscedastic) / variance,
-        model.posterior.trained,
-        "trained",
-        model.posterior.prior_precision,
-        recipe.with_bias,
-    )
+    plain = with_gram(sums.homoscedastic) / variance
+    homoscedastic = recipe.posterior(plain, model.posterior, "trained")
     return replace(model, residual_variance=variance, homoscedastic=homoscedastic)
 
 
@@ -192,13 +195,6 @@ def residual_of_members(
     step = (posterior.mean - posterior.trained) * unit
     weight, bias = step[:, None, :-1], step[:, None, -1:]
     return rows.residual - torch.baddbmm(bias, weight, rows.phi.mT).squeeze(1)
-
-
-def standardised_weights(weights: Tensor, units: Units) -> Tensor:
-    """Weights of the last layer for standardised targets."""
-    trained = weights / units.unit
-    trained[:, -1] -= units.centre / units.unit
-    return trained
 
 
 def _standardised_rows(sums: LastLayerSums, units: Units) -> FeatureRows | None:

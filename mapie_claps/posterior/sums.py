@@ -2,20 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..files.codec import saved_as
 from ..network.hold_out import MAX_HELD_OUT_ROWS
-from .moments import (
-    FeatureRows,
-    Moments,
-    Squares,
-    add_plain,
-    fills_a_batch,
-    sum_rows,
-)
+from .moments import FeatureRows, Moments, Squares, add_plain, fills_a_batch, sum_rows
 
 SumsOfRows = tuple[Moments, Moments | Squares]
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
@@ -81,24 +75,16 @@ class HeldOutRows:
     key: Tensor | None  # (n,)
 
     def __len__(self) -> int:
-        return self.rows.h2.shape[1]
+        return len(self.rows)
 
-    def sums(self, structure: str, homoscedastic: bool) -> SumsOfRows | None:
+    def sums(self, structure: str, homoscedastic: bool) -> SumsOfRows:
         """Sums over these rows, as of ``sum_rows``; made once."""
         made = self.__dict__.setdefault("_sums", {})
         key = structure, homoscedastic
         if key not in made:
             made[key] = sum_rows([self.rows], structure, homoscedastic)
-        found: SumsOfRows | None = made[key]
+        found: SumsOfRows = made[key]
         return found
-
-    def limited(self) -> tuple["HeldOutRows", FeatureRows | None]:
-        """As many rows as may be held out, and the rest, if there is any."""
-        if self.key is None or len(self) <= MAX_HELD_OUT_ROWS:
-            return self, None
-        order = self.key.argsort()
-        kept, rest = order[:MAX_HELD_OUT_ROWS], order[MAX_HELD_OUT_ROWS:]
-        return HeldOutRows(self.rows.take(kept), self.key[kept]), self.rows.take(rest)
 
 
 @saved_as("sums", homoscedastic="plain")
@@ -183,30 +169,32 @@ class LastLayerSums:
     def _with_rows(self, rows: HeldOutRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
         has_gram = isinstance(self.homoscedastic, Moments)
-        more = rows.sums(self.moments.structure, has_gram)
-        if more is None:
-            return self
+        weighted, plain = rows.sums(self.moments.structure, has_gram)
         return replace(
             self,
-            moments=self.moments + more[0],
-            homoscedastic=add_plain(self.homoscedastic, more[1]),
+            moments=self.moments + weighted,
+            homoscedastic=add_plain(self.homoscedastic, plain),
         )
 
 
 def _joined(
     a: HeldOutRows | None, b: HeldOutRows | None
 ) -> tuple[HeldOutRows | None, FeatureRows | None]:
-    """Held-out rows of both, and those beyond the limit."""
-    if a is None or b is None:
-        return a or b, None
-    if a.key is None or b.key is None:
-        raise ValueError("Got held-out rows without keys, which cannot be merged.")
-    rows = FeatureRows.concatenate([a.rows, b.rows])
-    return HeldOutRows(rows, torch.cat([a.key, b.key])).limited()
+    """Held-out rows of both, as many as may be, and the rest, if there is any."""
+    both = a or b
+    if a is not None and b is not None:
+        if a.key is None or b.key is None:
+            raise ValueError("Got held-out rows without keys, which cannot be merged.")
+        rows = FeatureRows.concatenate([a.rows, b.rows])
+        both = HeldOutRows(rows, torch.cat([a.key, b.key]))
+    if both is None or both.key is None or len(both) <= MAX_HELD_OUT_ROWS:
+        return both, None
+    order = both.key.argsort()
+    kept, rest = order[:MAX_HELD_OUT_ROWS], order[MAX_HELD_OUT_ROWS:]
+    return HeldOutRows(both.rows.take(kept), both.key[kept]), both.rows.take(rest)
 
 
-@dataclass(frozen=True)
-class SummedRows:
+class SummedRows(NamedTuple):
     """Features of some rows, with what is summed beside them."""
 
     rows: FeatureRows
@@ -222,45 +210,33 @@ def last_layer_sums(
     network: str,
     fraction: float,
     homoscedastic: bool = True,
-) -> LastLayerSums | None:
-    """Sums over all parts; None if there is none. Rows with keys below fraction wait.
+) -> LastLayerSums:
+    """Sums over all parts. Rows with keys below fraction wait.
 
-    Parts are gathered into batches that are worth a matrix product.
+    Parts are gathered into batches that are worth a matrix product. Few rows are held
+    out, and those with the smallest keys.
     """
-    splitter = _HoldOutSplitter(fraction)
-    batches = splitter.batches(_gathered(parts))
-    moments = sum_rows(batches, structure, homoscedastic)
-    if moments is None:
-        return None
-    spreads = splitter.targets, splitter.residuals
-    return LastLayerSums(*moments, *spreads, network, splitter.held_out)
+    targets, residuals = Spread(), Spread()
+    held_out: HeldOutRows | None = None
 
-
-class _HoldOutSplitter:
-    """One pass over the rows: what goes into the sums, and what is seen beside it."""
-
-    def __init__(self, fraction: float) -> None:
-        self.fraction = fraction
-        self.targets, self.residuals = Spread(), Spread()
-        self.held_out: HeldOutRows | None = None
-
-    def batches(self, parts: Iterable[SummedRows]) -> Iterator[FeatureRows]:
-        """Rows for the sums; few are held out, and those with the smallest keys."""
-        for part in parts:
-            self.targets += Spread.of(part.target, part.weight)
-            self.residuals += Spread.of(part.residual, part.weight)
-            if part.key is None:
-                yield part.rows
+    def batches() -> Iterator[FeatureRows]:
+        nonlocal targets, residuals, held_out
+        for rows, target, residual, weight, key in _gathered(parts):
+            targets += Spread.of(target, weight)
+            residuals += Spread.of(residual, weight)
+            if key is None:
+                yield rows
                 continue
-            wait = part.key < self.fraction
-            yield part.rows.take(wait.logical_not().nonzero().squeeze(1))
+            wait = key < fraction
+            yield rows.take(wait.logical_not().nonzero().squeeze(1))
             out = wait.nonzero().squeeze(1)
-            waiting = HeldOutRows(part.rows.take(out), part.key[out])
-            self.held_out, rest = _joined(self.held_out, waiting)
-            if rest is None and self.held_out is not None:
-                self.held_out, rest = self.held_out.limited()
+            waiting = HeldOutRows(rows.take(out), key[out])
+            held_out, rest = _joined(held_out, waiting)
             if rest is not None:
                 yield rest
+
+    moments = sum_rows(batches(), structure, homoscedastic)
+    return LastLayerSums(*moments, targets, residuals, network, held_out)
 
 
 def _gathered(parts: Iterable[SummedRows]) -> Iterator[SummedRows]:
@@ -280,11 +256,6 @@ def _gathered(parts: Iterable[SummedRows]) -> Iterator[SummedRows]:
 def _join(parts: list[SummedRows]) -> SummedRows:
     if len(parts) == 1:
         return parts[0]
-    keys = [p.key for p in parts if p.key is not None]
-    return SummedRows(
-        FeatureRows.concatenate([p.rows for p in parts]),
-        torch.cat([p.target for p in parts]),
-        torch.cat([p.residual for p in parts]),
-        torch.cat([p.weight for p in parts]),
-        torch.cat(keys) if keys else None,
-    )
+    rows, *columns = zip(*parts, strict=True)
+    joined = (None if c[0] is None else torch.cat(c) for c in columns)
+    return SummedRows(FeatureRows.concatenate(list(rows)), *joined)  # type: ignore[arg-type]
