@@ -1,7 +1,7 @@
-"""Speed against another source tree of the library: the same calls, in turns.
+"""Speed in processes of their own: an import, and another source tree of the library.
 
-Each measurement runs in a process of its own that sees one of the trees, with one
-thread; the trees take turns, and the shortest of several counts.
+A process sees one of the trees and has one thread; the trees take turns with the same
+calls, and the shortest of several counts.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ import numpy as np
 
 from ._speed_timing import CLOCKS, Result, Settings, run_code
 
+ALLOWED_MS = 100.0  # for an import
 NOT_SLOWER = 1.1  # as a ratio, on a machine that others share
 
 # It runs in trees of different age, so it uses names alone that all of them have.
@@ -58,6 +59,19 @@ def best(call):
     return min(timeit.repeat(call, gc.enable, clock, repeats, 1))
 
 """
+IMPORT = """
+import json, time
+import torch, mapie.regression, laplace
+clock = time.{clock}
+start = clock()
+{statement}
+print(json.dumps(1e3 * (clock() - start)))
+"""
+STATEMENTS = [
+    "import mapie_claps",
+    "from mapie_claps import ClapsRegressor, ClapsScore",
+    "from mapie_claps import *",
+]
 # What, its call in CODE, rows, repeats in one process, and the bound.
 CASES = [
     ("default fit, symmetric target", "fit(y)", 3000, 1, 1.5),
@@ -72,7 +86,7 @@ def against(settings: Settings) -> Iterator[Result]:
     """Default fit, posterior of a user's network and intervals, in both trees."""
     if settings.against is None:
         return
-    here, other = Path(__file__).parents[2], settings.against.resolve()
+    here, other = Path(__file__).resolve().parents[2], settings.against.resolve()
     clock = CLOCKS[settings.clock].__name__
     # A process takes long to start: the short version has one for all cases.
     for cases in settings.size([[case] for case in CASES], [CASES]):
@@ -89,3 +103,14 @@ def against(settings: Settings) -> Iterator[Result]:
         for (text, *_, bound), (a, b) in zip(cases, both, strict=True):
             case, tree = f"{text}, {n:,} × 12", f"tree {other.name}"
             yield Result(case, tree, a, b, "s", "cost", bound)
+
+
+def imports(settings: Settings) -> Iterator[Result]:
+    """What an import adds to those of torch, mapie and laplace."""
+    clock = CLOCKS[settings.clock].__name__
+    for statement in settings.size(STATEMENTS, STATEMENTS[:1]):
+        code = IMPORT.format(clock=clock, statement=statement)
+        best = min(run_code(code) for _ in range(settings.repeats))
+        case = f"`{statement}` after torch, mapie and laplace"
+        against = f"allowed {ALLOWED_MS:.0f} ms"
+        yield Result(case, against, best, ALLOWED_MS, "ms", "cost", 1.0)

@@ -22,6 +22,7 @@ from ..posterior.moments import sum_rows
 from ._networks import TwoHeads, make_rows, seeded_network
 from ._speed_timing import Kind, Result, Settings, best_of, peak_above, run_child
 
+Measured = tuple[float, float]  # seconds, and MB at the peak
 P = 32  # columns of X
 HIDDEN = 64
 FLOOR = 1e-3
@@ -131,36 +132,34 @@ def posterior(settings: Settings) -> Iterator[Result]:
     """Rows × features, in torch's default type and in double precision."""
     sizes = settings.size(product((20_000, 200_000), (64, 256, 1024)), [(500, 16)])
     for (n, d), dtype in product(sizes, (torch.float32, torch.float64)):
-        yield from _posterior_of(n, d, dtype, settings)
-
-
-def _posterior_of(
-    n: int, d: int, dtype: torch.dtype, settings: Settings
-) -> Iterator[Result]:
-    network, (X, y) = make_network(d).to(dtype), (t.to(dtype) for t in as_tensors(n))
-    # As its manual says; with our loader; with our loader and backend.
-    by_manual = DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS)
-    sliced, ours = TensorLoader(X, y[:, None], SLICED_ROWS), TensorLoader(X, y[:, None])
-    calls: dict[str, Callable[[], Any]] = {
-        BY_LAPLACE: partial(fit_laplace, network, by_manual),
-        LIMIT: partial(limit, network, X),
-        ADAPTER: partial(fit_laplace, network, ours, backend=HeteroscedasticGGN),
-    }
-    at_bound = (n, d) == BOUNDED
-    if at_bound or settings.smoke:  # how much of the ratio is the loader's
-        calls[SLICED] = partial(fit_laplace, network, sliced)
-    if dtype == torch.float64:  # in which both estimators take their sums
-        calls[MEMBER] = partial(fit_ours, as_member(network), X, y)
-        calls[MODULE] = partial(fit_module, network, X, y)
-    small = n * d * d < 2e10
-    times = best_of(calls, settings, None if small else min(2, settings.repeats))
-    size = f"{n:,} × {d:,} in {str(dtype).removeprefix('torch.')}"
-    for (name, against), bound in BOUNDS.items():
-        if name in times and against in times:
-            bound = None if against == BY_LAPLACE and not at_bound else bound
-            both = times[name], times[against]
-            kind: Kind = "cost" if against == LIMIT else "faster"
-            yield Result(f"{name}, {size}", against, *both, "s", kind, bound)
+        network, (X, y) = (
+            make_network(d).to(dtype),
+            (a.to(dtype) for a in as_tensors(n)),
+        )
+        # As its manual says; with our loader and backend; with our loader.
+        by_manual = DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS)
+        ours = TensorLoader(X, y[:, None])
+        sliced = TensorLoader(X, y[:, None], SLICED_ROWS)
+        calls: dict[str, Callable[[], Any]] = {
+            BY_LAPLACE: partial(fit_laplace, network, by_manual),
+            LIMIT: partial(limit, network, X),
+            ADAPTER: partial(fit_laplace, network, ours, backend=HeteroscedasticGGN),
+        }
+        at_bound = (n, d) == BOUNDED
+        if at_bound or settings.smoke:  # how much of the ratio is the loader's
+            calls[SLICED] = partial(fit_laplace, network, sliced)
+        if dtype == torch.float64:  # in which both estimators take their sums
+            calls[MEMBER] = partial(fit_ours, as_member(network), X, y)
+            calls[MODULE] = partial(fit_module, network, X, y)
+        small = n * d * d < 2e10
+        times = best_of(calls, settings, None if small else min(2, settings.repeats))
+        size = f"{n:,} × {d:,} in {str(dtype).removeprefix('torch.')}"
+        for (name, against), bound in BOUNDS.items():
+            if name in times and against in times:
+                bound = bound if at_bound or against == LIMIT else None
+                kind: Kind = "cost" if against == LIMIT else "faster"
+                both = times[name], times[against]
+                yield Result(f"{name}, {size}", against, *both, "s", kind, bound)
 
 
 def growth(settings: Settings) -> Iterator[Result]:
@@ -186,7 +185,7 @@ def growth(settings: Settings) -> Iterator[Result]:
         yield Result(case, "full structure", b_mb, a_mb, "MB", "cost")
 
 
-def stream(n: int, clock: str) -> tuple[float, float]:
+def stream(n: int, clock: str) -> Measured:
     """Seconds and MB for n rows that come in chunks, one over and over; in a child."""
     X, y = as_tensors(10_000)
     model = fit_module(make_network(64), X, y)
@@ -195,20 +194,18 @@ def stream(n: int, clock: str) -> tuple[float, float]:
         starts = range(0, n, len(X))
         model.partial_sums((X[: n - i], y[: n - i]) for i in starts)
 
-    return _time_and_peak(sum_stream, clock, 3 if n <= 10**6 else 1)
+    return _measure(sum_stream, clock, 3 if n <= 10**6 else 1)
 
 
-def width(n: int, size: int, structure: str, clock: str) -> tuple[float, float]:
+def width(n: int, size: int, structure: str, clock: str) -> Measured:
     """Seconds and MB for so many features; in a child."""
     params: Any = {"hessian_structure": structure, "last_layer": "trained"}
     fit = partial(fit_module, make_network(size), *as_tensors(n), **params)
-    return _time_and_peak(fit, clock, 2)
+    return _measure(fit, clock, 2)
 
 
-def _time_and_peak(
-    call: Callable[[], Any], clock: str, repeats: int
-) -> tuple[float, float]:
-    """Seconds, and MB at the peak."""
+def _measure(call: Callable[[], Any], clock: str, repeats: int) -> Measured:
+    """Shortest time, and the peak of all repeats."""
     timed = partial(best_of, {"": call}, Settings(clock=clock), repeats)
     peak, times = peak_above(timed)
     return times[""], max(1.0, peak)

@@ -139,17 +139,11 @@ def run_child(settings: Settings, function: Callable[..., Any], **params: Any) -
 
 
 def run_code(code: str, tree: Path | None = None) -> Any:
-    """What lines of Python print as JSON, from a new process; in another source tree.
-
-    With a tree, it has one thread.
-    """
-    one_thread = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    """What lines of Python print as JSON in a new process; one thread in a tree."""
+    seen = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"} if tree else {}
+    command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=tree,
-        env=os.environ | (one_thread if tree else {}),
+        command, capture_output=True, text=True, cwd=tree, env=os.environ | seen
     )
     if done.returncode:
         where = f"of the tree {tree.name}" if tree else "of its own"

@@ -1,9 +1,7 @@
-"""Speed of training: against skorch, scikit-learn's MLP and gradient boosting.
-
-Also of importing the package, and of two processes against one.
-"""
+"""Speed of training: against skorch, an MLP and boosting; two processes against one."""
 
 import cProfile
+import pstats
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,43 +24,17 @@ from .. import ClapsRegressor, ClapsScore
 from ..network import defaults  # private: what "auto" means
 from ..studies.data import PAPER_DATASETS, Array, Dataset, load_named, split_rows
 from ._networks import TwoHeads, make_rows
-from ._speed_timing import (
-    CLOCKS,
-    Calls,
-    Result,
-    Settings,
-    best_of,
-    compare,
-    on_threads,
-    run_code,
-)
+from ._speed_timing import CLOCKS, Result, Settings, best_of, compare, on_threads
 
 Rows = NDArray[np.float32]
 WIDTH = 64
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-3
-ALLOWED_MS = 100.0  # for an import
 AGAINST_SLOWER, ON_TWO_CORES = 1.5, 1.5
 GOALS = [(100, 8, 0.5), (3000, 12, 10.0)]  # seconds of the default fit, n × p
 SIZES = [(300, 12), (3000, 12), (3000, 100), (30_000, 12), (300_000, 12)]  # boosting
 # Cores → n_jobs of ours; 1 trains the same groups of members as 2, None all at once.
-N_JOBS: dict[int, dict[str, int | None]] = {
-    1: {"one core": None, "n_jobs=1": 1},
-    2: {"n_jobs=2": 2},
-}
+N_JOBS: Any = {1: {"one core": None, "n_jobs=1": 1}, 2: {"n_jobs=2": 2}}
 LEVELS = (0.05, 0.5, 0.95)
-IMPORT = """
-import json, time
-import torch, mapie.regression, laplace
-clock = time.{clock}
-start = clock()
-{statement}
-print(json.dumps(1e3 * (clock() - start)))
-"""
-STATEMENTS = [
-    "import mapie_claps",
-    "from mapie_claps import ClapsRegressor, ClapsScore",
-    "from mapie_claps import *",
-]
 # What the profile tells apart: names of torch's functions, or a function of ours in
 # its file with all that it calls.
 OPERATIONS = {
@@ -128,7 +100,7 @@ def training(settings: Settings) -> Iterator[Result]:
         in_epoch = n // batch_size
         epochs = settings.size(defaults.max_steps(n) // in_epoch, 1)
         steps, members = epochs * in_epoch, ClapsRegressor().n_members
-        calls: Calls = {
+        calls = {
             "one": partial(fit_claps, X, y, 1, batch_size, steps),
             "many": partial(fit_claps, X, y, members, batch_size, steps),
             "skorch": partial(fit_skorch, X, y, batch_size, epochs),
@@ -148,9 +120,9 @@ def training(settings: Settings) -> Iterator[Result]:
             yield from compare(case, both, "faster", bounds, "µs per row")
 
 
-def fit_default(X: Array, y: Array, n_jobs: int | None = None) -> ClapsRegressor:
+def fit_default(X: Array, y: Array, n_jobs: int | None = None) -> None:
     """ClapsRegressor as it comes; its warning would only disturb the table."""
-    return ClapsRegressor(tol=None, random_state=0, n_jobs=n_jobs).fit(X, y)
+    ClapsRegressor(tol=None, random_state=0, n_jobs=n_jobs).fit(X, y)
 
 
 def quantile_boosting(level: float) -> HistGradientBoostingRegressor:
@@ -193,8 +165,7 @@ def default_fit(settings: Settings) -> Iterator[Result]:
     for data in datasets(settings, *sizes):
         X, y = split_rows(data, 0)[:2]
         fit = partial(fit_default, X, y)
-        cqr = partial(fit_cqr, X, y)
-        calls: Calls = {"ours": fit, "MAPIE CQR, HistGradientBoosting": cqr}
+        calls = {"ours": fit, "MAPIE CQR, HistGradientBoosting": partial(fit_cqr, X, y)}
         times = best_of(calls, settings, min(2, settings.repeats))
         case = f"default fit, {data.name}, {len(X):,} × {X.shape[1]}"
         yield from compare(case, times, "cost", note=profile(fit, settings.clock))
@@ -211,7 +182,7 @@ def boosting(settings: Settings) -> Iterator[Result]:
         case = f"default fit, {n:,} × {p}"
         ours: dict[str, float] = {}
         for cores, n_jobs in N_JOBS.items():
-            calls: Calls = {
+            calls = {
                 **{k: partial(fit_default, X, y, jobs) for k, jobs in n_jobs.items()},
                 "3 × HistGradientBoosting": partial(fit_quantiles, X, y),
                 "CatBoost MultiQuantile": partial(fit_catboost, X, y, cores),
@@ -234,34 +205,19 @@ def profile(function: Callable[[], Any], clock: str) -> str:
     """
     profiler = cProfile.Profile(CLOCKS[clock])
     profiler.runcall(function)
-    total, phases = 0.0, dict.fromkeys(PHASES.values(), 0.0)
-    for entry in profiler.getstats():
-        total += entry.inlinetime
-        if not isinstance(entry.code, str):
-            where = Path(entry.code.co_filename).name, entry.code.co_name
-            if where in phases:
-                phases[where] += entry.totaltime
+    python: Any = pstats.Stats(profiler)
     with torch.profiler.profile() as operations:
         function()
     times = {e.key: e.self_cpu_time_total for e in operations.key_averages()}
-    shares = {
-        what: sum(times.get(f"aten::{name}", 0.0) for name in names)
-        / sum(times.values())
-        for what, names in OPERATIONS.items()
-    }
-    shares |= {what: phases[where] / total for what, where in PHASES.items()}
+    total, shares = sum(times.values()), {}
+    for what, names in OPERATIONS.items():
+        shares[what] = sum(times.get(f"aten::{name}", 0.0) for name in names) / total
+    shares |= dict.fromkeys(PHASES, 0.0)
+    for (file, _, name), (_, _, _, seconds, _) in python.stats.items():
+        for what, where in PHASES.items():
+            if where == (Path(file).name, name):
+                shares[what] += seconds / python.total_tt
     return ", ".join(f"{what} {100 * share:.0f} %" for what, share in shares.items())
-
-
-def imports(settings: Settings) -> Iterator[Result]:
-    """What an import adds to those of torch, mapie and laplace."""
-    clock = CLOCKS[settings.clock].__name__
-    for statement in settings.size(STATEMENTS, STATEMENTS[:1]):
-        code = IMPORT.format(clock=clock, statement=statement)
-        best = min(run_code(code) for _ in range(settings.repeats))
-        case = f"`{statement}` after torch, mapie and laplace"
-        against = f"allowed {ALLOWED_MS:.0f} ms"
-        yield Result(case, against, best, ALLOWED_MS, "ms", "cost", 1.0)
 
 
 def threads(settings: Settings) -> Iterator[Result]:

@@ -39,7 +39,7 @@ SECTIONS = {
     "intervals": ("_speed_interval", "intervals"),
     "training": ("_speed_training", "training"),
     "growth": ("_speed_posterior", "growth"),
-    "import": ("_speed_training", "imports"),
+    "import": ("_speed_against", "imports"),
     "threads": ("_speed_training", "threads"),
     "default": ("_speed_training", "default_fit"),
     "boosting": ("_speed_training", "boosting"),
