@@ -1,24 +1,22 @@
-"""Speed against another source tree of the library: the same calls, in turns.
+"""Speed in processes of their own: an import, and another source tree of the library.
 
-Each measurement runs in a process of its own that sees one of the trees, with one
-thread; the trees take turns, and the shortest of several counts.
+A process sees one of the trees and has one thread; the trees take turns with the same
+calls, and the shortest of several counts.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from ._speed_timing import CLOCKS, Result, Settings
+import numpy as np
 
-NOISE = 0.1  # of a ratio that says "not slower", on a machine that others share
+from ._speed_timing import CLOCKS, Result, Settings, run_code
+
+ALLOWED_MS = 100.0  # for an import
+NOT_SLOWER = 1.1  # as a ratio, on a machine that others share
 
 # It runs in trees of different age, so it uses names alone that all of them have.
 CODE = """
-import json, sys, time, warnings
+import gc, json, time, timeit, warnings
 import numpy as np
 import torch
 from mapie.regression import SplitConformalRegressor
@@ -26,21 +24,16 @@ from mapie_claps import ClapsModule, ClapsRegressor, ClapsScore
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
-cases, n, steps, repeats, clock = json.loads(sys.argv[1])
-clock = getattr(time, clock)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(n, 12))
 noise = rng.normal(size=n)
 y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * (1 + (X[:, 2] > 0)) * noise
 skewed = np.exp(0.7 * X[:, 0] + 0.4 * noise)
-params = {"random_state": 0, "tol": None}
-params |= {"max_steps": steps} if steps else {}
+params = {"random_state": 0, "tol": None, **params}
+clock = getattr(time, clock)
 
-def fit_symmetric():
-    return lambda: ClapsRegressor(**params).fit(X, y)
-
-def fit_skewed():
-    return lambda: ClapsRegressor(**params).fit(X, skewed)
+def fit(target):
+    return lambda: ClapsRegressor(**params).fit(X, target)
 
 def posterior():
     torch.manual_seed(0)
@@ -58,90 +51,66 @@ def intervals(**others):
     mapie.conformalize(X[-1000:], y[-1000:])
     return lambda: mapie.predict_interval(X)
 
-def intervals_of_networks():
+def networks():
     known = ClapsRegressor().get_params()
     return intervals(**({"kernel": False} if "kernel" in known else {}))
 
 def best(call):
-    times = []
-    for _ in range(repeats):
-        start = clock()
-        call()
-        times.append(clock() - start)
-    return min(times)
+    return min(timeit.repeat(call, gc.enable, clock, repeats, 1))
 
-print(json.dumps([best(globals()[case]()) for case in cases]))
 """
-
-
-class Case(NamedTuple):
-    """A function of ``CODE``, and what is asked of it."""
-
-    function: str
-    text: str
-    rows: int
-    repeats: int  # in one process
-    bound: float
-
-
-CASES = (
-    Case("fit_symmetric", "default fit, symmetric target", 3000, 1, 1.5),
-    Case("fit_skewed", "default fit, skewed target", 3000, 1, 1.5),
-    Case("posterior", "ClapsModule.fit", 200_000, 5, 1.0 + NOISE),
-    Case("intervals", "predict_interval", 20_000, 3, 1.0 + NOISE),
-    Case(
-        "intervals_of_networks",
-        "predict_interval without a kernel",
-        20_000,
-        3,
-        1.0 + NOISE,
-    ),
-)
+IMPORT = """
+import json, time
+import torch, mapie.regression, laplace
+clock = time.{clock}
+start = clock()
+{statement}
+print(json.dumps(1e3 * (clock() - start)))
+"""
+STATEMENTS = [
+    "import mapie_claps",
+    "from mapie_claps import ClapsRegressor, ClapsScore",
+    "from mapie_claps import *",
+]
+# What, its call in CODE, rows, repeats in one process, and the bound.
+CASES = [
+    ("default fit, symmetric target", "fit(y)", 3000, 1, 1.5),
+    ("default fit, skewed target", "fit(skewed)", 3000, 1, 1.5),
+    ("ClapsModule.fit", "posterior()", 200_000, 5, NOT_SLOWER),
+    ("predict_interval", "intervals()", 20_000, 3, NOT_SLOWER),
+    ("predict_interval without a kernel", "networks()", 20_000, 3, NOT_SLOWER),
+]
 
 
 def against(settings: Settings) -> Iterator[Result]:
     """Default fit, posterior of a user's network and intervals, in both trees."""
-    other, here = settings.against, Path(__file__).resolve().parents[2]
-    if other is None:
+    if settings.against is None:
         return
+    here, other = Path(__file__).resolve().parents[2], settings.against.resolve()
     clock = CLOCKS[settings.clock].__name__
-    if settings.smoke:  # a process takes long to start
-        names = [case.function for case in CASES]
-        ours, others = (_run(t, [names, 300, 5, 1, clock]) for t in (here, other))
-        for case, a, b in zip(CASES, ours, others, strict=True):
-            yield Result(case.text, f"tree {other.name}", a, b, "s", "cost")
-        return
-    for case in CASES:
-        arguments: list[object] = [
-            [case.function],
-            case.rows,
-            0,
-            case.repeats,
-            clock,
-        ]
-        # The trees take turns.
+    # A process takes long to start: the short version has one for all cases.
+    for cases in settings.size([[case] for case in CASES], [CASES]):
+        n, repeats = settings.size(cases[0][2:4], (300, 1))
+        given = n, repeats, clock, settings.size({}, {"max_steps": 5})
+        calls = ", ".join(f"best({call})" for _, call, *_ in cases)
+        code = f"n, repeats, clock, params = {given}\n{CODE}"
+        code += f"print(json.dumps([{calls}]))"
         turns = [
-            [_run(tree, arguments)[0] for tree in (here, other)]
+            [run_code(code, tree) for tree in (here, other)]
             for _ in range(settings.repeats)
         ]
-        both = min(t[0] for t in turns), min(t[1] for t in turns)
-        text = f"{case.text}, {case.rows:,} × 12"
-        yield Result(text, f"tree {other.name}", *both, "s", "cost", case.bound)
+        both = np.min(turns, axis=0).T.tolist()  # (cases, trees)
+        for (text, *_, bound), (a, b) in zip(cases, both, strict=True):
+            case, tree = f"{text}, {n:,} × 12", f"tree {other.name}"
+            yield Result(case, tree, a, b, "s", "cost", bound)
 
 
-def _run(tree: Path, arguments: list[object]) -> list[float]:
-    """Seconds of some cases with one tree."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CODE, json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        cwd=tree,
-        env=environment,
-    )
-    if done.returncode:
-        raise RuntimeError(
-            f"Got an error from the tree {tree.name}:\n{done.stderr.strip()[-2000:]}"
-        )
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def imports(settings: Settings) -> Iterator[Result]:
+    """What an import adds to those of torch, mapie and laplace."""
+    clock = CLOCKS[settings.clock].__name__
+    for statement in settings.size(STATEMENTS, STATEMENTS[:1]):
+        code = IMPORT.format(clock=clock, statement=statement)
+        best = min(run_code(code) for _ in range(settings.repeats))
+        case = f"`{statement}` after torch, mapie and laplace"
+        against = f"allowed {ALLOWED_MS:.0f} ms"
+        yield Result(case, against, best, ALLOWED_MS, "ms", "cost", 1.0)

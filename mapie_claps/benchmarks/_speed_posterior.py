@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 import laplace
 import torch
@@ -19,15 +20,15 @@ from ..posterior.gaussian import make_posterior
 from ..posterior.members import feature_rows, rows_of_ensemble
 from ..posterior.moments import sum_rows
 from ._networks import TwoHeads, make_rows, seeded_network
-from ._speed_timing import Result, Settings, best_of, peak_above, run_child
+from ._speed_timing import Kind, Result, Settings, best_of, peak_above, run_child
 
+Measured = tuple[float, float]  # seconds, and MB at the peak
 P = 32  # columns of X
 HIDDEN = 64
 FLOOR = 1e-3
 LAPLACE_ROWS = 256  # batch size of the DataLoader
 SLICED_ROWS = 2048  # fastest of 256, 2,048 and 65,536 for the default backend
 LIMIT_ELEMENTS = 2**18  # of φ at a time: fastest of 2¹⁵ to 2¹⁹ in all sizes
-AGAINST_LAPLACE, AGAINST_LIMIT = 20.0, 1.5
 BOUNDED = (20_000, 64)  # where laplace-torch is to be left behind by that much
 BY_LAPLACE = "laplace-torch, default backend"
 LIMIT = "limit: forward pass + one Gram matrix"
@@ -35,6 +36,15 @@ SLICED = "laplace-torch, default backend, TensorLoader"
 ADAPTER = "laplace-torch with HeteroscedasticGGN"
 MEMBER = "sums and Σ of one member"
 MODULE = "ClapsModule.fit"
+BOUNDS = {
+    (ADAPTER, BY_LAPLACE): 20.0,
+    (ADAPTER, SLICED): None,
+    (ADAPTER, LIMIT): 1.5,
+    (MEMBER, BY_LAPLACE): None,
+    (MEMBER, LIMIT): 1.5,
+    (MODULE, BY_LAPLACE): None,
+    (MODULE, LIMIT): None,
+}
 
 
 class MeanAlone(nn.Module):
@@ -120,104 +130,82 @@ def limit(network: TwoHeads, X: Tensor) -> Tensor:
 
 def posterior(settings: Settings) -> Iterator[Result]:
     """Rows × features, in torch's default type and in double precision."""
-    sizes = [(n, d) for n in (20_000, 200_000) for d in (64, 256, 1024)]
-    for n, d in [(500, 16)] if settings.smoke else sizes:
-        for dtype in (torch.float32, torch.float64):
-            yield from _posterior_of(n, d, dtype, settings)
-
-
-def _posterior_of(
-    n: int, d: int, dtype: torch.dtype, settings: Settings
-) -> Iterator[Result]:
-    network, (X, y) = make_network(d).to(dtype), (t.to(dtype) for t in as_tensors(n))
-    # As its manual says; with our loader; with our loader and backend.
-    by_manual = DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS)
-    sliced, ours = TensorLoader(X, y[:, None], SLICED_ROWS), TensorLoader(X, y[:, None])
-    calls: dict[str, Callable[[], Any]] = {
-        BY_LAPLACE: partial(fit_laplace, network, by_manual),
-        LIMIT: partial(limit, network, X),
-        ADAPTER: partial(fit_laplace, network, ours, backend=HeteroscedasticGGN),
-    }
-    at_bound = (n, d) == BOUNDED
-    if at_bound or settings.smoke:  # how much of the ratio is the loader's
-        calls[SLICED] = partial(fit_laplace, network, sliced)
-    if dtype == torch.float64:  # in which both estimators take their sums
-        calls[MEMBER] = partial(fit_ours, as_member(network), X, y)
-        calls[MODULE] = partial(fit_module, network, X, y)
-    small = n * d * d < 2e10
-    times = best_of(calls, settings, None if small else min(2, settings.repeats))
-    size = f"{n:,} × {d:,} in {str(dtype).removeprefix('torch.')}"
-    bounds = {
-        (ADAPTER, BY_LAPLACE): AGAINST_LAPLACE if at_bound else None,
-        (ADAPTER, SLICED): None,
-        (ADAPTER, LIMIT): AGAINST_LIMIT,
-        (MEMBER, BY_LAPLACE): None,
-        (MEMBER, LIMIT): AGAINST_LIMIT,
-        (MODULE, BY_LAPLACE): None,
-        (MODULE, LIMIT): None,
-    }
-    for (name, against), bound in bounds.items():
-        if name in calls and against in calls:
-            kind: Literal["cost", "faster"] = "cost" if against == LIMIT else "faster"
-            both = times[name], times[against]
-            yield Result(f"{name}, {size}", against, *both, "s", kind, bound)
+    sizes = settings.size(product((20_000, 200_000), (64, 256, 1024)), [(500, 16)])
+    for (n, d), dtype in product(sizes, (torch.float32, torch.float64)):
+        network, (X, y) = (
+            make_network(d).to(dtype),
+            (a.to(dtype) for a in as_tensors(n)),
+        )
+        # As its manual says; with our loader and backend; with our loader.
+        by_manual = DataLoader(TensorDataset(X, y[:, None]), batch_size=LAPLACE_ROWS)
+        ours = TensorLoader(X, y[:, None])
+        sliced = TensorLoader(X, y[:, None], SLICED_ROWS)
+        calls: dict[str, Callable[[], Any]] = {
+            BY_LAPLACE: partial(fit_laplace, network, by_manual),
+            LIMIT: partial(limit, network, X),
+            ADAPTER: partial(fit_laplace, network, ours, backend=HeteroscedasticGGN),
+        }
+        at_bound = (n, d) == BOUNDED
+        if at_bound or settings.smoke:  # how much of the ratio is the loader's
+            calls[SLICED] = partial(fit_laplace, network, sliced)
+        if dtype == torch.float64:  # in which both estimators take their sums
+            calls[MEMBER] = partial(fit_ours, as_member(network), X, y)
+            calls[MODULE] = partial(fit_module, network, X, y)
+        small = n * d * d < 2e10
+        times = best_of(calls, settings, None if small else min(2, settings.repeats))
+        size = f"{n:,} × {d:,} in {str(dtype).removeprefix('torch.')}"
+        for (name, against), bound in BOUNDS.items():
+            if name in times and against in times:
+                bound = bound if at_bound or against == LIMIT else None
+                kind: Kind = "cost" if against == LIMIT else "faster"
+                both = times[name], times[against]
+                yield Result(f"{name}, {size}", against, *both, "s", kind, bound)
 
 
 def growth(settings: Settings) -> Iterator[Result]:
     """Linear in the number of rows, flat in memory; the diagonal against the full."""
-    rows = [1000, 3000] if settings.smoke else [10**k for k in range(4, 8)]
-    clock = settings.clock
-    found = run_child(settings, stream, rows=rows, size=64, clock=clock)
-    start = [1e6 * found[0][0] / rows[0], found[0][1] + 50]
-    same = f"the same at {rows[0]:,} rows"
+    rows = settings.size([10**k for k in range(4, 8)], [1000, 3000])
+    child = partial(run_child, settings, clock=settings.clock)
+    found = [child(stream, n=n) for n in rows]
+    same, (seconds, mb) = f"the same at {rows[0]:,} rows", found[0]
+    least = 1e6 * seconds / rows[0], mb + 50
     for n, (seconds, mb) in zip(rows, found, strict=True):
         case = f"stream {n:,} rows × 64 features"
-        per_row = f"{case}: µs per row"
-        yield Result(per_row, same, 1e6 * seconds / n, start[0], "µs", "cost", 1.2)
-        peak = f"{case}: peak memory above the start"
-        yield Result(peak, f"{same}, + 50 MB", mb, start[1], "MB", "cost", 1.0)
-    sizes = [16, 32] if settings.smoke else [16, 64, 256, 1024, 4096]
+        both = 1e6 * seconds / n, least[0]
+        yield Result(f"{case}: µs per row", same, *both, "µs", "cost", 1.2)
+        case, against = f"{case}: peak memory above the start", f"{same}, + 50 MB"
+        yield Result(case, against, mb, least[1], "MB", "cost", 1.0)
     n = settings.size(10_000, 500)
-    full, diagonal = (
-        run_child(settings, widths, rows=n, sizes=sizes, structure=s, clock=clock)
-        for s in ("full", "diag")
-    )
-    for d, (a, a_mb), (b, b_mb) in zip(sizes, full, diagonal, strict=True):
+    for d in settings.size([16, 64, 256, 1024, 4096], [16, 32]):
+        (a, a_mb), (b, b_mb) = (
+            child(width, n=n, size=d, structure=s) for s in ("full", "diag")
+        )
         case = f"{n:,} rows × {d:,} features, diagonal"
         yield Result(case, "full structure", b, a, "s", "faster")
         yield Result(case, "full structure", b_mb, a_mb, "MB", "cost")
 
 
-def _time_and_peak(
-    call: Callable[[], Any], clock: str, repeats: int
-) -> tuple[float, float]:
-    """Seconds, and MB at the peak."""
-    timed = partial(best_of, {"": call}, Settings(clock=clock), repeats)
-    peak, times = peak_above(timed)
-    return times[""], max(1.0, peak)
-
-
-def stream(rows: list[int], size: int, clock: str) -> list[tuple[float, float]]:
-    """Seconds and peak memory for growing numbers of streamed rows; in a child."""
+def stream(n: int, clock: str) -> Measured:
+    """Seconds and MB for n rows that come in chunks, one over and over; in a child."""
     X, y = as_tensors(10_000)
-    model = fit_module(make_network(size), X, y)
+    model = fit_module(make_network(64), X, y)
 
-    def sum_stream(n: int) -> None:
-        """Sums over n rows that come in chunks: the same chunk over and over."""
+    def sum_stream() -> None:
         starts = range(0, n, len(X))
         model.partial_sums((X[: n - i], y[: n - i]) for i in starts)
 
-    return [
-        _time_and_peak(partial(sum_stream, n), clock, 3 if n <= 10**6 else 1)
-        for n in rows
-    ]
+    return _measure(sum_stream, clock, 3 if n <= 10**6 else 1)
 
 
-def widths(
-    rows: int, sizes: list[int], structure: str, clock: str
-) -> list[tuple[float, float]]:
-    """Seconds and peak memory for growing numbers of features; in a child."""
-    X, y = as_tensors(rows)
-    params = {"hessian_structure": structure, "last_layer": "trained"}
-    fits = (partial(fit_module, make_network(d), X, y, **params) for d in sizes)
-    return [_time_and_peak(fit, clock, 2) for fit in fits]
+def width(n: int, size: int, structure: str, clock: str) -> Measured:
+    """Seconds and MB for so many features; in a child."""
+    params: Any = {"hessian_structure": structure, "last_layer": "trained"}
+    fit = partial(fit_module, make_network(size), *as_tensors(n), **params)
+    return _measure(fit, clock, 2)
+
+
+def _measure(call: Callable[[], Any], clock: str, repeats: int) -> Measured:
+    """Shortest time, and the peak of all repeats."""
+    timed = partial(best_of, {"": call}, Settings(clock=clock), repeats)
+    peak, times = peak_above(timed)
+    return times[""], max(1.0, peak)

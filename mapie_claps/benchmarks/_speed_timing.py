@@ -3,24 +3,27 @@
 import ctypes
 import gc
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from timeit import timeit
+from typing import Any, Literal, NamedTuple, TypeVar
 
+T = TypeVar("T")
+Kind = Literal["faster", "cost"]
+Calls = Mapping[str, Callable[[], Any]]
 CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     # On a shared machine, and with one thread, the processor's time is the fairer.
     "cpu": time.process_time,
 }
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "µs per row": 1e6}  # of times in seconds
 SECONDS, MOST_REPEATS = 10.0, 30
-CALLS = 50  # of which a measurement of single rows consists
 CHILD = """
 import json, torch
 from {module} import {name}
@@ -29,24 +32,22 @@ print(json.dumps({name}(**{params!r})))
 """
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What holds for all measurements of one run."""
 
     smoke: bool = False
     threads: int = 1
     repeats: int = 3
     clock: str = "wall"
-    data: Any = None  # folder of CSV files
+    data: Path | None = None  # folder of CSV files
     against: Path | None = None  # folder of another source tree of the library
 
-    def size(self, full: int, smoke: int) -> int:
-        """Number of rows or steps: less in the short version."""
+    def size(self, full: T, smoke: T) -> T:
+        """Number of rows or steps, or several: less in the short version."""
         return smoke if self.smoke else full
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One line of the table.
 
     Where more is better ("faster") the ratio is ``other / ours``, and must reach the
@@ -58,7 +59,7 @@ class Result:
     ours: float
     other: float
     unit: str
-    kind: Literal["faster", "cost"]
+    kind: Kind
     bound: float | None = None
     note: str = ""
     section: str = ""  # set by the command
@@ -78,41 +79,55 @@ class Result:
         return self.ratio >= self.bound if faster else self.ratio <= self.bound
 
 
-def best_of(
-    functions: Mapping[str, Callable[[], Any]],
-    settings: Settings,
-    repeats: int | None = None,
-) -> dict[str, float]:
-    """Shortest time of each function, all of them taking turns.
+def compare(
+    case: str,
+    times: Mapping[str, float],
+    kind: Kind,
+    bounds: Mapping[str, float] = {},
+    unit: str = "s",
+    note: str = "",
+) -> Iterator[Result]:
+    """Ours, the first of some times in seconds, against each of the others."""
+    ours, *others = (UNITS[unit] * seconds for seconds in times.values())
+    for against, other in zip([*times][1:], others, strict=True):
+        yield Result(case, against, ours, other, unit, kind, bounds.get(against), note)
 
-    What is short is disturbed most: it is repeated for some seconds.
+
+def best_of(
+    functions: Calls, settings: Settings, repeats: int | None = None, calls: int = 1
+) -> dict[str, float]:
+    """Shortest time of a call of each function, all of them taking turns.
+
+    What is short is disturbed most: it is repeated for some seconds, and what takes
+    microseconds is called several times in each turn.
     """
     clock = CLOCKS[settings.clock]
     best = dict.fromkeys(functions, float("inf"))
     least = settings.repeats if repeats is None else repeats
-    end = time.monotonic() + (0.0 if settings.smoke else SECONDS)
+    end = time.monotonic() + settings.size(SECONDS, 0.0)
     gc.collect()
     turn = 0
     while turn < least or (time.monotonic() < end and turn < MOST_REPEATS):
         for name, function in functions.items():
-            start = clock()
-            function()
-            best[name] = min(best[name], clock() - start)
+            seconds = timeit(function, gc.enable, clock, calls) / calls
+            best[name] = min(best[name], seconds)
         turn += 1
     return best
 
 
-def microseconds(
-    functions: Mapping[str, Callable[[], Any]], settings: Settings
-) -> dict[str, float]:
-    """Shortest time of one of 50 calls of each function."""
+@contextmanager
+def on_threads(n: int) -> Iterator[None]:
+    """No more threads than n, of torch and of OpenMP; what was set comes back."""
+    import torch
+    from threadpoolctl import threadpool_limits
 
-    def repeated(call: Callable[[], Any]) -> None:
-        for _ in range(CALLS):
-            call()
-
-    calls = {name: partial(repeated, call) for name, call in functions.items()}
-    return {k: 1e6 * t / CALLS for k, t in best_of(calls, settings).items()}
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        with threadpool_limits(n):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_child(settings: Settings, function: Callable[..., Any], **params: Any) -> Any:
@@ -123,13 +138,17 @@ def run_child(settings: Settings, function: Callable[..., Any], **params: Any) -
     return run_code(CHILD.format(**where, threads=settings.threads, params=params))
 
 
-def run_code(code: str) -> Any:
-    """What a few lines of Python print as JSON, from a new process."""
+def run_code(code: str, tree: Path | None = None) -> Any:
+    """What lines of Python print as JSON in a new process; one thread in a tree."""
+    seen = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"} if tree else {}
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tree, env=os.environ | seen
+    )
     if done.returncode:
+        where = f"of the tree {tree.name}" if tree else "of its own"
         raise RuntimeError(
-            f"A measurement in a process of its own failed:\n{done.stderr.strip()}"
+            f"A measurement in a process {where} failed:\n{done.stderr.strip()}"
         )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -8,6 +8,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,7 @@ def out_of_core(args: argparse.Namespace) -> None:
         f"chunks of {args.chunk:,}"
     )
 
-    def rows(seed: int) -> Chunks:
-        return Chunks(args.rows, args.columns, args.chunk, seed)
-
+    rows = partial(Chunks, args.rows, args.columns, args.chunk)
     for _ in rows(1):
         pass
     done("making the rows alone")
@@ -93,9 +92,9 @@ def out_of_core(args: argparse.Namespace) -> None:
     done("posterior")
     conformal = StreamingConformalRegressor(model, 0.9).conformalize(rows(2))
     done("calibration")
-    coverage, width = coverage_and_width(conformal, rows(3))
+    found = coverage_and_width(conformal, rows(3))
     done("intervals")
-    say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
+    say(found)
 
 
 def stages(title: str) -> Callable[[str], None]:
@@ -130,19 +129,20 @@ def cv_plus(args: argparse.Namespace) -> None:
     mapie.fit_conformalize(*chunk(1, args.rows, args.columns))
     done("six fits and the scores")
     rows = Chunks(CV_PLUS_ROWS, args.columns, CV_PLUS_ROWS, 3)
-    coverage, width = coverage_and_width(mapie, rows)
+    found = coverage_and_width(mapie, rows)
     done("intervals")
-    say(f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}")
+    say(found)
 
 
-def coverage_and_width(conformal: Any, rows: Chunks) -> tuple[float, float]:
-    """Share of covered targets and mean width over all chunks."""
+def coverage_and_width(conformal: Any, rows: Chunks) -> str:
+    """Share of covered targets and mean width over all chunks, as text."""
     covered, width = 0, 0.0
     for X, y in rows:
         lower, upper = conformal.predict_interval(X)[1][:, :, 0].T
         covered += int(((lower <= y) & (y <= upper)).sum())
         width += float((upper - lower).sum())
-    return covered / rows.n_rows, width / rows.n_rows
+    coverage, width = covered / rows.n_rows, width / rows.n_rows
+    return f"coverage at level 0.9: {coverage:.4f}, mean width {width:.3f}"
 
 
 def dask_workers(args: argparse.Namespace) -> None:
@@ -183,25 +183,20 @@ def dask_workers(args: argparse.Namespace) -> None:
     say(f"largest relative difference to the run in memory (two partitions): {gap:.1e}")
 
 
-def _dask_rows(n_chunks: int, size: int, p: int) -> list[Any]:
-    """X and y, made on the workers."""
+def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> tuple[Any, float]:
+    """Posterior and calibration: the model, and the quantile at level 0.9."""
     import dask
     import dask.array as da
 
-    parts = [dask.delayed(chunk)(i, size, p) for i in range(n_chunks)]
-    return [
-        da.concatenate([da.from_delayed(part[j], shape, float) for part in parts])
-        for j, shape in enumerate([(size, p), (size,)])
-    ]
-
-
-def _dask_run(model: Any, n_chunks: int, size: int, p: int) -> tuple[Any, float]:
-    """Posterior and calibration: the model, and the quantile at level 0.9."""
     from mapie_claps.distributed import conformalize, fit_posterior
 
-    rows = _dask_rows(n_chunks, size, p)
-    model = fit_posterior(model, *rows)
-    return model, float(conformalize(model, *rows).quantiles()[0])
+    parts = [dask.delayed(chunk)(i, size, p) for i in range(n_chunks)]  # on the workers
+    X, y = (
+        da.concatenate([da.from_delayed(part[j], shape, float) for part in parts])
+        for j, shape in enumerate([(size, p), (size,)])
+    )
+    model = fit_posterior(model, X, y)
+    return model, float(conformalize(model, X, y).quantiles()[0])
 
 
 def say(line: str) -> None:

@@ -25,15 +25,13 @@ Examples
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..studies.arguments import check_installed, check_names, check_numbers
 from ..studies.text import csv_table, markdown_table, write_files
-from ._speed_timing import CLOCKS, Result, Settings
+from ._speed_timing import CLOCKS, Result, Settings, on_threads
 
 #: Section → module and function that yields its results.
 SECTIONS = {
@@ -41,12 +39,12 @@ SECTIONS = {
     "intervals": ("_speed_interval", "intervals"),
     "training": ("_speed_training", "training"),
     "growth": ("_speed_posterior", "growth"),
-    "import": ("_speed_training", "imports"),
+    "import": ("_speed_against", "imports"),
     "threads": ("_speed_training", "threads"),
     "default": ("_speed_training", "default_fit"),
-    "boosting": ("_speed_boosting", "boosting"),
-    "row": ("_speed_row", "one_row"),
-    "export": ("_speed_export", "exports"),
+    "boosting": ("_speed_training", "boosting"),
+    "row": ("_speed_interval", "one_row"),
+    "export": ("_speed_interval", "exports"),
     "against": ("_speed_against", "against"),
 }
 HEADER = ("what", "CLAPS", "against", "its figure", "ratio", "required", "met")
@@ -67,64 +65,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table as it grows, and write it."""
-    names = _sections(arguments.only)
-    if arguments.against is None and "against" in names:
-        if arguments.only:
-            raise ValueError("Got --only against, but no folder. Add --against FOLDER.")
-        names.remove("against")
+    only, tree = arguments.only or (), arguments.against
+    check_names("only", only, SECTIONS)
+    names = [name for name in SECTIONS if name in (only or SECTIONS)]
+    check_installed(["skorch"] if "training" in names else [])
+    if tree is None and "against" in only:
+        raise ValueError("Got --only against, but no folder. Add --against FOLDER.")
+    if tree is not None and not (tree / "mapie_claps" / "__init__.py").is_file():
+        raise ValueError(
+            f"Got --against {tree}, but expected a folder with mapie_claps in it, "
+            "such as: git worktree add FOLDER COMMIT"
+        )
     check_numbers(arguments, threads=1, repeats=1)
-    repeats = 1 if arguments.smoke else arguments.repeats
-    settings = Settings(
-        arguments.smoke,
-        arguments.threads,
-        repeats,
-        arguments.clock,
-        arguments.data,
-        _tree(arguments.against),
-    )
+    settings = Settings(**{name: getattr(arguments, name) for name in Settings._fields})
+    if settings.smoke:
+        settings = settings._replace(repeats=1)
     import torch
-    from threadpoolctl import threadpool_limits
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
-    try:
-        # The rivals draw from torch's global generator.
-        with threadpool_limits(settings.threads), torch.random.fork_rng(devices=[]):
-            results = list(_measure(names, settings))
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    sys.stdout.write(markdown_table(HEADER, []))
+    # The rivals draw from torch's global generator.
+    with on_threads(settings.threads), torch.random.fork_rng(devices=[]):
+        for name in names:
+            module, function = SECTIONS[name]
+            measure = getattr(import_module(f".{module}", __package__), function)
+            for found in measure(settings):
+                bound = settings.size(found.bound, None)
+                results.append(found._replace(section=name, bound=bound))
+                sys.stdout.write(f"| {' | '.join(cells(results[-1]))} |\n")
+                sys.stdout.flush()
     if arguments.out is not None:
         write(results, arguments.out)
     return 0
-
-
-def _tree(folder: Path | None) -> Path | None:
-    """Another source tree, if it is one."""
-    if folder is not None and not (folder / "mapie_claps" / "__init__.py").is_file():
-        raise ValueError(
-            f"Got --against {folder}, but expected a folder with mapie_claps in it, "
-            "such as: git worktree add FOLDER COMMIT"
-        )
-    return None if folder is None else folder.resolve()
-
-
-def _sections(names: list[str] | None) -> list[str]:
-    check_names("only", names or (), SECTIONS)
-    chosen = [name for name in SECTIONS if name in (names or SECTIONS)]
-    check_installed(["skorch"] if "training" in chosen else [])
-    return chosen
-
-
-def _measure(names: Iterable[str], settings: Settings) -> Iterator[Result]:
-    """Results one by one, each printed at once."""
-    sys.stdout.write(markdown_table(HEADER, []))
-    for name in names:
-        module, function = SECTIONS[name]
-        measure = getattr(import_module(f".{module}", __package__), function)
-        for result in measure(settings):
-            sys.stdout.write(f"| {' | '.join(cells(result))} |\n")
-            sys.stdout.flush()
-            yield replace(result, section=name)
 
 
 def cells(result: Result) -> list[str]:
@@ -157,19 +129,18 @@ def write(results: list[Result], folder: Path) -> None:
     before = read(folder / "speed.csv") if (folder / "speed.csv").exists() else []
     results = results + [r for r in before if r.section not in measured]
     results.sort(key=lambda r: list(SECTIONS).index(r.section))
-    header = [*(f.name for f in fields(Result)), "ratio", "met"]
-    lines = [[*astuple(r), r.ratio, r.met] for r in results]
-    files = {"speed.md": report(results), "speed.csv": csv_table(header, lines)}
-    write_files(files, folder)
+    lines = [[*r, r.ratio, r.met] for r in results]
+    table = csv_table([*Result._fields, "ratio", "met"], lines)
+    write_files({"speed.md": report(results), "speed.csv": table}, folder)
 
 
 def read(file: Path) -> list[Result]:
     """Results that an earlier run wrote."""
-    kinds: dict[str, Callable[[str], Any]] = {"ours": float, "other": float}
-    kinds["bound"] = lambda text: float(text) if text else None
-    names = [f.name for f in fields(Result)]
+    results = []
     with file.open(newline="", encoding="utf-8") as lines:
-        return [
-            Result(**{name: kinds.get(name, str)(line[name]) for name in names})
-            for line in csv.DictReader(lines)
-        ]
+        for line in csv.DictReader(lines):
+            cells: dict[str, Any] = {name: line[name] for name in Result._fields}
+            for name in ("ours", "other", "bound"):
+                cells[name] = float(line[name]) if line[name] else None
+            results.append(Result(**cells))
+    return results

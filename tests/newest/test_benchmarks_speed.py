@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mapie_claps
 from mapie_claps import HeteroscedasticGGN, TensorLoader
+from mapie_claps.benchmarks import _speed_training
 from mapie_claps.benchmarks.__main__ import main
 from mapie_claps.benchmarks._networks import make_rows
 from mapie_claps.benchmarks._speed_interval import calibrated, plain_interval
@@ -36,6 +37,7 @@ def test_short_version(tmp_path, capsys):
     assert printed.count("\n") == len(rows) + 2
     for row in rows:
         assert float(row["ratio"]) >= 0
+        assert row["bound"] == ""  # tiny sizes say nothing of the bounds
         assert f"| {row['case']} |" in (tmp_path / "speed.md").read_text()
         assert f"| {row['case']} |" in printed
 
@@ -99,6 +101,26 @@ def test_line_by_hand():
     result = Result("fit", "laplace", 0.5, 5.0, "s", "faster", 20.0)
     expected = ["fit", "0.5 s", "laplace", "5 s", "10.00", "≥ 20", "**no**"]
     assert cells(result) == expected
+
+
+def test_boosting_by_hand(monkeypatch):
+    """The bound is on the slower of the others; two cores are to be 1.5 times one."""
+    trees, catboost = "3 × HistGradientBoosting", "CatBoost MultiQuantile"
+    seconds = {"one core": 3.0, "n_jobs=1": 4.0, "n_jobs=2": 2.5}
+    seconds |= {trees: 1.0, catboost: 2.0}
+    monkeypatch.setattr(_speed_training, "SIZES", [(20, 3)])
+    monkeypatch.setattr(
+        _speed_training, "best_of", lambda calls, _: {k: seconds[k] for k in calls}
+    )
+    found = list(_speed_training.boosting(Settings()))
+    assert [(r.case, r.against, r.ratio, r.bound, r.met) for r in found] == [
+        ("default fit, 20 × 3, 1 core(s)", trees, 3.0, None, None),
+        ("default fit, 20 × 3, 1 core(s)", catboost, 1.5, 1.5, True),
+        ("default fit, 20 × 3, 2 core(s)", trees, 2.5, None, None),
+        ("default fit, 20 × 3, 2 core(s)", catboost, 1.25, 1.5, True),
+        ("default fit, 20 × 3, n_jobs=2", "one core", 1.2, 1.5, False),
+        ("default fit, 20 × 3, n_jobs=2", "n_jobs=1", 1.6, 1.5, True),
+    ]
 
 
 def test_profile_finds_every_phase():
