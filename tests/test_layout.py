@@ -136,6 +136,17 @@ def test_reasons_metrics_and_plots_do_without_torch():
     assert run.stdout.split() == ["False"], run.stderr
 
 
+def test_a_user_who_trains_nothing_loads_no_training():
+    code = "import sys\nfrom mapie_claps import ClapsModule, ClapsScore\n"
+    code += "print(*(m for m in sys.modules if m.startswith('mapie_claps.network')))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent
+    )
+    loaded = {name.rpartition(".")[2] for name in run.stdout.split()}
+    assert "own" in loaded, run.stderr
+    assert not loaded & {"gradient", "trainer", "units", "stopping", "target_choice"}
+
+
 def test_importing_every_public_name_shows_no_warning_of_other_libraries():
     run = subprocess.run(
         [sys.executable, "-c", "from mapie_claps import *"],

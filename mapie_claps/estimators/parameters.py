@@ -8,7 +8,8 @@ import torch
 
 from .._validation import check_choice, check_integer, check_number, raise_for
 from ..network.own import NOISE_OUTPUTS
-from ..network.target_choice import MAPS, is_transformer
+from ..network.target_map import MAPS
+from ..network.target_transformer import is_transformer
 from ..network.views import VIEWS
 from ..posterior.scales import SCALES
 

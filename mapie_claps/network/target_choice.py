@@ -22,13 +22,12 @@ from .hold_out import Rows
 from .kernel import constant_noise_prediction
 from .target_curves import MonotoneSpline, YeoJohnson
 from .target_map import Identity, Log, SquareRoot, TargetMap
-from .target_transformer import TransformerMap
+from .target_transformer import TransformerMap, is_transformer
 from .threads import Crew, threads_for
 from .trainer import train
 from .units import TrainingConfig
 
 Array = NDArray[np.float64]
-MAPS = ("identity", "yeo-johnson", "spline", "log", "sqrt")
 FIXED = {"log": (Log(), "positive"), "sqrt": (SquareRoot(), "non-negative")}
 MIN_DISTINCT = 8  # distinct training targets below which nothing is bent
 MIN_ROWS, MAX_ROWS = 250, 3_000  # too few to tell; enough to tell
@@ -38,12 +37,6 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 STRAIGHT = 0.99  # squared correlation of T(y) and y
 GAIN = 0.015  # of the score, from which a curve is worth it
 MORE_GAIN = 0.02  # over the spline, from which the power is: it bends more at the ends
-
-
-def is_transformer(value: object) -> bool:
-    """Whether a value can be asked for a map and its inverse."""
-    needed = ("fit", "transform", "inverse_transform")
-    return all(hasattr(value, name) for name in needed)
 
 
 def fit_target_map(target_map: Any, y: Array) -> TargetMap:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 EPS = float(np.finfo(np.float64).eps)
+MAPS = ("identity", "yeo-johnson", "spline", "log", "sqrt")  # that have a name
 
 # Roundings of a pass through a map and back, in units in the last place: an end that
 # moves outwards by this much loses no y whose rounded T(y) lies inside.

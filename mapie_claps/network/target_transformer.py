@@ -14,6 +14,12 @@ Array = NDArray[np.float64]
 BEYOND = np.array([0.1, 0.5, 1.0])
 
 
+def is_transformer(value: object) -> bool:
+    """Whether a value can be asked for a map and its inverse."""
+    needed = ("fit", "transform", "inverse_transform")
+    return all(hasattr(value, name) for name in needed)
+
+
 @dataclass(frozen=True, eq=False)
 class TransformerMap(TargetMap):
     """A fitted scikit-learn transformer with ``inverse_transform``.
