@@ -8,6 +8,7 @@ networks it has a say: what is easier for networks may be harder for a kernel.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,15 @@ def _held_out_scores(
         config, max_steps=STEPS, n_evaluations=5, patience=None, tol=None, verbose=0
     )
     train(network, encoded, targets.float(), None, rows, short, generator, device, crew)
-    mu, std = _refitted(network.cpu(), encoded, targets, rows)
+    network.cpu()
+    # Members by halves, for two cores.
+    halves = [list(range(k, network.n_members, 2)) for k in (0, 1)]
+    both = (crew or Crew()).run_all(
+        [partial(_refitted, network, some, encoded, targets, rows) for some in halves]
+    )
+    mu, std = torch.empty(2, *rows.held_out.shape, dtype=torch.float64)
+    for some, (of_mu, of_std) in zip(halves, both, strict=True):
+        mu[some], std[some] = of_mu, of_std
     scores = np.empty((n_maps, len(LEVELS)))
     for j, each in enumerate(maps):
         held_out = (rows.held_out[j::n_maps] - j * n).flatten().numpy()
@@ -190,9 +199,15 @@ def _start_alike(network: HeteroscedasticNetwork, views: Sequence[slice]) -> Non
 
 @torch.no_grad()
 def _refitted(
-    network: HeteroscedasticNetwork, X: Tensor, targets: Tensor, rows: Rows
-) -> tuple[Tensor, Tensor]:  # (K, n_held_out) each
+    network: HeteroscedasticNetwork,
+    members: Sequence[int],
+    X: Tensor,
+    targets: Tensor,
+    rows: Rows,
+) -> tuple[Tensor, Tensor]:  # (k, n_held_out) each
     """μ and √v of held-out rows, the last layer refitted as in the full model."""
+    network = network.take(members)
+    rows = Rows(rows.fit[members], rows.held_out[members])
 
     def design(of: Tensor) -> tuple[Tensor, Tensor]:
         phi = network.features(X[of])
