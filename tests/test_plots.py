@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -82,6 +83,16 @@ def test_bands_are_the_interval_and_the_width_that_noise_needs(why, one):
     assert display.ax_ is one
     assert display.figure_ is one.figure
     assert "90 %" in one.get_title()
+
+
+def test_the_band_of_noise_is_as_wide_as_the_explanation_says(why, one):
+    noise_width = 0.5 * why.width
+    shaped = replace(why, noise_width=noise_width)
+    IntervalDisplay.from_predictions(np.arange(4), shaped, level=1, ax=one)
+    band = one.collections[1].get_paths()[0].vertices
+    for i in range(4):
+        at = band[band[:, 0] == i, 1]
+        np.testing.assert_allclose(np.ptp(at), noise_width[i, 1])
 
 
 def test_intervals_of_a_calibrated_regressor(calibrated, data, one):

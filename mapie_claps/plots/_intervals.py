@@ -192,9 +192,11 @@ class IntervalDisplay(Display):
         infinite = ~np.isfinite(upper - lower)
         lower, upper = (np.where(infinite, np.nan, end) for end in (lower, upper))
         # Both ends move towards the centre alike: bounds need not be symmetric.
-        share = 1 / why.variance.scale_ratio[order]
         centre = (lower + upper) / 2
-        inner = share * (upper - lower) / 2
+        if why.scaled:
+            inner = why.aleatoric_width[order, self.level] / 2
+        else:  # parts of v, which did not make the width
+            inner = (upper - lower) / 2 / why.variance.scale_ratio[order]
         fill = ax.vlines if self.bars else ax.fill_between
         lw = 2.5 if self.bars else 0
         fill(x, lower, upper, color=EPISTEMIC, lw=lw, label=LACK)

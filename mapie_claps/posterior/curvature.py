@@ -178,8 +178,8 @@ class HeteroscedasticGGN(LastLayerInterface):
             features, _ = self.last_layer_jacobians(x)
             size = self.model.last_layer.in_features
             rows = self._block(x, y, _Totals(*features.new_zeros(3, size)))
-            slope = 2 * rows.root_w.square() * (rows.f - rows.target)
-            return slope[:, None] * features[:, 0], 2 * _loss(rows, y)
+            grad = 2 * rows.root_w.square() * (rows.f - rows.target)
+            return grad[:, None] * features[:, 0], 2 * _loss(rows, y)
 
     def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
         """Refuse Kronecker structure.

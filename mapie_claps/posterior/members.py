@@ -83,11 +83,11 @@ def fit_last_layers(
         return (crew or Crew()).in_order(partial(rows_from, start) for start in starts)
 
     batches = KeptBatches(compute, lambda rows: rows.phi.numel())
-    weighted, plain = sum_rows(batches, structure)
+    weighted, unweighted = sum_rows(batches, structure)
     # Held-out rows took part with weight zero: they count once.
     n_rows = len(X) - held_out_rows.shape[1]
     weighted = replace(weighted, n_rows=n_rows)
-    homoscedastic = replace(with_gram(plain), n_rows=n_rows)
+    homoscedastic = replace(with_gram(unweighted), n_rows=n_rows)
     sums = LastLayerSums(
         weighted,
         homoscedastic,

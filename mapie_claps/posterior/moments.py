@@ -174,28 +174,28 @@ def sum_rows(
             n_members, _, size = group[0].phi.shape
             members = [_Member(size, structure, k) for k in range(n_members)]
         weighted = _sum_group(members, group)
-        plain: Moments | Squares = (
+        unweighted: Moments | Squares = (
             _sum_group(members, [rows.homoscedastic() for rows in group])
             if homoscedastic
             else Squares.of(group)
         )
         if total is None:
-            total = weighted, plain
+            total = weighted, unweighted
         else:
-            total = total[0].add_(weighted), add_plain(total[1], plain)
+            total = total[0].add_(weighted), add_unweighted(total[1], unweighted)
     if total is None:
         raise ValueError("Got X without rows, but expected at least one.")
     return total
 
 
-def with_gram(plain: Moments | Squares) -> Moments:
+def with_gram(unweighted: Moments | Squares) -> Moments:
     """Sums with W = I, if HᵀH is among them."""
-    if isinstance(plain, Moments):
-        return plain
+    if isinstance(unweighted, Moments):
+        return unweighted
     raise ValueError(NO_SECOND_GRAM)
 
 
-def add_plain(a: Moments | Squares, b: Moments | Squares) -> Moments | Squares:
+def add_unweighted(a: Moments | Squares, b: Moments | Squares) -> Moments | Squares:
     """Sums with W = I of disjoint rows; HᵀH only where both have it."""
     if isinstance(a, Moments) and isinstance(b, Moments):
         return a + b

@@ -175,8 +175,8 @@ def with_residuals(
     variance = residual_variance(
         sums, model.posterior, model.unit, recipe.variance_floor
     )
-    plain = with_gram(sums.homoscedastic) / variance
-    homoscedastic = recipe.posterior(plain, model.posterior, "trained")
+    unweighted = with_gram(sums.homoscedastic) / variance
+    homoscedastic = recipe.posterior(unweighted, model.posterior, "trained")
     return replace(model, residual_variance=variance, homoscedastic=homoscedastic)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..files.codec import saved_as
 from ..network.hold_out import MAX_HELD_OUT_ROWS
-from .moments import FeatureRows, Moments, Squares, add_plain, fills_a_batch, sum_rows
+from .moments import FeatureRows, Moments, Squares, add_unweighted, fills_a_batch, sum_rows
 
 SumsOfRows = tuple[Moments, Moments | Squares]
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
@@ -152,7 +152,7 @@ class LastLayerSums:
         held_out, rest = _joined(self.held_out, other.held_out)
         both = LastLayerSums(
             self.moments + other.moments,
-            add_plain(self.homoscedastic, other.homoscedastic),
+            add_unweighted(self.homoscedastic, other.homoscedastic),
             self.targets + other.targets,
             self.residuals + other.residuals,
             self.network,
@@ -169,11 +169,11 @@ class LastLayerSums:
     def _with_rows(self, rows: HeldOutRows) -> "LastLayerSums":
         """More rows in the sums, which the spreads know already."""
         has_gram = isinstance(self.homoscedastic, Moments)
-        weighted, plain = rows.sums(self.moments.structure, has_gram)
+        weighted, unweighted = rows.sums(self.moments.structure, has_gram)
         return replace(
             self,
             moments=self.moments + weighted,
-            homoscedastic=add_plain(self.homoscedastic, plain),
+            homoscedastic=add_unweighted(self.homoscedastic, unweighted),
         )
 
 
