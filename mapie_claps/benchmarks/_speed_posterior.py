@@ -95,7 +95,7 @@ def fit_ours(member: HeteroscedasticNetwork, X: Tensor, y: Tensor) -> Tensor:
     size, ones = rows_of_ensemble(member), torch.ones_like(y)[None]
     parts = zip(X.split(size), y.split(size), ones.split(size, 1), strict=True)
     batches = (feature_rows(member, *part) for part in parts)
-    moments, _ = sum_rows(batches, "full", homoscedastic=False) or ()  # type: ignore[misc]
+    moments, _ = sum_rows(batches, "full", homoscedastic=False)
     return make_posterior(moments, member.trained_weights(), "ridge", 1.0).scale
 
 

@@ -124,12 +124,9 @@ class EnsembleRows(LastLayerEstimator):
             check=partial(self._read, min_rows=0),
         )
         parts = (self._summed(b.x, b.target, b.row_weight) for b in batches)
-        sums = last_layer_sums(
+        return last_layer_sums(
             parts, self.hessian_structure, self.sums_.network, fraction=0.0
         )
-        if sums is None:
-            raise ValueError("Got X without rows, but expected at least one.")
-        return sums
 
     def _summed(self, X: TableRows, y: Tensor, weight: Tensor) -> SummedRows:
         """Features of some rows, and what is summed beside them."""
