@@ -1,9 +1,11 @@
 """How the ``speed`` benchmark measures: clocks, bounds, and processes of their own."""
 
+import cProfile
 import ctypes
 import gc
 import json
 import os
+import pstats
 import resource
 import subprocess
 import sys
@@ -62,7 +64,8 @@ class Result(NamedTuple):
     kind: Kind
     bound: float | None = None
     note: str = ""
-    section: str = ""  # set by the command
+    section: str = ""  # set by the command, as is the day
+    day: str = ""
 
     @property
     def ratio(self) -> float:
@@ -173,3 +176,23 @@ def peak_mb(reset: bool = False) -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
+
+
+def time_shares(
+    function: Callable[[], Any], phases: Mapping[str, tuple[str, str]], clock: str
+) -> dict[str, float]:
+    """Shares of the time of functions, each by file and name, with all they call."""
+    profiler = cProfile.Profile(CLOCKS[clock])
+    profiler.runcall(function)
+    found: Any = pstats.Stats(profiler)
+    shares = dict.fromkeys(phases, 0.0)
+    for (file, _, name), (_, _, _, seconds, _) in found.stats.items():
+        for what, where in phases.items():
+            if where == (Path(file).name, name):
+                shares[what] += seconds / found.total_tt
+    return shares
+
+
+def as_note(shares: Mapping[str, float]) -> str:
+    """Shares in words."""
+    return ", ".join(f"{what} {100 * share:.0f} %" for what, share in shares.items())

@@ -1,11 +1,8 @@
 """Speed of training: against skorch, an MLP and boosting; two processes against one."""
 
-import cProfile
-import pstats
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,15 @@ from .. import ClapsRegressor, ClapsScore
 from ..network import defaults  # private: what "auto" means
 from ..studies.data import PAPER_DATASETS, Array, Dataset, load_named, split_rows
 from ._networks import TwoHeads, make_rows
-from ._speed_timing import CLOCKS, Result, Settings, best_of, compare, on_threads
+from ._speed_timing import (
+    Result,
+    Settings,
+    as_note,
+    best_of,
+    compare,
+    on_threads,
+    time_shares,
+)
 
 Rows = NDArray[np.float32]
 WIDTH = 64
@@ -203,21 +208,13 @@ def profile(function: Callable[[], Any], clock: str) -> str:
 
     Recorded steps run without the interpreter, where cProfile sees nothing of them.
     """
-    profiler = cProfile.Profile(CLOCKS[clock])
-    profiler.runcall(function)
-    python: Any = pstats.Stats(profiler)
     with torch.profiler.profile() as operations:
         function()
     times = {e.key: e.self_cpu_time_total for e in operations.key_averages()}
     total, shares = sum(times.values()), {}
     for what, names in OPERATIONS.items():
         shares[what] = sum(times.get(f"aten::{name}", 0.0) for name in names) / total
-    shares |= dict.fromkeys(PHASES, 0.0)
-    for (file, _, name), (_, _, _, seconds, _) in python.stats.items():
-        for what, where in PHASES.items():
-            if where == (Path(file).name, name):
-                shares[what] += seconds / python.total_tt
-    return ", ".join(f"{what} {100 * share:.0f} %" for what, share in shares.items())
+    return as_note(shares | time_shares(function, PHASES, clock))
 
 
 def threads(settings: Settings) -> Iterator[Result]:

@@ -25,6 +25,7 @@ Examples
 import argparse
 import csv
 import sys
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = settings._replace(repeats=1)
     import torch
 
-    results = []
+    results, today = [], date.today().isoformat()
     sys.stdout.write(markdown_table(HEADER, []))
     # The rivals draw from torch's global generator.
     with on_threads(settings.threads), torch.random.fork_rng(devices=[]):
@@ -91,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
             measure = getattr(import_module(f".{module}", __package__), function)
             for found in measure(settings):
                 bound = settings.size(found.bound, None)
-                results.append(found._replace(section=name, bound=bound))
+                found = found._replace(section=name, bound=bound, day=today)
+                results.append(found)
                 sys.stdout.write(f"| {' | '.join(cells(results[-1]))} |\n")
                 sys.stdout.flush()
     if arguments.out is not None:
@@ -117,6 +119,8 @@ def report(results: list[Result]) -> str:
         if rows:
             table = markdown_table(HEADER, map(cells, rows))
             parts.append(f"## {name.capitalize()}\n\n{table}")
+            if rows[0].day:
+                parts.append(f"Measured on {rows[0].day}.\n")
         notes = [f"- {r.case}: {r.note}\n" for r in rows if r.note]
         if notes:
             parts.append(f"Where the time goes:\n\n{''.join(notes)}")
@@ -139,7 +143,7 @@ def read(file: Path) -> list[Result]:
     results = []
     with file.open(newline="", encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
-            cells: dict[str, Any] = {name: line[name] for name in Result._fields}
+            cells: dict[str, Any] = {n: line.get(n, "") for n in Result._fields}
             for name in ("ours", "other", "bound"):
                 cells[name] = float(line[name]) if line[name] else None
             results.append(Result(**cells))

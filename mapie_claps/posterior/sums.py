@@ -9,7 +9,14 @@ from torch import Tensor
 
 from ..files.codec import saved_as
 from ..network.hold_out import MAX_HELD_OUT_ROWS
-from .moments import FeatureRows, Moments, Squares, add_unweighted, fills_a_batch, sum_rows
+from .moments import (
+    FeatureRows,
+    Moments,
+    Squares,
+    add_unweighted,
+    fills_a_batch,
+    sum_rows,
+)
 
 SumsOfRows = tuple[Moments, Moments | Squares]
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
