@@ -21,7 +21,7 @@ from ..studies.store import Row
 from ..studies.text import markdown_table, plus_minus
 from . import peers
 from ._generated import GENERATORS, generate
-from ._peer_table import claps_method, claps_parameters, std_band
+from ._peer_table import claps_method, claps_parameters
 from ._peer_tuning import Method
 from ._variants import VARIANTS, fit_variant
 
@@ -72,10 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _variant(name: str, params: dict[str, Any]) -> Method:
     """The networks and the kernel in units of y, trained to the end; one change."""
     params = params | {"target_map": None, "patience": None}
-    functions = fit_variant, std_band, "mapie_std"
-    key = partial(claps_parameters, **params)
-    entry = params | {"variant": name}
-    return Method(name, name, *functions, [entry], parameters=key, uses_claps=True)
+    grid, key = [params | {"variant": name}], partial(claps_parameters, **params)
+    return Method(name, name, fit_variant, "mapie_std", grid, parameters=key)
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
