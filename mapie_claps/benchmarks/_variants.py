@@ -145,9 +145,8 @@ class _Again(trainer._Trainer):
     def run(self) -> trainer.TrainingResult:
         result = super().run()
         for k, state in enumerate(self.states):
-            for target, value in zip(
-                self.network.weights_of_member(k), state.best, strict=True
-            ):
+            weights = self.network.weights_of_member(k)
+            for target, value in zip(weights, state.best, strict=True):
                 target.copy_(value)
         return result
 
@@ -159,15 +158,13 @@ class RefittedRegressor(ClapsRegressor):
     had rows held out.
     """
 
-    def _fit_network(self, *arguments: Any, **options: Any) -> Any:
-        self._found = super()._fit_network(*arguments, **options)
-        return self._found
-
     def _fit(self, *arguments: Any) -> None:
         with patch.object(trainer, "_Trainer", _Recording):
             super()._fit(*arguments)
-        (X, y, weight, held_out), generator, _ = self._found
-        del self._found
+
+    def _fit_posterior(self, trained: Any) -> None:
+        super()._fit_posterior(trained)
+        (X, y, weight, held_out), generator, _ = trained
         first, network = _Recording.last, self._new_network(X, generator)
         everyone = torch.arange(len(X)).expand(self.n_members, -1)
         data = replace(first.data, rows=Rows(everyone, everyone[:, :0]))

@@ -21,7 +21,7 @@ import numpy as np
 from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, Split, first_component, split_rows
 from ..studies.rows import paired_ratios, values_of, where
-from ..studies.runner import Run, run_and_report, split_run
+from ..studies.runner import run_and_report, split_run
 from ..studies.scoring import geometric_estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import markdown_table, plus_minus
@@ -55,20 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
     # One scale for both sides, in units of y: the scales themselves are compared.
     params: dict[str, Any] = {"tol": None, "target_map": None}
     params |= {"max_steps": 20} if arguments.smoke else {}
+    method = {"name": "claps", "alpha": ALPHA} | claps_parameters(**params)
+    n = arguments.max_rows
     runs = [
-        plan(data, seed, arguments.max_rows, params)
+        split_run(
+            "epistemic",
+            data,
+            {"seed": seed, "max_rows": n, "region": REGION},
+            method,
+            partial(measure, data, seed, n, params),
+        )
         for seed in seeds_of(arguments)
         for data in load_datasets(arguments)
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
-
-
-def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run:
-    """All scales on one split of one data set."""
-    split = {"seed": seed, "max_rows": max_rows, "region": REGION}
-    method = {"name": "claps", "alpha": ALPHA} | claps_parameters(**params)
-    compute = partial(measure, data, seed, max_rows, params)
-    return split_run("epistemic", data, split, method, compute)
 
 
 def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Row]:
@@ -193,8 +193,8 @@ def _scores(
     rows = split.y_test, test[0] - half, test[0] + half
     y, lower, upper = (a[in_region] for a in rows)
     region = score_intervals(y, lower, upper, ALPHA)
-    inside = {"region_score": region["interval_score"]}
-    inside |= {"region_coverage": region["coverage"]}
+    names = {"region_score": "interval_score", "region_coverage": "coverage"}
+    inside = {name: region[field] for name, field in names.items()}
     return score_intervals(*rows, ALPHA) | inside
 
 

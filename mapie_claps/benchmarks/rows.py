@@ -28,7 +28,7 @@ import numpy as np
 from ..studies.arguments import check_names
 from ..studies.data import Array, Dataset, Table, load_named, split_rows, take_rows
 from ..studies.rows import grouped, where
-from ..studies.runner import Run, run_and_report, split_run
+from ..studies.runner import run_and_report, split_run
 from ..studies.scoring import estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import lowest_in_bold, markdown_table
@@ -74,21 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
         methods = [quick if method.name == "claps" else method for method in methods]
     files = [load_named(name, arguments.data, True) for name in arguments.datasets]
     runs = [
-        plan(data, seed, size, method)
+        split_run(
+            "rows",
+            data,
+            {"seed": seed, "rows": size},
+            method.key | {"alpha": ALPHA},
+            partial(measure, data, seed, size, method),
+            uses_claps=method.parameters is not None,
+        )
         for seed in range(arguments.seeds)
         for data in [*files, *(generate(name, seed, max(sizes)) for name in names)]
         for size in sorted({min(size, len(data.y)) for size in sizes})
         for method in methods
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
-
-
-def plan(data: Dataset, seed: int, n: int, method: Method) -> Run:
-    """One method on one split of n rows."""
-    split, params = {"seed": seed, "rows": n}, method.key | {"alpha": ALPHA}
-    compute = partial(measure, data, seed, n, method)
-    ours = method.parameters is not None
-    return split_run("rows", data, split, params, compute, ours)
 
 
 def measure(data: Dataset, seed: int, n: int, method: Method) -> list[Row]:

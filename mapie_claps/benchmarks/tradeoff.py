@@ -56,10 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
     extra = {"tol": None} | ({"max_steps": 10} if arguments.smoke else {})
+    methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
     if arguments.variants:
-        methods = [_variant(name, extra) for name in VARIANTS]
-    else:
-        methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
+        # The networks and the kernel in units of y, trained to the end; one change.
+        params = extra | {"target_map": None, "patience": None}
+        fit = partial(Method, fit=fit_variant, calibration="mapie_std")
+        key = partial(claps_parameters, **params)
+        methods = [
+            fit(name, name, grid=[params | {"variant": name}], parameters=key)
+            for name in VARIANTS
+        ]
     runs = [
         peers.plan(data, seed, method, 0.1, arguments.max_rows, "tradeoff")
         for seed in seeds_of(arguments)
@@ -67,13 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
         for method in methods
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
-
-
-def _variant(name: str, params: dict[str, Any]) -> Method:
-    """The networks and the kernel in units of y, trained to the end; one change."""
-    params = params | {"target_map": None, "patience": None}
-    grid, key = [params | {"variant": name}], partial(claps_parameters, **params)
-    return Method(name, name, fit_variant, "mapie_std", grid, parameters=key)
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
