@@ -129,7 +129,7 @@ def _ngboost(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Ban
     from ngboost import NGBRegressor
     from sklearn.tree import DecisionTreeRegressor
 
-    tree = DecisionTreeRegressor(max_depth=params["max_depth"])
+    tree = DecisionTreeRegressor(max_depth=params["max_depth"], random_state=seed)
     options = {"learning_rate": 0.05, "random_state": seed, "verbose": False}
     model = NGBRegressor(Base=tree, n_estimators=params["n_estimators"], **options)
     model.fit(X, y)

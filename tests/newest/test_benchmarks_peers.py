@@ -124,6 +124,17 @@ def test_library_makes_the_interval_that_the_band_says(name):
     np.testing.assert_allclose(upper, expected[1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", _peer_table.PEERS)
+def test_a_peer_is_the_same_for_the_same_seed(name):
+    X, y = noisy(90)
+    method = _peer_table.BY_NAME[name]
+    params = {**(method.after.grid[0] if method.after else {}), **method.grid[-1]}
+    first, again = (
+        method.band(method.fit(X, y, params, 3, 0.1), X, params) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, again)
+
+
 def test_claps_is_measured_with_the_shape_of_its_noise():
     X, y = noisy(200)
     data = _data.Dataset("positive", X, np.exp(y))
