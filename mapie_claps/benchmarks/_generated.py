@@ -6,6 +6,7 @@ propulsion, hired bicycles, wine, a wing); docs/recipe.md says what that means.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,6 @@ from ..studies.data import Array, Dataset
 
 Rows = tuple[Array, Array]  # X (n, p) and y (n,)
 Generator = np.random.Generator
-# A leaf, or the column and the threshold of a split and what lies left and right of it.
-Tree = float | tuple[int, float, "Tree", "Tree"]
 
 
 def prices_on_a_map(rng: Generator, n: int) -> Rows:
@@ -79,7 +78,7 @@ def sum_of_trees(rng: Generator, n: int) -> Rows:
     trees = [_random_tree(law, share, depth=4) for _ in range(40)]
     X = rng.normal(size=(n, n_columns))
     X[:, 5:] = np.exp(X[:, 5:] * 0.7) - 1
-    mean = np.sum([_value(tree, X) for tree in trees], axis=0) / 6
+    mean = np.sum([tree(X) for tree in trees], axis=0) / 6
     return X, mean + (0.25 + 0.35 * (X[:, 0] > 0.5)) * rng.normal(size=n)
 
 
@@ -176,22 +175,21 @@ GENERATORS: dict[str, tuple[Callable[[Generator, int], Rows], int, int]] = {
 }
 
 
-def generate(name: str, seed: int) -> Dataset:
-    """Draw the rows of one of the sets of ``GENERATORS``."""
+def generate(name: str, seed: int, n_rows: int | None = None) -> Dataset:
+    """Draw the rows of one of ``GENERATORS``, as many as usual or another number."""
     draw, n, shift = GENERATORS[name]
-    return Dataset(name, *draw(np.random.default_rng(shift + seed), n))
+    return Dataset(name, *draw(np.random.default_rng(shift + seed), n_rows or n))
 
 
 def _bumps(law: Generator) -> Callable[[Array], Array]:
     """Sum of Gaussian bumps of three widths on the unit square."""
-    widths, numbers = (0.05, 0.15, 0.4), (60, 25, 8)
-    centres = [law.uniform(0, 1, (k, 2)) for k in numbers]
-    pairs = zip(numbers, widths, strict=True)
-    heights = [law.normal(size=k) * width**0.3 for k, width in pairs]
+    numbers = {0.05: 60, 0.15: 25, 0.4: 8}
+    centres = [law.uniform(0, 1, (k, 2)) for k in numbers.values()]
+    heights = [law.normal(size=k) * width**0.3 for width, k in numbers.items()]
 
     def surface(place: Array) -> Array:  # (n, 2) → (n,)
         total = np.zeros(len(place))
-        for centre, height, width in zip(centres, heights, widths, strict=True):
+        for centre, height, width in zip(centres, heights, numbers, strict=True):
             squares = ((place[:, None] - centre[None]) ** 2).sum(-1)
             total += np.exp(-squares / 2 / width**2) @ height
         return total
@@ -199,19 +197,11 @@ def _bumps(law: Generator) -> Callable[[Array], Array]:
     return surface
 
 
-def _random_tree(law: Generator, share: Array, depth: int) -> Tree:
+def _random_tree(law: Generator, share: Array, depth: int) -> Callable[[Array], Any]:
     """Tree of the given depth; a split takes column j with probability share[j]."""
     if depth == 0:
-        return float(law.normal())
-    column = int(law.choice(len(share), p=share))
-    threshold = float(law.normal() * 0.9)
-    left = _random_tree(law, share, depth - 1)
-    return column, threshold, left, _random_tree(law, share, depth - 1)
-
-
-def _value(tree: Tree, X: Array) -> Array:
-    """Value of the tree at each row."""
-    if isinstance(tree, float):
-        return np.full(len(X), tree)
-    column, threshold, left, right = tree
-    return np.where(X[:, column] < threshold, _value(left, X), _value(right, X))
+        leaf = law.normal()
+        return lambda X: leaf
+    column, threshold = law.choice(len(share), p=share), law.normal() * 0.9
+    left, right = (_random_tree(law, share, depth - 1) for _ in range(2))
+    return lambda X: np.where(X[:, column] < threshold, left(X), right(X))

@@ -21,24 +21,25 @@ BandOf = Callable[[Table], Band]
 Predict = Callable[[Table], Bounds]
 
 
-def _columns(band: BandOf) -> Callable[[Table], Array]:
-    """The columns of a band (n, 3) in place of X."""
-    return lambda X: np.stack(band(X), axis=1)
-
-
 def _part(name: str) -> RowsTo:
     """Function from the columns of a band to a part of it."""
     return lambda columns: getattr(Band(*columns.T), name)
 
 
-def _predict(mapie: Any, seen: Callable[[Table], Any], **options: Any) -> Predict:
-    """Function from X to bounds; ``seen`` is what MAPIE sees of the rows."""
+def _conformalized(
+    mapie: Any, fitted: Any, X_cal: Table, y_cal: Array, **options: Any
+) -> Predict:
+    """MAPIE on the columns (n, 3) of a band function, or on the rows themselves."""
 
-    def bounds(X: Table) -> Bounds:
+    def seen(X: Table) -> Any:
+        return np.stack(fitted(X), axis=1) if callable(fitted) else X
+
+    def predict(X: Table) -> Bounds:
         interval = mapie.predict_interval(seen(X), **options)[1]
         return interval[:, 0, 0], interval[:, 1, 0]
 
-    return bounds
+    mapie.conformalize(seen(X_cal), y_cal)
+    return predict
 
 
 def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
@@ -48,40 +49,34 @@ def mapie_cqr(band: BandOf, X_cal: Table, y_cal: Array, alpha: float) -> Predict
     # MAPIE wants a third model for the point prediction, which is not scored.
     models = [Fitted(_part(name)) for name in ("lower", "upper", "middle")]
     mapie = ConformalizedQuantileRegressor(models, 1 - alpha, prefit=True)
-    mapie.conformalize(_columns(band)(X_cal), y_cal)
-    return _predict(mapie, _columns(band), symmetric_correction=True)
+    return _conformalized(mapie, band, X_cal, y_cal, symmetric_correction=True)
 
 
 def _mapie_split(
-    score: str, band: BandOf, X_cal: Table, y_cal: Array, alpha: float
+    score_of: Callable[[Any], Any],
+    fitted: Any,
+    X_cal: Table,
+    y_cal: Array,
+    alpha: float,
 ) -> Predict:
-    """MAPIE's split method; "std" is our score on the model's standard deviation."""
+    """MAPIE's split method on a band function, or on a model that is one of ours."""
+    from mapie.regression import SplitConformalRegressor
+
+    model = Fitted(_part("middle"), _part("unit")) if callable(fitted) else fitted
+    mapie = SplitConformalRegressor(model, 1 - alpha, score_of(model), prefit=True)
+    return _conformalized(mapie, fitted, X_cal, y_cal)
+
+
+def _normalised(model: Fitted) -> Any:
     from mapie.conformity_scores import ResidualNormalisedScore
-    from mapie.regression import SplitConformalRegressor
 
-    model, scale = Fitted(_part("middle"), _part("unit")), Fitted(_part("unit"))
-    scores = {
-        "absolute": "absolute",
-        "normalised": ResidualNormalisedScore(residual_estimator=scale, prefit=True),
-        "std": ClapsScore(model),
-    }
-    mapie = SplitConformalRegressor(model, 1 - alpha, scores[score], prefit=True)
-    mapie.conformalize(_columns(band)(X_cal), y_cal)
-    return _predict(mapie, _columns(band))
+    return ResidualNormalisedScore(Fitted(_part("unit")), prefit=True)
 
 
-mapie_absolute = partial(_mapie_split, "absolute")
-mapie_residual_normalised = partial(_mapie_split, "normalised")
-mapie_std = partial(_mapie_split, "std")
-
-
-def mapie_claps(model: Any, X_cal: Table, y_cal: Array, alpha: float) -> Predict:
-    """ClapsScore on the model itself, with the shape of the noise that it learned."""
-    from mapie.regression import SplitConformalRegressor
-
-    mapie = SplitConformalRegressor(model, 1 - alpha, ClapsScore(model), prefit=True)
-    mapie.conformalize(X_cal, y_cal)
-    return _predict(mapie, lambda X: X)
+mapie_absolute = partial(_mapie_split, lambda model: "absolute")
+mapie_residual_normalised = partial(_mapie_split, _normalised)
+# Our score on mean and standard deviation, or with all that a ClapsRegressor learned.
+mapie_std = mapie_claps = partial(_mapie_split, ClapsScore)
 
 
 def crepes_normalised(
@@ -119,6 +114,8 @@ def claps_crps(model: Any, split: Split) -> float:
     """CRPS of the conformal predictive system on a fitted ``ClapsRegressor``."""
     conformal = StreamingConformalRegressor(model, 0.9)
     conformal.conformalize([(split.X_cal, split.y_cal)])
-    return crps(
-        split.y_test, conformal.predict_quantiles(split.X_test, CRPS_LEVELS, "normal")
-    )
+    values = conformal.predict_quantiles(split.X_test, CRPS_LEVELS, "normal")
+    return crps(split.y_test, values)
+
+
+CRPS = {"mapie_std": std_crps, "mapie_claps": claps_crps}

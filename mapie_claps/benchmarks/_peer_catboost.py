@@ -5,22 +5,13 @@ trees is chosen by cross-validation from one fit, which stands in for early stop
 no further rows have to be held out.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..studies.data import Array, Table, take_rows
 from ._peer_tuning import Band, Method, Params, centred, grid_of, ordered
-
-#: (depth, learning rate, numbers of trees). CatBoost's own defaults are depth 6 and
-#: 1,000 trees of a rate that it takes from the number of rows, often near 0.05; 500 of
-#: rate 0.1 go as far. Trees of depth 4 cost a third and are better on small sets.
-SHAPES = ((6, 0.1, (100, 250, 500)), (4, 0.1, (250, 500, 1000)))
-GRID = [
-    entry
-    for depth, rate, trees in SHAPES
-    for entry in grid_of(depth=(depth,), learning_rate=(rate,), iterations=trees)
-]
 
 
 class Fitted(NamedTuple):
@@ -31,69 +22,48 @@ class Fitted(NamedTuple):
     unit: float
 
 
-def _catboost(loss: str, seed: int, **params: Any) -> Any:
+def _fit(
+    loss: str, X: Table, y: Array, params: Params, seed: int, stopping: Any = None
+) -> Fitted:
+    """Fit all rows, or with ``stopping`` (rows to hold out, to fit, patience)."""
     from catboost import CatBoostRegressor
 
     options: dict[str, Any] = {"loss_function": loss, "random_seed": seed}
     # By default it writes a folder catboost_info where the command was started.
     options |= {"allow_writing_files": False, "thread_count": 1, "verbose": False}
-    return CatBoostRegressor(**options, **params)
-
-
-def _fit(loss: str, X: Table, y: Array, params: Params, seed: int) -> Fitted:
     centre, unit = float(np.mean(y)), float(np.std(y))
-    model = _catboost(loss, seed, **params)
-    model.fit(_plain(X), (y - centre) / unit, cat_features=_categories(X))
-    return Fitted(model, centre, unit)
-
-
-def fit_with_early_stopping(
-    X: Table, y: Array, params: Params, few: Any, many: Any, seed: int, alpha: float
-) -> Fitted:
-    """Two quantiles from the rows ``many``, as many trees as suit the rows ``few``."""
-    centre, unit = float(np.mean(y)), float(np.std(y))
-    plain, z = _plain(X), (y - centre) / unit
-    trees = {"iterations": params["trees"], "learning_rate": params["rate"]}
-    model = _catboost(_quantiles(alpha), seed, **trees)
-    model.fit(
-        take_rows(plain, many),
-        z[many],
-        cat_features=_categories(X),
-        eval_set=(take_rows(plain, few), z[few]),
-        early_stopping_rounds=params["patience"],
-    )
+    (X, categories), z = _plain(X), (y - centre) / unit
+    judged: dict[str, Any] = {"cat_features": categories}
+    if stopping:
+        few, many, judged["early_stopping_rounds"] = stopping
+        judged["eval_set"] = take_rows(X, few), z[few]
+        X, z = take_rows(X, many), z[many]
+    model = CatBoostRegressor(**options, **params).fit(X, z, **judged)
     return Fitted(model, centre, unit)
 
 
 def _predict(fitted: Fitted, X: Table, params: Params, kind: str) -> Array:  # (2, n)
     """Both outputs of the first trees, for standardised targets."""
     options = {"ntree_end": params["iterations"], "thread_count": 1}
-    return np.asarray(fitted.model.predict(_plain(X), kind, **options)).T
+    return np.asarray(fitted.model.predict(_plain(X)[0], kind, **options)).T
 
 
-def _categories(X: Table) -> list[str] | None:
-    """Names of the categorical columns of a data frame."""
-    if not hasattr(X, "iloc"):
-        return None
-    return [str(name) for name in X.columns if X[name].dtype == "category"]
+def _plain(X: Table) -> tuple[Table, list[str]]:
+    """Categories as text, a gap as a value of its own, and the names of the columns.
+
+    CatBoost takes no NaN there.
+    """
+    names = list(X.select_dtypes("category")) if hasattr(X, "iloc") else []
+    text = {c: X[c].astype(object).where(X[c].notna(), "").astype(str) for c in names}
+    return X.assign(**text) if names else X, names
 
 
-def _plain(X: Table) -> Table:
-    """Categories as text, a gap as a value of its own: CatBoost takes no NaN there."""
-    found = _categories(X)
-    if not found:
-        return X
-    text = {c: X[c].astype(object).where(X[c].notna(), "").astype(str) for c in found}
-    return X.assign(**text)
-
-
-def fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def fit_quantiles(
+    X: Table, y: Array, params: Params, seed: int, alpha: float, stopping: Any = None
+) -> Fitted:
     """Both quantiles of one model."""
-    return _fit(_quantiles(alpha), X, y, params, seed)
-
-
-def _quantiles(alpha: float) -> str:
-    return f"MultiQuantile:alpha={alpha / 2:.12g},{1 - alpha / 2:.12g}"
+    loss = f"MultiQuantile:alpha={alpha / 2:.12g},{1 - alpha / 2:.12g}"
+    return _fit(loss, X, y, params, seed, stopping)
 
 
 def quantile_band(model: Fitted, X: Table, params: Params) -> Band:
@@ -102,34 +72,38 @@ def quantile_band(model: Fitted, X: Table, params: Params) -> Band:
     return ordered(*bounds)
 
 
-def fit_variance(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def fit_variance(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Fitted:
+    """Mean and variance of one model."""
     return _fit("RMSEWithUncertainty", X, y, params, seed)
 
 
 def predict_variance(model: Fitted, X: Table, params: Params) -> Band:
+    """Mean and standard deviation of the first trees."""
     mean, variance = _predict(model, X, params, "RMSEWithUncertainty")
     return centred(model.centre + model.unit * mean, model.unit * np.sqrt(variance))
 
 
+def _quantiles(*arguments: Any) -> Any:
+    return partial(quantile_band, fit_quantiles(*arguments))
+
+
+def _variance(*arguments: Any) -> Any:
+    return partial(predict_variance, fit_variance(*arguments))
+
+
+#: CatBoost's own defaults are depth 6 and 1,000 trees of a rate that it takes from the
+#: number of rows, often near 0.05; 500 of rate 0.1 go as far. Trees of depth 4 cost a
+#: third and are better on small sets.
+GRID = [
+    *grid_of(depth=(6,), learning_rate=(0.1,), iterations=(100, 250, 500)),
+    *grid_of(depth=(4,), learning_rate=(0.1,), iterations=(250, 500, 1000)),
+]
+_method = partial(
+    Method, grid=GRID, free=("iterations",), slow=True, requires="catboost"
+)
 CATBOOST = (
-    Method(
-        "cqr-catboost",
-        "CatBoost MultiQuantile + CQR",
-        *(fit_quantiles, quantile_band, "mapie_cqr"),
-        GRID,
-        free=("iterations",),
-        slow=True,
-        requires="catboost",
-        text=True,
-    ),
-    Method(
-        "std-catboost",
-        "CatBoost mean and variance + std score",
-        *(fit_variance, predict_variance, "mapie_std"),
-        GRID,
-        free=("iterations",),
-        slow=True,
-        requires="catboost",
-        text=True,
+    _method("cqr-catboost", "CatBoost MultiQuantile + CQR", _quantiles, "mapie_cqr"),
+    _method(
+        "std-catboost", "CatBoost mean and variance + std score", _variance, "mapie_std"
     ),
 )

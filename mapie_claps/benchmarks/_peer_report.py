@@ -3,8 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from ..experiments.tables import published
 from ..studies import scoring
 from ..studies.data import PAPER_DATASETS, Array
-from ..studies.rows import values_of, where
+from ..studies.rows import grouped, values_of, where
 from ..studies.scoring import Estimate, estimate, geometric_mean
 from ..studies.store import Row
 from ..studies.text import (
@@ -41,7 +40,8 @@ MEASURES = {
 # Okabe and Ito's palette, which the colour-blind can tell apart; markers differ too.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "#999")
 MARKERS = "osD^vPXhp<>"
-EDGE: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.6}
+LOOK: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.6}
+LOOK |= {"linestyle": "none", "markersize": 7}
 CLAPS_LOOK: dict[str, Any] = {"color": "#D55E00", "marker": "*", "markersize": 11}
 TITLE = """# CLAPS against tuned peers
 
@@ -55,7 +55,10 @@ Table = dict[tuple[str, str], dict[str, Estimate]]
 
 @dataclass(frozen=True)
 class PeerComparison:
-    """CLAPS and the peers on one data set, over the seeds that all methods have."""
+    """CLAPS and the peers on one data set, over the seeds that all methods have.
+
+    What says something of CLAPS is NaN if it was not run.
+    """
 
     dataset: str
     n_seeds: int
@@ -64,11 +67,10 @@ class PeerComparison:
     best_peer: str  # the lowest mean test score, seen afterwards
     best_score: float
     limits: tuple[float, float]  # 99.9 % limits of the mean coverage
-    claps: Estimate | None = None  # interval score of CLAPS, if it was run
-    ratio: Estimate | None = None  # to the picked peer; error of paired differences
-    coverage: float | None = None  # mean coverage of CLAPS
-    picked_of_all: dict[str, int] | None = None  # the same among all peers
-    ratio_to_all: Estimate | None = None
+    claps: Estimate  # interval score of CLAPS
+    ratio: Estimate  # to the picked peer; error of paired differences
+    ratio_to_all: Estimate  # to the peer picked among all
+    coverage: float  # mean coverage of CLAPS
 
     @property
     def paper(self) -> float | None:
@@ -94,54 +96,50 @@ def aggregate(rows: Sequence[Row]) -> Table:
     }
 
 
-Runs = Sequence[dict[str, Row]]  # of each seed by method
-
-
 def compare(rows: Sequence[Row], dataset: str) -> PeerComparison | None:
     """Compare on one data set; None if no seed has a finished run of every method."""
     methods = methods_of(rows)
     peers = [name for name in methods if name != CLAPS]
-    here = where(rows, dataset=dataset)
-    by_seed = [
-        {row["method"]: row for row in where(here, seed=seed)}
-        for seed in sorted(values_of(here, "seed"))
-    ]
-    runs = [run for run in by_seed if set(run) == set(methods)]
+    by_seed = sorted(grouped(where(rows, dataset=dataset), "seed").items())
+    all_runs = [{row["method"]: row for row in found} for _, found in by_seed]
+    runs = [run for run in all_runs if set(run) == set(methods)]
     if not runs or not peers:
         return None
+
+    def picked(among: Sequence[str]) -> list[Row]:
+        """The peer with the lowest score on training rows, for each seed."""
+        return [min((run[p] for p in among), key=_training_score) for run in runs]
+
     # Without any of the first peers there is one comparison, with those there are.
-    counts, picked = _picked(runs, [p for p in peers if p in FIRST_PEERS] or peers)
-    counts_of_all, picked_of_all = _picked(runs, peers)
-    means = {p: float(np.mean([r[p]["interval_score"] for r in runs])) for p in peers}
-    best = min(peers, key=lambda name: means[name])
-    first = [run[peers[0]] for run in runs]
-    sizes = [scoring.SplitSize(row["n_cal"], row["n_test"]) for row in first]
-    limits = scoring.coverage_limits(sizes, first[0]["alpha"])
-    peer = estimate(picked)
-    found = PeerComparison(dataset, len(runs), counts, peer, best, means[best], limits)
-    if CLAPS not in methods:
-        return found
-    scores = np.array([run[CLAPS]["interval_score"] for run in runs])
-    return replace(
-        found,
-        claps=estimate(scores),
-        ratio=_ratio(scores, picked),
-        coverage=estimate(run[CLAPS]["coverage"] for run in runs).mean,
-        picked_of_all=counts_of_all,
-        ratio_to_all=_ratio(scores, picked_of_all),
+    picks = picked([p for p in peers if p in FIRST_PEERS] or peers)
+    names, scores = [row["method"] for row in picks], _values(picks, "interval_score")
+    means = {p: _values([r[p] for r in runs], "interval_score").mean() for p in peers}
+    best = min(means, key=means.__getitem__)
+    ours = [run.get(CLAPS, {}) for run in runs]
+    claps = _values(ours, "interval_score")
+    sizes = [scoring.SplitSize(row["n_cal"], row["n_test"]) for row in picks]
+    return PeerComparison(
+        dataset,
+        n_seeds=len(runs),
+        picked={p: names.count(p) for p in peers if p in names},
+        peer=estimate(scores),
+        best_peer=best,
+        best_score=float(means[best]),
+        limits=scoring.coverage_limits(sizes, picks[0]["alpha"]),
+        claps=estimate(claps),
+        ratio=_ratio(claps, scores),
+        ratio_to_all=_ratio(claps, _values(picked(peers), "interval_score")),
+        coverage=float(_values(ours, "coverage").mean()),
     )
 
 
-def _picked(runs: Runs, peers: Sequence[str]) -> tuple[dict[str, int], Array]:
-    """How often each peer is picked on training rows, and the scores of the picked."""
+def _values(rows: Sequence[Row], field: str) -> Array:
+    return np.array([row.get(field, math.nan) for row in rows])
 
-    def by_training_rows(run: dict[str, Row], name: str) -> float:
-        score = run[name]["cv_score"]
-        return math.inf if score is None else score  # not tuned: the last to be picked
 
-    picks = [min(peers, key=partial(by_training_rows, run)) for run in runs]
-    scores = [run[p]["interval_score"] for run, p in zip(runs, picks, strict=True)]
-    return {p: picks.count(p) for p in peers if p in picks}, np.array(scores)
+def _training_score(row: Row) -> float:
+    score = row["cv_score"]
+    return math.inf if score is None else float(score)  # not tuned: the last picked
 
 
 def _ratio(scores: Array, others: Array) -> Estimate:
@@ -155,8 +153,7 @@ def write_report(rows: Sequence[Row], out: Path) -> str:
     """Write table.csv, report.md and scores.png, and return the text of the report."""
     if not rows:
         return "No finished runs.\n"
-    table = aggregate(rows)
-    names = values_of(rows, "dataset")
+    table, names = aggregate(rows), values_of(rows, "dataset")
     comparisons = [c for name in names if (c := compare(rows, name))]
     parts = headline(comparisons), score_table(rows, table), detail_table(table)
     text = "\n".join([*parts, chosen_parameters(rows)])
@@ -184,8 +181,7 @@ def headline(comparisons: Sequence[PeerComparison]) -> str:
         ]
         for c in comparisons
     ]
-    header = ["data", "seeds", "CLAPS", "picked peer", "picks"]
-    header += ["ratio", "ratio to all"]
+    header = ["data", "seeds", "CLAPS", "picked peer", "picks", "ratio", "ratio to all"]
     header += ["best peer afterwards", "CLAPS in the paper", "coverage of CLAPS"]
     table = markdown_table([*header, "99.9 % limits"], lines)
     return "\n".join([TITLE, table, _verdict(comparisons)])
@@ -193,42 +189,35 @@ def headline(comparisons: Sequence[PeerComparison]) -> str:
 
 def _verdict(comparisons: Sequence[PeerComparison]) -> str:
     """Wins, geometric means and coverage in sentences."""
-    played = [
-        (c, c.claps.mean, c.ratio.mean) for c in comparisons if c.claps and c.ratio
-    ]
+    played = [c for c in comparisons if not math.isnan(c.claps.mean)]
     if not played:
         return "CLAPS was not run, or no seed has all methods: no comparison.\n"
-    n, ratios = len(played), [ratio for *_, ratio in played]
-    others = [ratio for c, _, ratio in played if c.dataset != LEFT_OUT]
-    wins = sum(ratio < 1 for ratio in ratios)
-    best = sum(claps < c.best_score for c, claps, _ in played)
-    inside = sum(c.limits[0] <= (c.coverage or 0) <= c.limits[1] for c, *_ in played)
-    text = [
-        f"- CLAPS is better than the picked peer on {wins} of {n} data sets.",
-        f"- Geometric mean of the ratio: {geometric_mean(ratios):.3f}.",
-        f"- CLAPS is better than the peer best afterwards on {best} of {n}.",
-        f"- Mean coverage of CLAPS is inside its limits on {inside} of {n}.",
-    ]
-    if len(others) < n:
-        text.insert(2, f"- The same without {LEFT_OUT}: {geometric_mean(others):.3f}.")
-    text.insert(2, _verdict_to_all([c for c, *_ in played]))
-    below = [claps < c.paper for c, claps, _ in played if c.paper]
-    if below:
-        count = f"{sum(below)} of {len(below)}"
-        text.append(f"- CLAPS is below its published score on {count}.")
-    return "\n".join(text) + "\n"
+    n = len(played)
+    wins, mean, without = _summary({c.dataset: c.ratio.mean for c in played})
+    to_all = _summary({c.dataset: c.ratio_to_all.mean for c in played})
+    best = sum(c.claps.mean < c.best_score for c in played)
+    inside = sum(c.limits[0] <= c.coverage <= c.limits[1] for c in played)
+    below = [c.claps.mean < c.paper for c in played if c.paper]
+    with_catboost = f"better on {to_all[0]} of {n}, geometric mean {to_all[1]}"
+    with_catboost += f", without {LEFT_OUT} {to_all[2]}" if without else ""
+    sentences = {
+        f"CLAPS is better than the picked peer on {wins} of {n} data sets": True,
+        f"Geometric mean of the ratio: {mean}": True,
+        f"With CatBoost among the peers: {with_catboost}": True,
+        f"The same without {LEFT_OUT}: {without}": without,
+        f"CLAPS is better than the peer best afterwards on {best} of {n}": True,
+        f"Mean coverage of CLAPS is inside its limits on {inside} of {n}": True,
+        f"CLAPS is below its published score on {sum(below)} of {len(below)}": below,
+    }
+    return "".join(f"- {text}.\n" for text, said in sentences.items() if said)
 
 
-def _verdict_to_all(comparisons: Sequence[PeerComparison]) -> str:
-    """Wins and geometric means against the peer picked among all."""
-    found = {c.dataset: c.ratio_to_all.mean for c in comparisons if c.ratio_to_all}
-    wins = sum(ratio < 1 for ratio in found.values())
-    text = f"- With CatBoost among the peers: better on {wins} of {len(found)}, "
-    text += f"geometric mean {geometric_mean(list(found.values())):.3f}"
-    others = [ratio for name, ratio in found.items() if name != LEFT_OUT]
-    if len(others) < len(found):
-        text += f", without {LEFT_OUT} {geometric_mean(others):.3f}"
-    return text + "."
+def _summary(ratios: dict[str, float]) -> tuple[int, str, str]:
+    """Wins, geometric mean, and the mean without one set, "" if it is not there."""
+    others = [ratio for name, ratio in ratios.items() if name != LEFT_OUT]
+    without = f"{geometric_mean(others):.3f}" if len(others) < len(ratios) else ""
+    values = list(ratios.values())
+    return sum(r < 1 for r in values), f"{geometric_mean(values):.3f}", without
 
 
 def score_table(rows: Sequence[Row], table: Table) -> str:
@@ -256,8 +245,8 @@ def chosen_parameters(rows: Sequence[Row]) -> str:
     """How often each grid entry was chosen."""
 
     def text(params: dict[str, Any]) -> str:
-        short = [f"{v:.3g}" if isinstance(v, float) else v for v in params.values()]
-        return ", ".join(f"{k}={v}" for k, v in zip(params, short, strict=True))
+        short = ((k, f"{v:.3g}" if type(v) is float else v) for k, v in params.items())
+        return ", ".join(f"{k}={v}" for k, v in short)
 
     tuned = [row for row in rows if row["cv_score"] is not None]
     counts = Counter((row["method"], text(row["params"])) for row in tuned)
@@ -273,9 +262,9 @@ def csv_of(table: Table) -> str:
     names = [f"{m}_{part}" for m in MEASURES for part in ("mean", "se")]
     lines = []
     for key, found in table.items():
-        values = [v for m in MEASURES for v in (found[m].mean, found[m].error)]
-        texts = ["" if math.isnan(v) else repr(v) for v in values]
-        lines.append([*key, found["coverage"].n, *texts])
+        values = [v for e in found.values() for v in (e.mean, e.error)]
+        cells = ["" if math.isnan(v) else v for v in values]
+        lines.append([*key, found["coverage"].n, *cells])
     return csv_table(["dataset", "method", "seeds", *names], lines)
 
 
@@ -294,11 +283,9 @@ def draw(table: Table, comparisons: Sequence[PeerComparison], path: Path) -> Non
             for i, c in enumerate(comparisons)
             if (found := table.get((c.dataset, method)))
         ]
-        colour, marker = COLOURS[j % len(COLOURS)], MARKERS[j % len(MARKERS)]
-        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 7}
-        look = EDGE | (CLAPS_LOOK if method == CLAPS else look)
-        label, places = BY_NAME[method].label, zip(*points, strict=True)
-        axes.plot(*places, linestyle="none", label=label, **look)
+        own = {"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j % len(MARKERS)]}
+        look = LOOK | (CLAPS_LOOK if method == CLAPS else own)
+        axes.plot(*zip(*points, strict=True), label=BY_NAME[method].label, **look)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,6 +1,6 @@
 """The methods of the ``peers`` benchmark and their grids.
 
-To add a peer, write how it is fitted and what band it gives, and add one entry to
+To add a peer, write how it is fitted and what band it then gives, and add one entry to
 ``METHODS``. Libraries are imported by the functions that use them.
 
 Each grid holds the library's default or something close to it. Costs are kept down by
@@ -8,6 +8,7 @@ parameters that one fitted model can vary (``free``), not by poor settings.
 """
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,12 +17,11 @@ import numpy as np
 
 from ..studies.data import Array, Table
 from ._peer_catboost import CATBOOST
-from ._peer_realmlp import REALMLP
 from ._peer_tuning import Band, Method, Params, centred, grid_of, ordered
 
+Bands = Callable[[Any, Params], Band]  # (X, params) → Band
 GP_OPTIMISED_ROWS = 300  # rows for the kernel's parameters: each step costs n²·p + n³
 GP_ROWS = 3000  # rows that the posterior is conditioned on
-NGBOOST_LEARNING_RATE = 0.05
 HISTGB = ("learning_rate", "max_leaf_nodes", "min_samples_leaf", "max_iter")
 
 
@@ -46,24 +46,22 @@ def _histgb_grid(*shapes: tuple[float, int, int, tuple[int, ...]]) -> list[Any]:
     return [e for v in values for e in grid_of(**dict(zip(HISTGB, v, strict=True)))]
 
 
-def _fit_quantiles(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _cqr_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Bands:
     make = partial(_histgb, params, seed, loss="quantile")
-    return [make(quantile=level).fit(X, y) for level in (alpha / 2, 1 - alpha / 2)]
+    models = [make(quantile=level).fit(X, y) for level in (alpha / 2, 1 - alpha / 2)]
+    return lambda X, params: ordered(
+        *(_at_iteration(model, X, params["max_iter"]) for model in models)
+    )
 
 
-def _quantile_band(models: list[Any], X: Table, params: Params) -> Band:
-    return ordered(*(_at_iteration(m, X, params["max_iter"]) for m in models))
+def _split_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Bands:
+    model = _histgb(params, seed).fit(X, y)
+    return lambda X, params: centred(
+        _at_iteration(model, X, params["max_iter"]), np.ones(len(X))
+    )
 
 
-def _fit_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
-    return _histgb(params, seed).fit(X, y)
-
-
-def _histgb_band(model: Any, X: Table, params: Params) -> Band:
-    return centred(_at_iteration(model, X, params["max_iter"]), np.ones(len(X)))
-
-
-def _fit_normalised(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _normalised(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Bands:
     """Mean on all rows; |residual| on the residuals of models that had not seen them.
 
     Residuals of the fitted rows themselves would be too small.
@@ -78,81 +76,72 @@ def _fit_normalised(X: Table, y: Array, params: Params, seed: int, alpha: float)
     # The gamma loss needs positive targets, and predicts positive ones.
     spread = _histgb(shape, seed, loss="gamma")
     spread.fit(X, np.maximum(residual / typical, 1e-3))
-    return _histgb(params, seed).fit(X, y), spread, typical
+    mean = _histgb(params, seed).fit(X, y)
+
+    def band(X: Table, params: Params) -> Band:
+        n_iter = params["residual_iter"]
+        unit = _at_iteration(spread, X, n_iter) if n_iter else np.ones(len(X))
+        return centred(mean.predict(X), typical * unit)
+
+    return band
 
 
-def _normalised_band(model: tuple[Any, Any, float], X: Table, params: Params) -> Band:
-    mean, spread, typical = model
-    unit = np.full(len(X), typical)
-    if params["residual_iter"]:
-        unit = typical * _at_iteration(spread, X, params["residual_iter"])
-    return centred(mean.predict(X), unit)
-
-
-def _forest(params: Params, seed: int) -> dict[str, Any]:
-    """Parameters of a random forest."""
-    chosen = {"max_features": params["max_features"]}
-    return chosen | {"n_estimators": 100, "random_state": seed}
-
-
-def _fit_forest(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _cqr_forest(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Bands:
     from quantile_forest import RandomForestQuantileRegressor
 
-    return RandomForestQuantileRegressor(**_forest(params, seed)).fit(X, y), alpha
+    options = {"max_features": params["max_features"], "random_state": seed}
+    forest = RandomForestQuantileRegressor(**options).fit(X, y)
+
+    def band(X: Array, params: Params) -> Band:
+        tail = params["tail"] * alpha
+        return ordered(*forest.predict(X, quantiles=[tail, 1 - tail]).T)
+
+    return band
 
 
-def _forest_band(model: tuple[Any, float], X: Array, params: Params) -> Band:
-    forest, alpha = model
-    tail = params["tail"] * alpha
-    return ordered(*forest.predict(X, quantiles=[tail, 1 - tail]).T)
-
-
-def _fit_crepes(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _crepes(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Bands:
+    from crepes.extras import DifficultyEstimator
     from sklearn.ensemble import RandomForestRegressor
 
-    forest = RandomForestRegressor(oob_score=True, **_forest(params, seed))
-    return forest.fit(X, y), X, y
-
-
-def _crepes_band(model: tuple[Any, Array, Array], X: Array, params: Params) -> Band:
-    from crepes.extras import DifficultyEstimator
-
-    forest, X_train, y_train = model
+    options = {"max_features": params["max_features"], "random_state": seed}
+    forest = RandomForestRegressor(oob_score=True, **options).fit(X, y)
     # crepes adds beta = 0.01 to a difficulty in units of y: standardise, so that it
     # means the same for every data set.
-    spread = float(np.std(y_train))
+    spread = float(np.std(y))
+    residuals = (y - forest.oob_prediction_) / spread
 
     def spread_of_trees(X: Array) -> Any:
         trees = np.stack([tree.predict(X) for tree in forest.estimators_])
         return np.std(trees, axis=0) / spread
 
-    difficulty = DifficultyEstimator()
-    if params["difficulty"] == "trees":
-        difficulty.fit(f=spread_of_trees)
-    else:
-        residuals = (y_train - forest.oob_prediction_) / spread
-        difficulty.fit(X=X_train, residuals=residuals, k=params["difficulty"])
-    return centred(forest.predict(X), difficulty.apply(X))
+    def band(new: Array, params: Params) -> Band:
+        given: dict[str, Any] = {"f": spread_of_trees}
+        if params["difficulty"] != "trees":
+            given = {"X": X, "residuals": residuals, "k": params["difficulty"]}
+        return centred(
+            forest.predict(new), DifficultyEstimator().fit(**given).apply(new)
+        )
+
+    return band
 
 
-def _fit_ngboost(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _ngboost(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Bands:
     from ngboost import NGBRegressor
     from sklearn.tree import DecisionTreeRegressor
 
-    tree = DecisionTreeRegressor(max_depth=params["max_depth"])
-    chosen = {"n_estimators": params["n_estimators"], "random_state": seed}
-    rate = NGBOOST_LEARNING_RATE
-    return NGBRegressor(Base=tree, learning_rate=rate, verbose=False, **chosen).fit(
-        X, y
-    )
+    tree = DecisionTreeRegressor(max_depth=params["max_depth"], random_state=seed)
+    options = {"learning_rate": 0.05, "random_state": seed, "verbose": False}
+    model = NGBRegressor(Base=tree, n_estimators=params["n_estimators"], **options)
+    model.fit(X, y)
+
+    def band(X: Array, params: Params) -> Band:
+        predicted = model.pred_dist(X, max_iter=params["n_estimators"])
+        return centred(predicted.loc, predicted.scale)
+
+    return band
 
 
-def _ngboost_band(model: Any, X: Array, params: Params) -> Band:
-    predicted = model.pred_dist(X, max_iter=params["n_estimators"])
-    return centred(predicted.loc, predicted.scale)
-
-
-def _fit_gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
     """Kernel by marginal likelihood on a subset, posterior on (nearly) all rows."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor, kernels
@@ -176,12 +165,17 @@ def _fit_gp(X: Array, y: Array, params: Params, seed: int, alpha: float) -> Any:
     return pipeline.fit(X[many], y[many])
 
 
-def std_band(model: Any, X: Table, params: Params) -> Band:
-    """Mean and standard deviation."""
-    return centred(*model.predict(X, return_std=True))
+def _realmlp(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Bands:
+    """RealMLP of pytabkit: both quantiles with one network and its own defaults."""
+    from pytabkit import RealMLP_TD_Regressor
+
+    loss = f"multi_pinball({alpha / 2:.12g},{1 - alpha / 2:.12g})"
+    options = {"train_metric_name": loss, "val_metric_name": loss, "random_state": seed}
+    model = RealMLP_TD_Regressor(device="cpu", n_threads=1, **options).fit(X, y)
+    return lambda X, params: ordered(*np.asarray(model.predict(X), dtype=float).T)
 
 
-def _fit_claps(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _claps(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     from .. import ClapsRegressor
 
     return ClapsRegressor(random_state=seed, **params).fit(X, y)
@@ -198,87 +192,84 @@ def claps_parameters(**params: Any) -> dict[str, Any]:
 
 def claps_method(name: str = "claps", label: str = "CLAPS", **params: Any) -> Method:
     """``ClapsRegressor`` with the given parameters, not tuned."""
-    return Method(
-        *(name, label, _fit_claps, std_band, "mapie_claps"),
-        [params],
-        parameters=partial(claps_parameters, **params),
-        uses_claps=True,
-        whole=True,
-        text=True,
-    )
+    key = partial(claps_parameters, **params)
+    return Method(name, label, _claps, "mapie_claps", [params], parameters=key)
 
 
 SPLIT = Method(
     "split-histgb",
     "Split HistGB (MAPIE)",
-    *(_fit_histgb, _histgb_band, "mapie_absolute"),
+    *(_split_histgb, "mapie_absolute"),
     _histgb_grid(
         (0.1, 31, 20, (50, 100, 200)),
         (0.1, 8, 5, (100, 200, 400)),
         (0.2, 3, 5, (150, 500)),
     ),
     free=("max_iter",),
-    text=True,
 )
-
 METHODS = (
     Method(
         "cqr-histgb",
         "CQR HistGB (MAPIE)",
-        *(_fit_quantiles, _quantile_band, "mapie_cqr"),
+        *(_cqr_histgb, "mapie_cqr"),
         _histgb_grid((0.1, 31, 20, (50, 100, 200)), (0.1, 6, 10, (50, 100, 200, 400))),
         free=("max_iter",),
-        text=True,
     ),
     SPLIT,
     Method(
         "normalised-histgb",
         "Residual-normalised HistGB (MAPIE)",
-        *(_fit_normalised, _normalised_band, "mapie_residual_normalised"),
+        *(_normalised, "mapie_residual_normalised"),
         grid_of(residual_iter=(0, 10, 30, 100)),
         free=("residual_iter",),
         after=SPLIT,
-        text=True,
     ),
     Method(
         "cqr-forest",
         "Quantile forest + CQR",
-        *(_fit_forest, _forest_band, "mapie_cqr"),
+        *(_cqr_forest, "mapie_cqr"),
         grid_of(max_features=(1.0, 1 / 3), tail=(0.5, 1.0)),
         free=("tail",),
         requires="quantile_forest",
+        text=False,
     ),
     Method(
         "crepes",
         "RF + difficulty (crepes)",
-        *(_fit_crepes, _crepes_band, "crepes_normalised"),
+        *(_crepes, "crepes_normalised"),
         grid_of(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees")),
         free=("difficulty",),
         requires="crepes",
+        text=False,
     ),
     Method(
         "ngboost",
         "NGBoost + std score",
-        *(_fit_ngboost, _ngboost_band, "mapie_std"),
+        *(_ngboost, "mapie_std"),
         grid_of(max_depth=(3, 5), n_estimators=(40, 80, 160)),
         free=("n_estimators",),
         slow=True,
         requires="ngboost",
+        text=False,
     ),
     Method(
         "gp",
         "GP (ARD) + std score",
-        *(_fit_gp, std_band, "mapie_std"),
+        *(_gp, "mapie_std"),
         grid_of(kernel=("RBF", "Matern 5/2")),
         slow=True,
+        text=False,
     ),
     *CATBOOST,
     claps_method(),
 )
-#: Run only if named: not tuned, slow, and of another extra.
-ON_REQUEST = (REALMLP,)
-BY_NAME = {method.name: method for method in (*METHODS[:-1], *ON_REQUEST, METHODS[-1])}
+#: Run only if named: it is not tuned, costs more than all other peers together, and
+#: comes with an extra of its own.
+REALMLP = Method(
+    "realmlp", "RealMLP + CQR", _realmlp, "mapie_cqr", [{}], requires="pytabkit"
+)
+BY_NAME = {method.name: method for method in (*METHODS[:-1], REALMLP, METHODS[-1])}
 CLAPS = "claps"
-PEERS = tuple(method.name for method in METHODS if method.name != CLAPS)
+PEERS = tuple(method.name for method in METHODS[:-1])
 #: The peers of the first report: the ratio to one of them compares with its figures.
-FIRST_PEERS = tuple(n for n in PEERS if n not in {method.name for method in CATBOOST})
+FIRST_PEERS = PEERS[: -len(CATBOOST)]

@@ -11,8 +11,9 @@ the other four. Calibration and test rows of the benchmark take no part.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
-from itertools import product
+from itertools import groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,23 +72,22 @@ class Method:
 
     name: str  # on the command line
     label: str  # in tables
-    fit: Callable[..., Any]  # (X, y, params, seed, alpha) → fitted model
-    band: Callable[..., Band]  # (model, X, params) → Band
+    # (X, y, params, seed, alpha) → a function (X, params) → Band, or a fitted
+    # estimator whose ``predict`` has ``return_std``
+    fit: Callable[..., Any]
     calibration: str  # a function of _peer_calibration
     grid: Sequence[Params]  # to choose from; one entry alone is not tuned
-    # Parameters that one fitted model can vary when predicting. Of entries that differ
-    # in these alone, the last is fitted in cross-validation.
+    # Parameters that one fitted model can vary when predicting, last in the grid. Of
+    # entries that differ in these alone, the last is fitted in cross-validation.
     free: tuple[str, ...] = ()
     # Whether the grid is compared on the first fold only; the entry chosen is then
     # scored on all folds, so that the scores of methods compare.
     slow: bool = False
     after: "Method | None" = None  # tuned first; its parameters join each grid entry
     requires: str | None = None  # module that must be installed
-    text: bool = False  # takes data frames with categories and gaps
-    parameters: Callable[[], dict[str, Any]] | None = None  # more, for the key
-    uses_claps: bool = False  # see RESULTS_VERSION
-    # Whether the calibration takes the fitted model, which says more than a band.
-    whole: bool = False
+    text: bool = True  # takes data frames with categories and gaps
+    # Those of ClapsRegressor, for the key; None for methods that do without it.
+    parameters: Callable[[], dict[str, Any]] | None = None
 
     @property
     def key(self) -> dict[str, Any]:
@@ -97,24 +97,34 @@ class Method:
             key["after"] = self.after.key
         return key | ({"parameters": self.parameters()} if self.parameters else {})
 
+    def band(self, model: Any, X: Table, params: Params) -> Band:
+        """Band of what ``fit`` returned."""
+        if callable(model):
+            return Band(*model(X, params))
+        return centred(*model.predict(X, return_std=True))
+
     def crps(self, model: Any, split: Split, params: Params) -> float | None:
         """CRPS of the calibrated distribution; None for methods that have none."""
-        library = import_module("._peer_calibration", __package__)
-        if self.whole:
-            return float(library.claps_crps(model, split))
-        if self.calibration != "mapie_std":
-            return None
-        return float(library.std_crps(lambda X: self.band(model, X, params), split))
+        measure = _library().CRPS.get(self.calibration)
+        return measure(self._seen(model, params), split) if measure else None
 
     def calibrate(
         self, model: Any, X_cal: Table, y_cal: Array, params: Params, alpha: float
     ) -> Callable[[Table], Bounds]:
         """Return a function from X to bounds."""
-        library = import_module("._peer_calibration", __package__)
-        fitted = model if self.whole else lambda X: self.band(model, X, params)
-        calibrate = getattr(library, self.calibration)
-        predict: Callable[[Table], Bounds] = calibrate(fitted, X_cal, y_cal, alpha)
+        calibrate = getattr(_library(), self.calibration)
+        seen = self._seen(model, params)
+        predict: Callable[[Table], Bounds] = calibrate(seen, X_cal, y_cal, alpha)
         return predict
+
+    def _seen(self, model: Any, params: Params) -> Any:
+        """What is calibrated: the band, or CLAPS itself, which says more."""
+        whole = self.calibration == "mapie_claps"
+        return model if whole else partial(self.band, model, params=params)
+
+
+def _library() -> Any:
+    return import_module("._peer_calibration", __package__)
 
 
 def shortened(method: Method, n_entries: int = 2) -> Method:
@@ -182,36 +192,26 @@ def _tune(method: Method, X: Table, y: Array, alpha: float, seed: int) -> Choice
     start = time.perf_counter()
     grid = [{**first.params, **entry} for entry in method.grid]
     folds = list(KFold(N_FOLDS, shuffle=True, random_state=seed).split(X))
-    compared = folds[:1] if method.slow else folds
-    scores = _grid_scores(method, grid, X, y, alpha, seed, compared)
+    n_compared = 1 if method.slow else N_FOLDS
+
+    def scores_of(grid: list[dict[str, Any]], folds: Any) -> Array:
+        """Interval scores (grid entry, fold)."""
+        scores = np.empty((len(grid), len(folds)))
+        for j, (fit_rows, held_out) in enumerate(folds):
+            X_fit, X_out = take_rows(X, fit_rows), take_rows(X, held_out)
+            for _, group in groupby(range(len(grid)), lambda i: fixed(grid[i])):
+                members = list(group)
+                model = method.fit(X_fit, y[fit_rows], grid[members[-1]], seed, alpha)
+                for i in members:
+                    band = method.band(model, X_out, grid[i])
+                    scores[i, j] = calibrated_score(band, y[held_out], alpha)
+        return scores
+
+    def fixed(entry: Params) -> list[Any]:
+        return [value for name, value in entry.items() if name not in method.free]
+
+    scores = scores_of(grid, folds[:n_compared])
     best = int(np.argmin(scores.mean(axis=1)))
-    chosen = scores[best]
-    if method.slow:
-        rest = _grid_scores(method, [grid[best]], X, y, alpha, seed, folds[1:])
-        chosen = np.concatenate([chosen, rest[0]])
+    rest = scores_of([grid[best]], folds[n_compared:])
     seconds = first.seconds + time.perf_counter() - start
-    return Choice(grid[best], float(chosen.mean()), seconds)
-
-
-def _grid_scores(
-    method: Method, grid: Any, X: Table, y: Array, alpha: float, seed: int, folds: Any
-) -> Array:
-    """Interval scores (grid entry, fold)."""
-    scores = np.empty((len(grid), len(folds)))
-    for j, (fit_rows, held_out) in enumerate(folds):
-        X_fit, X_out = take_rows(X, fit_rows), take_rows(X, held_out)
-        for members in _groups(grid, method.free):
-            model = method.fit(X_fit, y[fit_rows], grid[members[-1]], seed, alpha)
-            for i in members:
-                band = method.band(model, X_out, grid[i])
-                scores[i, j] = calibrated_score(band, y[held_out], alpha)
-    return scores
-
-
-def _groups(grid: Sequence[Params], free: tuple[str, ...]) -> list[list[int]]:
-    """Indices of grid entries that share one fitted model."""
-    groups: dict[str, list[int]] = {}
-    for i, entry in enumerate(grid):
-        fixed = repr(sorted((k, v) for k, v in entry.items() if k not in free))
-        groups.setdefault(fixed, []).append(i)
-    return list(groups.values())
+    return Choice(grid[best], float(np.append(scores[best], rest).mean()), seconds)

@@ -4,9 +4,10 @@ Each is a context: while it lasts, one named place of the package does something
 and models are fitted as usual.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -26,11 +27,6 @@ from ..posterior.members import fit_last_layers
 ACTIVATION_RATE = 0.1  # of the weights' learning rate, as in RealMLP
 
 
-def second_moment(beta2: float) -> Any:
-    """AdamW with another β₂."""
-    return patch.object(optimizer, "BETAS", (optimizer.BETAS[0], beta2))
-
-
 def times_steps(factor: float) -> Any:
     """Another number of steps than the rule's."""
     rule = defaults.max_steps
@@ -40,26 +36,13 @@ def times_steps(factor: float) -> Any:
 def prior_of_each_view() -> Any:
     """λ for the members of each view, by the held-out likelihood of that view."""
 
-    def choose(
-        rule: Any,
-        moments: Any,
-        trained: Tensor,
-        last_layer: str,
-        held_out: Any,
-        views: Any,
-    ) -> Any:
+    def choose(rule: Any, *rest: Any) -> Any:
+        moments, trained, last_layer, held_out, views = rest
         if rule != "grid" or held_out is None:
-            chosen = prior.choose_prior_precision
-            return chosen(rule, moments, trained, last_layer, held_out, views)
+            return prior.choose_prior_precision(rule, *rest)
         grid = torch.tensor(prior.PRIOR_PRECISION_GRID, dtype=trained.dtype)
-        nll = [
-            prior.nll_of_views(
-                make_posterior(moments, trained, last_layer, float(value)),
-                held_out,
-                views,
-            )
-            for value in grid
-        ]
+        make = partial(make_posterior, moments, trained, last_layer)
+        nll = [prior.nll_of_views(make(float(v)), held_out, views) for v in grid]
         best = grid[torch.stack(nll).argmin(0)]
         sizes = torch.tensor([view.stop - view.start for view in views])
         return best.repeat_interleave(sizes)[:, None, None]
@@ -78,8 +61,7 @@ class ParametricNetwork(HeteroscedasticNetwork):
     def parameters_of_members(self) -> list[tuple[nn.Parameter, slice]]:
         """With the activations'."""
         everyone = slice(0, self.n_members)
-        bend = [(p, everyone) for p in self.bend]
-        return bend + super().parameters_of_members()
+        return [(p, everyone) for p in self.bend] + super().parameters_of_members()
 
     def take(self, members: Sequence[int]) -> "HeteroscedasticNetwork":
         """A network of some members."""
@@ -91,8 +73,7 @@ class ParametricNetwork(HeteroscedasticNetwork):
     def features(self, x: Tensor) -> Tensor:
         """φ(x)."""
         parts = zip(self.first, self.members_by_view(), strict=True)
-        seen = [f(x if x.ndim == 2 else x[part]) for f, part in parts]
-        phi = torch.cat(seen)
+        phi = torch.cat([f(x if x.ndim == 2 else x[part]) for f, part in parts])
         for i, bend in enumerate(self.bend):
             phi = self.trunk[i - 1](phi) if i else phi
             phi = torch.lerp(phi, silu(phi), 1 + ACTIVATION_RATE * bend.mT)
@@ -118,14 +99,12 @@ class ParametricGradient(gradient.LossAndGradient):
         loss = self.loss.with_gradient(self.out, self.target, share, self.out_grad)
         for i, linear in reversed(list(enumerate(self.linear))):
             linear.backward()
-            grad, before = self.grads[i], self.before[i]
-            value, bend_grad = self.bend[i]
+            (bend, bend_grad), grad = self.bend[i], self.grads[i]
+            before, a = self.before[i], 1 + ACTIVATION_RATE * bend
             along_a = (grad * (silu(before) - before)).sum(-1, keepdim=True)
             bend_grad.copy_(ACTIVATION_RATE * along_a)
-            a = 1 + ACTIVATION_RATE * value
-            straight = grad * (1 - a)
             curved = torch.ops.aten.silu_backward(grad * a, before)
-            torch.add(straight, curved, out=grad)
+            torch.add(grad * (1 - a), curved, out=grad)
         for first in self.first:
             first.backward()
         return loss
@@ -142,43 +121,32 @@ def parametric_activations() -> Iterator[None]:
 
 
 class _Recording(trainer._Trainer):
-    """Can be asked in which step each member was best."""
+    """The last one can be asked when each member was best."""
 
     last: "_Recording"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.evaluated: list[int] = []
         _Recording.last = self
-
-    def _evaluate(self, step: int, found: Any) -> None:
-        super()._evaluate(step, found)
-        self.evaluated.append(step)
-
-    def best_steps(self) -> list[int]:
-        """Of each member."""
-        best = torch.tensor(self.held_out).argmin(0)
-        return [self.evaluated[i] for i in best]
 
 
 class _Again(trainer._Trainer):
-    """Ends each member in the step that was best before."""
+    """Ends each member at the evaluation that was its best before."""
 
-    def __init__(self, best_steps: list[int], *arguments: Any) -> None:
+    def __init__(self, best: list[int], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.best_steps = best_steps
+        self.best = best
 
     def _evaluate(self, step: int, found: Any) -> None:
         super()._evaluate(step, found)
         for unit in self.units:
-            unit.keep_best([self.best_steps[k] == step for k in unit.members])
+            unit.keep_best([self.best[k] == len(self.losses) - 1 for k in unit.members])
 
     def run(self) -> trainer.TrainingResult:
         result = super().run()
         for k, state in enumerate(self.states):
-            for target, value in zip(
-                self.network.weights_of_member(k), state.best, strict=True
-            ):
+            weights = self.network.weights_of_member(k)
+            for target, value in zip(weights, state.best, strict=True):
                 target.copy_(value)
         return result
 
@@ -190,26 +158,23 @@ class RefittedRegressor(ClapsRegressor):
     had rows held out.
     """
 
-    def _fit_network(self, *arguments: Any, **options: Any) -> Any:
-        self._found = super()._fit_network(*arguments, **options)
-        return self._found
-
     def _fit(self, *arguments: Any) -> None:
         with patch.object(trainer, "_Trainer", _Recording):
             super()._fit(*arguments)
-        (X, y, weight, held_out), generator, _ = self._found
-        del self._found
+
+    def _fit_posterior(self, trained: Any) -> None:
+        super()._fit_posterior(trained)
+        (X, y, weight, held_out), generator, _ = trained
         first, network = _Recording.last, self._new_network(X, generator)
         everyone = torch.arange(len(X)).expand(self.n_members, -1)
-        rows = Rows(everyone, everyone[:, :0])
-        data = replace(first.data, rows=rows)
+        data = replace(first.data, rows=Rows(everyone, everyone[:, :0]))
         config = replace(first.config, patience=None)
+        best = torch.tensor(first.held_out).argmin(0).tolist()
         with torch.no_grad():
-            _Again(first.best_steps(), network, data, config, generator).run()
+            _Again(best, network, data, config, generator).run()
+        weights = self.model_.member_weight
         recipe = replace(
-            self._recipe(),
-            prior_precision=self.prior_precision_,
-            member_weight=self.model_.member_weight,
+            self._recipe(), prior_precision=self.prior_precision_, member_weight=weights
         )
         self.network_ = network.double().eval().requires_grad_(False)
         self.model_, self.sums_, *_ = fit_last_layers(
@@ -217,32 +182,29 @@ class RefittedRegressor(ClapsRegressor):
         )
 
 
-#: Name, context, parameters, and the class that is fitted.
-Variant = tuple[Callable[[], Any], dict[str, Any], type[ClapsRegressor]]
-VARIANTS: dict[str, Variant] = {
-    "as it is": (nullcontext, {}, ClapsRegressor),
-    "Adam with β₂ = 0.95": (lambda: second_moment(0.95), {}, ClapsRegressor),
-    "parametric activations": (parametric_activations, {}, ClapsRegressor),
-    "refit at the best step": (nullcontext, {}, RefittedRegressor),
-    "members that stop": (nullcontext, {"patience": "auto"}, ClapsRegressor),
-    "a λ for each view": (prior_of_each_view, {}, ClapsRegressor),
-    "last layer of 128": (nullcontext, {"representation_size": 128}, ClapsRegressor),
-    "12 members, half the steps": (
-        lambda: times_steps(0.5),
-        {"n_members": 12},
-        ClapsRegressor,
-    ),
-    "3 members, twice the steps": (
-        lambda: times_steps(2.0),
-        {"n_members": 3},
-        ClapsRegressor,
-    ),
+#: What each changes: the class that is fitted, a context, parameters.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "Adam with β₂ = 0.95": {
+        "context": lambda: patch.object(optimizer, "BETAS", (optimizer.BETAS[0], 0.95))
+    },
+    "parametric activations": {"context": parametric_activations},
+    "refit at the best step": {"kind": RefittedRegressor},
+    "members that stop": {"patience": "auto"},
+    "a λ for each view": {"context": prior_of_each_view},
+    "last layer of 128": {"representation_size": 128},
+    "12 members, half the steps": {
+        "n_members": 12,
+        "context": lambda: times_steps(0.5),
+    },
+    "3 members, twice the steps": {"n_members": 3, "context": lambda: times_steps(2.0)},
 }
 
 
 def fit_variant(X: Any, y: Any, params: Any, seed: int, alpha: float) -> Any:
     """Fit the variant that ``params`` names."""
-    context, changed, kind = VARIANTS[params["variant"]]
-    others = {k: v for k, v in params.items() if k != "variant"} | changed
+    options = {"kind": ClapsRegressor, "context": nullcontext, **params}
+    options |= VARIANTS[options.pop("variant")]
+    kind, context = options.pop("kind"), options.pop("context")
     with context():
-        return kind(random_state=seed, **others).fit(X, y)
+        return kind(random_state=seed, **options).fit(X, y)

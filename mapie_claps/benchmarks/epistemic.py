@@ -21,7 +21,7 @@ import numpy as np
 from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, Split, first_component, split_rows
 from ..studies.rows import paired_ratios, values_of, where
-from ..studies.runner import Run, run_and_report, split_run
+from ..studies.runner import run_and_report, split_run
 from ..studies.scoring import geometric_estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import markdown_table, plus_minus
@@ -30,6 +30,10 @@ from ._peer_table import claps_parameters
 ALPHA = 0.1
 REGION = {"quantile": 0.8, "kept_share": 0.01}
 MODES = ("sparse", "ordinary")
+TOGETHER, KERNEL = "all members and the kernel", "the kernel alone"
+GAUSSIAN_PROCESS = "a plain Gaussian process"
+BESIDE = (TOGETHER, KERNEL, GAUSSIAN_PROCESS)
+Scaled = tuple[Array, Array]  # μ and v
 
 
 class Parts(NamedTuple):
@@ -51,20 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
     # One scale for both sides, in units of y: the scales themselves are compared.
     params: dict[str, Any] = {"tol": None, "target_map": None}
     params |= {"max_steps": 20} if arguments.smoke else {}
+    method = {"name": "claps", "alpha": ALPHA} | claps_parameters(**params)
+    n = arguments.max_rows
     runs = [
-        plan(data, seed, arguments.max_rows, params)
+        split_run(
+            "epistemic",
+            data,
+            {"seed": seed, "max_rows": n, "region": REGION},
+            method,
+            partial(measure, data, seed, n, params),
+        )
         for seed in seeds_of(arguments)
         for data in load_datasets(arguments)
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
-
-
-def plan(data: Dataset, seed: int, max_rows: int, params: dict[str, Any]) -> Run:
-    """All scales on one split of one data set."""
-    split = {"seed": seed, "max_rows": max_rows, "region": REGION}
-    method = {"name": "claps", "alpha": ALPHA} | claps_parameters(**params)
-    compute = partial(measure, data, seed, max_rows, params)
-    return split_run("epistemic", data, split, method, compute)
 
 
 def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Row]:
@@ -85,7 +89,10 @@ def measure(data: Dataset, seed: int, n: int, params: dict[str, Any]) -> list[Ro
         model = ClapsRegressor(random_state=seed, **params)
         model.fit(split.X_train[kept], split.y_train[kept])
         cal, test = member_parts(model, split.X_cal), member_parts(model, split.X_test)
-        pairs = {method: scale(cal, test) for method, scale in SCALES.items()}
+        pairs = {
+            method: list(zip(scale(cal), scale(test), strict=True))
+            for method, scale in SCALES.items()
+        }
         beside = models_beside(model, split.X_train[kept], split.y_train[kept], seed)
         for method, predict in beside.items():
             pairs[method] = [(predict(split.X_cal), predict(split.X_test))]
@@ -113,7 +120,7 @@ def member_parts(model: Any, X: Array) -> Parts:
 
 def models_beside(
     model: Any, X: Array, y: Array, seed: int
-) -> "dict[str, Callable[[Array], Scaled]]":
+) -> dict[str, Callable[[Array], Scaled]]:
     """μ and v of what is no network; the kernel alone only where there is one."""
     import torch
 
@@ -142,49 +149,36 @@ def models_beside(
         mu, v = exact_posterior(covariance, Xs, ys, noise * ones, model._scaled(X))
         return in_units(mu, v + noise)
 
-    found: dict[str, Callable[[Array], Scaled]] = {TOGETHER: together}
-    if model.kernel_ is not None:
-        found[KERNEL] = kernel_alone
-    return found | {GAUSSIAN_PROCESS: gaussian_process}
+    names = dict(zip(BESIDE, (together, kernel_alone, gaussian_process), strict=True))
+    return {k: v for k, v in names.items() if k != KERNEL or model.kernel_ is not None}
 
 
-TOGETHER, KERNEL = "all members and the kernel", "the kernel alone"
-GAUSSIAN_PROCESS = "a plain Gaussian process"
-BESIDE = (TOGETHER, KERNEL, GAUSSIAN_PROCESS)
-Scaled = tuple[Array, Array]  # μ and v
-# From calibration and test rows to the pairs of one model, or of each member.
-Scale = Callable[[Parts, Parts], list[tuple[Scaled, Scaled]]]
-
-
-def _members_together(spread: bool, laplace: bool) -> Scale:
+def _together(part: Parts, spread: bool = False, laplace: bool = False) -> list[Scaled]:
     """The ensemble, with some of its terms."""
-
-    def of(part: Parts) -> Scaled:
-        w = part.weight
-        mu, v = w @ part.mu, np.exp(w @ np.log(part.aleatoric))
-        v = v + w @ (part.mu - mu) ** 2 if spread else v
-        return mu, v + w @ part.laplace if laplace else v
-
-    return lambda cal, test: [(of(cal), of(test))]
+    w = part.weight
+    mu, v = w @ part.mu, np.exp(w @ np.log(part.aleatoric))
+    v = v + w @ (part.mu - mu) ** 2 if spread else v
+    return [(mu, v + w @ part.laplace if laplace else v)]
 
 
-def _members_alone(laplace: bool) -> Scale:
+def _alone(part: Parts, laplace: bool = False) -> list[Scaled]:
     """Each member as if it were the only one, but for λ, which they share."""
-
-    def of(part: Parts, k: int) -> Scaled:
-        v = part.aleatoric[k]
-        return part.mu[k], v + part.laplace[k] if laplace else v
-
-    return lambda cal, test: [(of(cal, k), of(test, k)) for k in range(len(cal.mu))]
+    v = part.aleatoric + part.laplace if laplace else part.aleatoric
+    return list(zip(part.mu, v, strict=True))
 
 
-SCALES = {
-    "one member, h²": _members_alone(laplace=False),
-    "one member, h² + Laplace": _members_alone(laplace=True),
-    "all members, h²": _members_together(spread=False, laplace=False),
-    "all members, h² + Laplace": _members_together(spread=False, laplace=True),
-    "all members, h² + spread": _members_together(spread=True, laplace=False),
-    "all members, all": _members_together(spread=True, laplace=True),
+#: μ and v of one model, or of each member.
+SCALES: dict[str, Callable[[Parts], list[Scaled]]] = {
+    "one member, h²": _alone,
+    "one member, h² + Laplace": partial(_alone, laplace=True),
+    "all members, h²": _together,
+    "all members, h² + Laplace": partial(_together, laplace=True),
+    "all members, h² + spread": partial(_together, spread=True),
+    "all members, all": partial(_together, spread=True, laplace=True),
+}
+ON_TOP = {
+    "Laplace on top of the spread": ("all members, all", "all members, h² + spread"),
+    "The kernel on top of all that": (TOGETHER, "all members, all"),
 }
 
 
@@ -197,11 +191,11 @@ def _scores(
     q = conformal_quantile(np.abs(split.y_cal - cal[0]) / np.sqrt(cal[1]), [ALPHA])[0]
     half = q * np.sqrt(test[1])
     rows = split.y_test, test[0] - half, test[0] + half
-    found = score_intervals(*rows, ALPHA)
     y, lower, upper = (a[in_region] for a in rows)
     region = score_intervals(y, lower, upper, ALPHA)
     names = {"region_score": "interval_score", "region_coverage": "coverage"}
-    return found | {name: region[field] for name, field in names.items()}
+    inside = {name: region[field] for name, field in names.items()}
+    return score_intervals(*rows, ALPHA) | inside
 
 
 def report(rows: Sequence[Row], out: Path) -> str:
@@ -216,16 +210,11 @@ def report(rows: Sequence[Row], out: Path) -> str:
             lines.append([mode, method, *_ratios(rows, name, base), *covered])
     header = ["training rows", "scale", "score / score of h²", "inside the region"]
     parts = [markdown_table([*header, "coverage inside", "coverage"], lines)]
-    for mode in MODES:
-        both, spread = (f"{mode}, all members, {v}" for v in ("all", "h² + spread"))
-        overall, region = _ratios(rows, both, spread)
-        text = f"Laplace on top of the spread ({mode}): {overall}, inside the region"
-        parts.append(f"{text} {region}.\n")
-        name = f"{mode}, {TOGETHER}"
-        if where(rows, method=name):
-            overall, region = _ratios(rows, name, both)
-            text = f"The kernel on top of all that ({mode}): {overall}, inside the"
-            parts.append(f"{text} region {region}.\n")
+    for mode, (text, pair) in product(MODES, ON_TOP.items()):
+        name, base = (f"{mode}, {method}" for method in pair)
+        if pair[0] in SCALES or where(rows, method=name):
+            overall, region = _ratios(rows, name, base)
+            parts.append(f"{text} ({mode}): {overall}, inside the region {region}.\n")
     datasets = sorted(values_of(rows, "dataset"))
     parts.append(
         f"{len(datasets)} data sets ({', '.join(datasets)}), "

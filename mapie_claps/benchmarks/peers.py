@@ -38,9 +38,8 @@ from ..studies.data import CALIBRATION_SHARE, Dataset, load_csv, split_rows
 from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
-from ._peer_realmlp import REALMLP
 from ._peer_report import write_report
-from ._peer_table import BY_NAME, CLAPS, PEERS
+from ._peer_table import BY_NAME, CLAPS, PEERS, REALMLP
 from ._peer_tuning import Method, shortened, tune
 
 
@@ -99,9 +98,9 @@ def plan(
     """One method on one split of at most n rows of one data set."""
     split: Row = {"seed": seed, "max_rows": n}
     split |= {} if share == CALIBRATION_SHARE else {"calibration_share": share}
-    params = method.key | {"alpha": alpha}
+    params, ours = method.key | {"alpha": alpha}, method.parameters is not None
     compute = partial(measure, data, seed, method, alpha, n, share)
-    return split_run(study, data, split, params, compute, method.uses_claps)
+    return split_run(study, data, split, params, compute, ours)
 
 
 def measure(
@@ -128,13 +127,14 @@ def measure(
         lower, upper = predict(split.X_test)
         done = time.perf_counter()
         crps = method.crps(model, split, choice.params)
-    sizes = {"n_train": len(y), "n_cal": len(split.y_cal), "n_test": len(lower)}
     row = {
         "dataset": data.name,
         "seed": seed,
         "method": method.name,
         "alpha": alpha,
-        **sizes,
+        "n_train": len(y),
+        "n_cal": len(split.y_cal),
+        "n_test": len(lower),
         "params": choice.params,
         "cv_score": choice.cv_score,
         **score_intervals(split.y_test, lower, upper, alpha),
@@ -150,31 +150,28 @@ def measure(
 def _methods(names: list[str] | None) -> list[Method]:
     """Methods with 'peers' spelt out, in the order of the tables; all are installed."""
     wanted = set(names or ("peers", CLAPS))
-    if "peers" in wanted:
-        wanted = (wanted - {"peers"}) | set(PEERS)
     check_names("methods", wanted, [*BY_NAME, "peers"])
+    wanted |= set(PEERS) if "peers" in wanted else set()
     chosen = [method for name, method in BY_NAME.items() if name in wanted]
-    check_installed(
-        {m.requires for m in chosen if m.requires} | {"tqdm"},
-        "networks" if REALMLP in chosen else "bench",
-    )
+    extra = "networks" if REALMLP in chosen else "bench"
+    check_installed({m.requires for m in chosen if m.requires} | {"tqdm"}, extra)
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
     return chosen
 
 
 def _datasets(arguments: argparse.Namespace, text: bool) -> list[Dataset]:
     """Load what the options name: exactly one source."""
-    if (arguments.csv is None) != (arguments.target is None):
+    csv = arguments.csv
+    if (csv is None) != (arguments.target is None):
         raise ValueError(
-            f"Got --csv {arguments.csv} and --target {arguments.target}, but expected "
-            "both or none. Give --csv FILE --target COLUMN."
+            f"Got --csv {csv} and --target {arguments.target}, but expected both or "
+            "none. Give --csv FILE --target COLUMN."
         )
-    named = [arguments.smoke, arguments.csv is not None, arguments.data is not None]
-    if sum(named) > 1:
+    if sum([arguments.smoke, csv is not None, arguments.data is not None]) > 1:
         raise ValueError(
             "Got more than one of --smoke, --csv and --data, but expected one source "
             "of data. Drop the others."
         )
-    if arguments.csv is not None:
-        return [load_csv(arguments.csv, arguments.target, text)]
+    if csv is not None:
+        return [load_csv(csv, arguments.target, text)]
     return load_datasets(arguments, text)

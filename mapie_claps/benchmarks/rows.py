@@ -18,7 +18,7 @@ Examples
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,15 @@ from typing import Any
 import numpy as np
 
 from ..studies.arguments import check_names
-from ..studies.data import (
-    Array,
-    Dataset,
-    Split,
-    Table,
-    load_named,
-    split_rows,
-    take_rows,
-)
+from ..studies.data import Array, Dataset, Table, load_named, split_rows, take_rows
 from ..studies.rows import grouped, where
-from ..studies.runner import Run, run_and_report, split_run
+from ..studies.runner import run_and_report, split_run
 from ..studies.scoring import estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import lowest_in_bold, markdown_table
-from ._generated import GENERATORS
+from ._generated import GENERATORS, generate
 from ._peer_table import claps_method
-from ._peer_tuning import Band, Method, Params, ordered
+from ._peer_tuning import Method, Params, ordered
 
 ALPHA = 0.1
 SIZES = (10_000, 50_000, 500_000)
@@ -74,47 +66,33 @@ def run(arguments: argparse.Namespace) -> int:
             f"Got --sizes {arguments.sizes} and --seeds {arguments.seeds}, but "
             "expected at least 100 rows and one seed. Leave them out."
         )
-    sizes, names = sorted(set(arguments.sizes)), arguments.generated
+    sizes, names = arguments.sizes, arguments.generated
+    methods = [METHODS[name] for name in arguments.methods]
     if arguments.smoke:
-        sizes, names = [400], ["fried"]
-    runs = []
-    for seed in range(1 if arguments.smoke else arguments.seeds):
-        for data, size in _plan(arguments, sizes, names, seed):
-            for name in arguments.methods:
-                method = METHODS[name]
-                if arguments.smoke and name == "claps":
-                    method = claps_method(max_steps=30, tol=None)
-                runs.append(plan(data, seed, size, method))
+        sizes, names, arguments.seeds = [400], ["fried"], 1
+        quick = claps_method(max_steps=30, tol=None)
+        methods = [quick if method.name == "claps" else method for method in methods]
+    files = [load_named(name, arguments.data, True) for name in arguments.datasets]
+    runs = [
+        split_run(
+            "rows",
+            data,
+            {"seed": seed, "rows": size},
+            method.key | {"alpha": ALPHA},
+            partial(measure, data, seed, size, method),
+            uses_claps=method.parameters is not None,
+        )
+        for seed in range(arguments.seeds)
+        for data in [*files, *(generate(name, seed, max(sizes)) for name in names)]
+        for size in sorted({min(size, len(data.y)) for size in sizes})
+        for method in methods
+    ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
-
-
-def _plan(
-    arguments: argparse.Namespace, sizes: Sequence[int], generated: Any, seed: int
-) -> list[tuple[Dataset, int]]:
-    """Data sets with the numbers of rows to take of them."""
-    found = []
-    for name in arguments.datasets:
-        data = load_named(name, arguments.data, True)
-        within = sorted({min(size, len(data.y)) for size in sizes})
-        found += [(data, size) for size in within]
-    for name in generated:
-        draw, _, shift = GENERATORS[name]
-        rows = draw(np.random.default_rng(shift + seed), max(sizes))
-        found += [(Dataset(name, *rows), size) for size in sizes]
-    return found
-
-
-def plan(data: Dataset, seed: int, n: int, method: Method) -> Run:
-    """One method on one split of n rows."""
-    split, params = {"seed": seed, "rows": n}, method.key | {"alpha": ALPHA}
-    compute = partial(measure, data, seed, n, method)
-    return split_run("rows", data, split, params, compute, method.uses_claps)
 
 
 def measure(data: Dataset, seed: int, n: int, method: Method) -> list[Row]:
     """Fit, calibrate, and score on test rows; times of the process."""
-    split: Split = split_rows(data, seed, n)
-    params = method.grid[0]
+    split, params = split_rows(data, seed, n), method.grid[0]
     start = time.process_time()
     model = method.fit(split.X_train, split.y_train, params, seed, ALPHA)
     fitted = time.process_time()
@@ -122,10 +100,9 @@ def measure(data: Dataset, seed: int, n: int, method: Method) -> list[Row]:
     lower, upper = predict(split.X_test)
     done = time.process_time()
     row = {"dataset": data.name, "rows": n, "seed": seed, "method": method.name}
-    found = score_intervals(split.y_test, lower, upper, ALPHA)
+    row |= score_intervals(split.y_test, lower, upper, ALPHA)
     times = {"fit_seconds": fitted - start, "predict_seconds": done - fitted}
-    spread = float(np.std(split.y_train))
-    return [row | found | times | {"unit": spread}]
+    return [row | times | {"unit": float(np.std(split.y_train))}]
 
 
 def _held_out(n: int, seed: int) -> Any:
@@ -134,39 +111,32 @@ def _held_out(n: int, seed: int) -> Any:
     return np.split(order, [round(TREES["held_out"] * n)])
 
 
-def _fit_catboost(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
-    from ._peer_catboost import fit_with_early_stopping
+def _catboost(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+    from ._peer_catboost import fit_quantiles, quantile_band
 
-    few, many = _held_out(len(y), seed)
-    return fit_with_early_stopping(X, y, params, few, many, seed, alpha)
-
-
-def _catboost_band(model: Any, X: Table, params: Params) -> Band:
-    from ._peer_catboost import quantile_band
-
-    return quantile_band(model, X, {"iterations": 0})
+    trees = {"iterations": params["trees"], "learning_rate": params["rate"]}
+    stopping = (*_held_out(len(y), seed), params["patience"])
+    model = fit_quantiles(X, y, trees, seed, alpha, stopping)
+    return lambda X, params: quantile_band(model, X, {"iterations": 0})
 
 
-def _fit_lightgbm(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _lightgbm(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     from lightgbm import LGBMRegressor, early_stopping
 
     few, many = _held_out(len(y), seed)
     options: dict[str, Any] = {"n_estimators": params["trees"], "verbose": -1}
     options |= {"learning_rate": params["rate"], "n_jobs": 1, "random_state": seed}
-    stop = [early_stopping(params["patience"], verbose=False)]
-    return [
-        LGBMRegressor(objective="quantile", alpha=level, **options).fit(
-            take_rows(X, many),
-            y[many],
-            eval_X=take_rows(X, few),
-            eval_y=y[few],
-            callbacks=stop,
-        )
-        for level in (alpha / 2, 1 - alpha / 2)
-    ]
+    rows = {"eval_X": take_rows(X, few), "eval_y": y[few]}
+    rows["callbacks"] = [early_stopping(params["patience"], verbose=False)]
+
+    def fit(level: float) -> Any:
+        model = LGBMRegressor(objective="quantile", alpha=level, **options)
+        return model.fit(take_rows(X, many), y[many], **rows)
+
+    return _two_quantiles(fit, alpha)
 
 
-def _fit_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
+def _histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     options: dict[str, Any] = {"loss": "quantile", "max_iter": params["trees"]}
@@ -174,26 +144,24 @@ def _fit_histgb(X: Table, y: Array, params: Params, seed: int, alpha: float) -> 
     options |= {"validation_fraction": params["held_out"], "early_stopping": True}
     options |= {"n_iter_no_change": params["patience"]}
     options |= {"categorical_features": "from_dtype"}
-    return [
-        HistGradientBoostingRegressor(quantile=level, **options).fit(X, y)
-        for level in (alpha / 2, 1 - alpha / 2)
-    ]
+
+    def fit(level: float) -> Any:
+        return HistGradientBoostingRegressor(quantile=level, **options).fit(X, y)
+
+    return _two_quantiles(fit, alpha)
 
 
-def _two_models_band(models: Any, X: Table, params: Params) -> Band:
-    return ordered(*(np.asarray(model.predict(X)) for model in models))
-
-
-def _boosted(name: str, label: str, fit: Any, band: Any = _two_models_band) -> Method:
-    return Method(name, label, fit, band, "mapie_cqr", [TREES])
+def _two_quantiles(fit: Callable[[float], Any], alpha: float) -> Any:
+    models = [fit(level) for level in (alpha / 2, 1 - alpha / 2)]
+    return lambda X, params: ordered(*(np.asarray(m.predict(X)) for m in models))
 
 
 METHODS = {
     method.name: method
     for method in (
-        _boosted("catboost", "CatBoost", _fit_catboost, _catboost_band),
-        _boosted("lightgbm", "LightGBM", _fit_lightgbm),
-        _boosted("histgb", "HistGradientBoosting", _fit_histgb),
+        Method("catboost", "CatBoost", _catboost, "mapie_cqr", [TREES]),
+        Method("lightgbm", "LightGBM", _lightgbm, "mapie_cqr", [TREES]),
+        Method("histgb", "HistGradientBoosting", _histgb, "mapie_cqr", [TREES]),
         claps_method(tol=None),
     )
 }

@@ -21,7 +21,7 @@ from ..studies.store import Row
 from ..studies.text import markdown_table, plus_minus
 from . import peers
 from ._generated import GENERATORS, generate
-from ._peer_table import claps_method, claps_parameters, std_band
+from ._peer_table import claps_method, claps_parameters
 from ._peer_tuning import Method
 from ._variants import VARIANTS, fit_variant
 
@@ -56,10 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the table; 1 if a run failed."""
     extra = {"tol": None} | ({"max_steps": 10} if arguments.smoke else {})
+    methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
     if arguments.variants:
-        methods = [_variant(name, extra) for name in VARIANTS]
-    else:
-        methods = [claps_method(name, **(p | extra)) for name, p in SETTINGS.items()]
+        # The networks and the kernel in units of y, trained to the end; one change.
+        params = extra | {"target_map": None, "patience": None}
+        fit = partial(Method, fit=fit_variant, calibration="mapie_std")
+        key = partial(claps_parameters, **params)
+        methods = [
+            fit(name, name, grid=[params | {"variant": name}], parameters=key)
+            for name in VARIANTS
+        ]
     runs = [
         peers.plan(data, seed, method, 0.1, arguments.max_rows, "tradeoff")
         for seed in seeds_of(arguments)
@@ -67,15 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
         for method in methods
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
-
-
-def _variant(name: str, params: dict[str, Any]) -> Method:
-    """The networks and the kernel in units of y, trained to the end; one change."""
-    params = params | {"target_map": None, "patience": None}
-    functions = fit_variant, std_band, "mapie_std"
-    key = partial(claps_parameters, **params)
-    entry = params | {"variant": name}
-    return Method(name, name, *functions, [entry], parameters=key, uses_claps=True)
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> Iterator[Dataset]:
