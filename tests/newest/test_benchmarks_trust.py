@@ -52,6 +52,10 @@ def test_a_replication_is_what_mapie_does():
         np.testing.assert_allclose(np.stack(got), expected, rtol=1e-12)
 
 
+def counted(*values):
+    return dict(zip(coverage.FIELDS, values, strict=True))
+
+
 def test_limits_of_one_refit_are_those_of_the_beta_binomial_law():
     low, high = covered_limits([SplitSize(19, 50)], 0.1, 0.01)
     assert (low, high) == tuple(betabinom.ppf([0.01, 0.99], 50, 18, 2))
@@ -61,32 +65,35 @@ def test_limits_of_one_refit_are_those_of_the_beta_binomial_law():
     assert (low, high) == tuple(betabinom.ppf([0.01, 0.99], 50, 36, 4))
     got = covered_limits([SplitSize(19, 1)] * 400, 0.1, 0.01)
     assert got == tuple(binom.ppf([0.01, 0.99], 400, 0.9))
-    assert got == coverage.binomial_limits(400, 0.9, 0.01)
+    line = counted("fixed", "gaussian", 19, 0.9, 400, 400, 360, 0.9)
+    (verdict,) = coverage.judged([line])
+    limits = binom.ppf([0.005, 0.995], 400, 0.9) / 400
+    assert (verdict["low"], verdict["high"]) == tuple(limits)
 
 
 def test_a_score_that_does_not_cover_is_found():
     """A wrong rank, as in MAPIE's own std score, moves a count out of its limits."""
-    exact = coverage.exact_coverage(20, 0.9)
-    count = coverage.Count("fixed", "gaussian", 20, 0.9, 10_000, 10_000, 0, 0.0)
+    exact = 19 / 21
     for covered, holds in ((round(10_000 * exact), True), (8_571, False)):
-        line = count._replace(covered=covered)
-        ((_, verdict),) = coverage.judged([line])
-        assert verdict.holds is holds
+        line = counted("fixed", "gaussian", 20, 0.9, 10_000, 10_000, covered, 0.0)
+        (verdict,) = coverage.judged([line])
+        assert verdict["promised"] == exact
+        assert verdict["holds"] is holds
 
 
 def test_cv_plus_is_held_against_one_minus_two_alpha():
-    line = coverage.Count("cv+", "heteroscedastic", 60, 0.9, 200, 200, 190, 0.95)
-    ((_, verdict),) = coverage.judged([line])
-    assert verdict.promised == pytest.approx(0.8)
-    assert verdict.high == 1
-    assert verdict.low == binom.ppf(0.01, 200, 0.8) / 200
+    line = counted("cv+", "heteroscedastic", 60, 0.9, 200, 200, 190, 0.95)
+    (verdict,) = coverage.judged([line])
+    assert verdict["promised"] == pytest.approx(0.8)
+    assert verdict["high"] == 1
+    assert verdict["low"] == binom.ppf(0.01, 200, 0.8) / 200
 
 
 @pytest.fixture
 def small(monkeypatch):
-    (cases, _, n_test), split = coverage.PARTS["fixed"], coverage.PARTS["split"]
-    monkeypatch.setitem(coverage.PARTS, "fixed", (cases, (20,), n_test))
-    monkeypatch.setitem(coverage.PARTS, "split", (split[0][:1], *split[1:]))
+    (*fixed, _, n_test), (refits, cases, *sizes) = list(coverage.PARTS.values())[:2]
+    monkeypatch.setitem(coverage.PARTS, "fixed", (*fixed, (20,), n_test))
+    monkeypatch.setitem(coverage.PARTS, "split", (refits, cases[:1], *sizes))
 
 
 def test_coverage_command_counts_and_resumes(small, tmp_path, capsys, monkeypatch):
