@@ -307,7 +307,9 @@ def test_a_failure_without_a_reason_is_told(monkeypatch, capsys):
     # The message counts, too.
     listed["message"] = "another"
     assert main(["mapie_tests"]) == 1
-    assert {e.reason for e in mapie_tests.EXCEPTIONS} == set(mapie_tests.REASONS)
+    for text, patterns in mapie_tests.EXCEPTIONS.values():
+        assert text
+        assert patterns
 
 
 @pytest.mark.parametrize("files", [["--files", "test_none.py"], ["--rows", "3"]])
