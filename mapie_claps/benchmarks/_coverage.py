@@ -21,10 +21,12 @@ from ..network.target_choice import fit_target_map
 from ..studies.data import Array
 
 Generator = np.random.Generator
-Counts = NDArray[np.int64]
+Inside = NDArray[np.bool_]
 
+LEVELS = (0.8, 0.9, 0.95)
 N_TRAIN = 60
 N_COLUMNS = 2
+N_FOLDS = 5
 CHUNK = 2_000  # replications whose rows are predicted together
 TINY: dict[str, Any] = (
     {"hidden_layer_sizes": (8,), "representation_size": 4, "n_members": 1}
@@ -33,28 +35,21 @@ TINY: dict[str, Any] = (
 )
 PLAIN = {"target_map": None, "two_sided_noise": False, "residual_shape": False}
 
-
-class Draw(NamedTuple):
-    """Rows of one generator."""
-
-    X: Array  # (n, N_COLUMNS)
-    y: Array  # (n,)
-
-
-#: Generator → noise around a smooth mean of uniform inputs.
-NOISE: dict[str, Callable[[Generator, Array], Array]] = {
-    "gaussian": lambda rng, X: 0.3 * rng.standard_normal(len(X)),
-    "heteroscedastic": lambda rng, X: (
-        0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
+#: Generator → targets around a smooth mean m of uniform inputs.
+TARGETS: dict[str, Callable[[Generator, Array, Array], Array]] = {
+    "gaussian": lambda rng, X, m: m + 0.3 * rng.standard_normal(len(X)),
+    "heteroscedastic": lambda rng, X, m: (
+        m + 0.1 * (1 + X[:, 0] ** 2) * rng.standard_normal(len(X))
     ),
     # Student's t with two degrees of freedom: its variance is infinite.
-    "heavy-tailed": lambda rng, X: 0.2 * rng.standard_t(2, len(X)),
-    "skewed": lambda rng, X: 0.5 * rng.exponential(size=len(X)),
+    "heavy-tailed": lambda rng, X, m: m + 0.2 * rng.standard_t(2, len(X)),
+    "skewed": lambda rng, X, m: m + 0.5 * rng.exponential(size=len(X)),
+    # Whole numbers in X and in y, so that scores are tied.
+    "discrete": lambda rng, X, m: rng.poisson(np.exp(0.5 * m)).astype(np.float64),
+    # Skewed, and nothing below zero: many rows lie on it.
+    "bounded": lambda rng, X, m: np.maximum(m + 0.5 * rng.exponential(size=len(X)), 0),
 }
-BOUNDED = "bounded"  # skewed, and nothing below zero: many rows lie on it
-DISCRETE = "discrete"  # whole numbers in X and in y, so that scores are tied
-
-
+TIED = ("discrete", "bounded")
 #: What a law may have beyond μ and √v; a wrong shape and map have nothing to do with y.
 LAWS = ("two-sided", "shaped", "mapped", "all three", "wrong shape", "wrong map")
 
@@ -71,30 +66,30 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         """How tables call it."""
-        scale = "" if self.scale == "claps" else f", {self.scale} scale"
-        support = "" if self.support is None else f", support={self.support!r}"
-        law = f", {self.law}" if self.law else ""
-        ranks = "" if self.ranks == "one rank" else f", {self.ranks}"
-        return self.generator + scale + support + law + ranks
+        scale = "" if self.scale == "claps" else f"{self.scale} scale"
+        support = "" if self.support is None else f"support={self.support!r}"
+        ranks = "" if self.ranks == "one rank" else self.ranks
+        words = (self.generator, scale, support, self.law, ranks)
+        return ", ".join(filter(None, words))
 
-    def draw(self, rng: Generator, n: int) -> Draw:
+    @property
+    def score(self) -> ClapsScore:
+        """The score that MAPIE is given."""
+        return ClapsScore(support=self.support, sym=self.ranks != "two ranks")
+
+    def draw(self, rng: Generator, n: int) -> tuple[Array, Array]:
         """Rows of the generator."""
-        discrete = self.generator == DISCRETE
-        if discrete:
+        if self.generator == "discrete":
             X = rng.integers(-2, 3, (n, N_COLUMNS)).astype(np.float64)
         else:
             X = rng.uniform(-2, 2, (n, N_COLUMNS))
         mean = np.sin(2 * X[:, 0]) + X[:, 1]
-        if discrete:
-            return Draw(X, rng.poisson(np.exp(0.5 * mean)).astype(np.float64))
-        if self.generator == BOUNDED:
-            return Draw(X, np.maximum(mean + NOISE["skewed"](rng, X), 0))
-        return Draw(X, mean + NOISE[self.generator](rng, X))
+        return X, TARGETS[self.generator](rng, X, mean)
 
 
 CASES = (
-    *(Case(name) for name in (*NOISE, DISCRETE)),
-    Case(DISCRETE, support="integer"),
+    *(Case(name) for name in TARGETS if name != "bounded"),
+    Case("discrete", support="integer"),
     Case("heteroscedastic", "random"),
     Case("heteroscedastic", "shuffled"),
     *(Case("skewed", law=law) for law in LAWS),
@@ -103,7 +98,7 @@ CASES = (
     Case("skewed", law="all three", ranks="quantile"),
     Case("skewed", law="wrong map", ranks="quantile"),
     Case("skewed", support=(-1.0, 2.5)),
-    Case(DISCRETE, support="count", law="all three"),
+    Case("discrete", support="count", law="all three"),
     Case("bounded", law="learned", support="auto"),
 )
 
@@ -119,7 +114,7 @@ def fit_network(case: Case, rng: Generator) -> ClapsRegressor:
 def law_of(case: Case, model: ClapsRegressor, X: Array, rng: Generator) -> LocalLaw:
     """What the network says, or what the case puts in its place."""
     if case.scale == "shuffled":  # μ and √v of rows that have nothing to do with y
-        X = case.draw(rng, len(X)).X
+        X, _ = case.draw(rng, len(X))
     law = model.predict_law(X)
     if case.scale == "random":
         std = np.exp(2 * rng.standard_normal(len(X)))
@@ -130,17 +125,16 @@ def law_of(case: Case, model: ClapsRegressor, X: Array, rng: Generator) -> Local
 def _with_shape(case: Case, law: LocalLaw, X: Array) -> LocalLaw:
     """Skew, shape and map as the case has them, fixed before any calibration row."""
     rng = np.random.default_rng(0)
-    noise = rng.exponential(size=500)
-    every = case.law == "all three"
-    skew = 0.7 * np.tanh(X[:, 0]) if every or case.law == "two-sided" else None
-    shape, targets = None, case.draw(rng, 500).y
-    if every or case.law == "shaped":
-        shape = fit_residual_shape(noise - 1)
-    elif case.law == "wrong shape":
-        shape = fit_residual_shape(1 - noise**2)
-    elif case.law == "wrong map":
+    noise, (_, targets) = rng.exponential(size=500), case.draw(rng, 500)
+    skew = shape = None
+    if case.law in ("two-sided", "all three"):
+        skew = 0.7 * np.tanh(X[:, 0])
+    if case.law in ("shaped", "wrong shape", "all three"):
+        wrong = case.law == "wrong shape"
+        shape = fit_residual_shape(1 - noise**2 if wrong else noise - 1)
+    if case.law == "wrong map":
         targets = -np.exp(2 * rng.standard_normal(500))
-    mapped = every or case.law in ("mapped", "wrong map")
+    mapped = case.law in ("mapped", "wrong map", "all three")
     target_map = fit_target_map("spline" if mapped else "identity", targets)
     unit = target_map.derivative(law.centre) ** 2
     return LocalLaw.from_parts(
@@ -153,27 +147,30 @@ def _with_shape(case: Case, law: LocalLaw, X: Array) -> LocalLaw:
     )
 
 
-def covered_by_fixed_network(
-    case: Case, n_cals: Sequence[int], levels: Sequence[float], n: int, rng: Generator
-) -> Counts:  # (len(n_cals), len(levels))
-    """Of n replications, how many cover their one test row; calibration rows are new.
+def chunk_sizes(n: int, largest: int) -> list[int]:
+    """Sizes of the parts of n replications, of which only the last may be smaller."""
+    sizes: list[int] = np.diff([*range(0, n, largest), n]).tolist()
+    return sizes
+
+
+def fixed_network(
+    case: Case, n_cals: Sequence[int], n_test: int, n: int, rng: Generator
+) -> Inside:  # (n, n_cals, 1, levels)
+    """Whether one test row is covered, n times; calibration rows are new.
 
     Smaller calibration sets are the first rows of the largest.
     """
-    model = fit_network(case, rng)
-    covered = np.zeros((len(n_cals), len(levels)), dtype=np.int64)
+    model, inside = fit_network(case, rng), []
     size = max(n_cals) + 1
-    for start in range(0, n, CHUNK):
-        X, y = case.draw(rng, min(CHUNK, n - start) * size)
+    for chunk in chunk_sizes(n, CHUNK):
+        X, y = case.draw(rng, chunk * size)
         law = law_of(case, model, X, rng)
         for first in range(0, len(y), size):
             rows = slice(first, first + size)
-            for i, n_cal in enumerate(n_cals):
-                lower, upper = bounds_of_last_row(
-                    case, y[rows], law.take(rows), n_cal, levels
-                )
-                covered[i] += (lower <= y[rows][-1]) & (y[rows][-1] <= upper)
-    return covered
+            given, new = (case, y[rows], law.take(rows)), y[rows][-1]
+            ends = (bounds_of_last_row(*given, n_cal, LEVELS) for n_cal in n_cals)
+            inside.append([[(a <= new) & (new <= b)] for a, b in ends])
+    return np.array(inside)
 
 
 def bounds_of_last_row(
@@ -184,18 +181,16 @@ def bounds_of_last_row(
     # Stands where MAPIE keeps the fitted model; its predictions were made before.
     model = SimpleNamespace(predict_law=lambda X: last)
     row = np.empty((1, N_COLUMNS))
-    two = case.ranks == "two ranks"
-    score = ClapsScore(support=case.support, sym=not two)
-    scores = score.get_conformity_scores(
-        y[:n_cal], cal.centre, y_std=with_law(cal.above, cal, None)
-    )
     if case.ranks == "quantile":
-        signed = cal.score(y[:n_cal])
         calibrated = CalibratedRegressor.from_scores(
-            model, signed, signed=True, support=case.support
+            model, cal.score(y[:n_cal]), signed=True, support=case.support
         )
         upper = calibrated.predict_quantiles(row, levels)
         return np.full(len(levels), -np.inf), upper[0]
+    score = case.score
+    scores = score.get_conformity_scores(
+        y[:n_cal], cal.centre, y_std=with_law(cal.above, cal, None)
+    )
     ensemble, alpha = SimpleNamespace(single_estimator_=model), 1 - np.asarray(levels)
     _, lower, upper = score.get_bounds(
         row, alpha, ensemble, scores, allow_infinite_bounds=True
@@ -203,43 +198,46 @@ def bounds_of_last_row(
     return lower[0], upper[0]
 
 
-def covered_by_split_refit(
-    case: Case, n_cals: Sequence[int], levels: Any, n_test: int, rng: Generator
-) -> Counts:  # (len(n_cals), len(levels))
-    """Test rows covered after one fit, by MAPIE from end to end."""
-    model = fit_network(case, rng)
-    cal, test = case.draw(rng, max(n_cals)), case.draw(rng, n_test)
-    covered = []
-    for n_cal in n_cals:
-        score = ClapsScore(support=case.support, sym=case.ranks != "two ranks")
-        mapie = SplitConformalRegressor(model, list(levels), score, prefit=True)
-        mapie.conformalize(cal.X[:n_cal], cal.y[:n_cal])
-        inside = _inside(mapie, test, allow_infinite_bounds=True)
-        covered.append(inside.sum(axis=0))
-    return np.stack(covered)
+def split_refits(
+    case: Case, n_cals: Sequence[int], n_test: int, n: int, rng: Generator
+) -> Inside:  # (n, n_cals, n_test, levels)
+    """Which test rows are covered after each of n fits, by MAPIE from end to end."""
+    inside = []
+    for _ in range(n):
+        model = fit_network(case, rng)
+        (X, y), test = case.draw(rng, max(n_cals)), case.draw(rng, n_test)
+        each = []
+        for n_cal in n_cals:
+            mapie = SplitConformalRegressor(
+                model, list(LEVELS), case.score, prefit=True
+            )
+            mapie.conformalize(X[:n_cal], y[:n_cal])
+            each.append(_inside(mapie, *test, allow_infinite_bounds=True))
+        inside.append(each)
+    return np.array(inside)
 
 
-def covered_by_cross_refit(
-    case: Case, n: int, levels: Sequence[float], n_test: int, n_folds: int, seed: int
-) -> NDArray[np.bool_]:  # (n_test, len(levels))
-    """Which test rows CV+ covers after it fitted all folds on n rows."""
-    rng = np.random.default_rng(seed)
-    rows, test = case.draw(rng, n), case.draw(rng, n_test)
-    model = ClapsRegressor(**TINY, random_state=seed % 2**31)
-    score = ClapsScore(support=case.support, sym=case.ranks != "two ranks")
-    mapie = CrossConformalRegressor(
-        model, list(levels), score, "plus", n_folds, random_state=seed % 2**31
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        mapie.fit_conformalize(rows.X, rows.y)
-    return _inside(mapie, test)
+def cross_refits(
+    case: Case, n_cals: Sequence[int], n_test: int, n: int, rng: Generator
+) -> Inside:  # (n, 1, n_test, levels)
+    """Which test rows CV+ covers after it fitted all folds, n times."""
+    inside = []
+    for seed in rng.integers(2**62, size=n).tolist():
+        rng, state = np.random.default_rng(seed), {"random_state": seed % 2**31}
+        rows, test = case.draw(rng, n_cals[0]), case.draw(rng, n_test)
+        model = ClapsRegressor(**TINY, **state)
+        mapie = CrossConformalRegressor(
+            model, list(LEVELS), case.score, "plus", N_FOLDS, **state
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            mapie.fit_conformalize(*rows)
+        inside.append([_inside(mapie, *test)])
+    return np.array(inside)
 
 
-def _inside(
-    mapie: Any, test: Draw, **options: bool
-) -> NDArray[np.bool_]:  # (n_test, n_levels)
-    bounds = mapie.predict_interval(test.X, **options)[1]
-    y = test.y[:, None]
-    inside: NDArray[np.bool_] = (bounds[:, 0] <= y) & (y <= bounds[:, 1])
+def _inside(mapie: Any, X: Array, y: Array, **options: bool) -> Inside:
+    """Which targets lie in their intervals, (n, levels)."""
+    bounds = mapie.predict_interval(X, **options)[1]
+    inside: Inside = (bounds[:, 0] <= y[:, None]) & (y[:, None] <= bounds[:, 1])
     return inside

@@ -5,6 +5,8 @@ does not matter for any of these laws.
 """
 
 import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from ..estimators.local_law import LocalLaw
 from ..studies.data import Array
 from ..studies.store import Row
 from ..studies.text import markdown_table
-from ._coverage import Case, Generator, fit_network
+from ._coverage import Case, Generator, chunk_sizes, fit_network
 
 LEVELS = (0.8, 0.9)
 N_CAL = 100
@@ -25,25 +27,17 @@ N_STREAM, GAMMA, WINDOW = 2_000, 0.01, 500
 N_REFERENCE, N_WATCHED, TEST_LEVEL = 200, 500, 0.05
 N_DELAY = 1_000  # rows after a change within which an alarm is awaited
 TAIL = 0.001  # of each limit
-
+CHUNK = 1_000  # replications whose rows are predicted together
 
 FIELDS = (
     *("part", "case", "level", "replications", "found"),
     *("promised", "limits", "holds"),
 )
-
-
-def _finding(*values: Any) -> Row:
-    """One line of the table, in the order of ``FIELDS``."""
-    row = dict(zip(FIELDS, values, strict=True))
-    return row | {"found": float(row["found"]), "holds": bool(row["holds"])}
-
-
-def _at_least(part: str, case: str, level: float, n: int, k: int) -> Row:
-    """Of n rows k are covered, where at least the level is promised."""
-    limit, m = int(binom.ppf(TAIL, n, level)), max(n, 1)
-    share, text = k / m, f"from {limit / m:.4f}"
-    return _finding(part, case, level, n, share, f"≥ {level:g}", text, k >= limit)
+Finding = tuple[str, float, int, Any, str, str, Any]  # FIELDS but the first
+#: A model whose law has the first column as its mean, and scale 1.
+UNIT = SimpleNamespace(
+    predict_law=lambda X: LocalLaw.symmetric(X[:, 0], np.ones(len(X)))
+)
 
 
 def findings(part: str, n: int, seed: int) -> list[Row]:
@@ -51,211 +45,171 @@ def findings(part: str, n: int, seed: int) -> list[Row]:
     rng = np.random.default_rng([seed, list(PARTS).index(part)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # alarms, few effective rows: they are counted
-        return PARTS[part](n, rng)
+        model = fit_network(Case("heteroscedastic"), rng)
+        found = [(part, *finding) for finding in PARTS[part](model, n, rng)]
+    rows = [dict(zip(FIELDS, values, strict=True)) for values in found]
+    return [r | {"found": float(r["found"]), "holds": bool(r["holds"])} for r in rows]
 
 
-class Heteroscedastic:
-    """A fixed tiny network, rows of its generator, and their laws."""
-
-    def __init__(self, rng: Generator) -> None:
-        self.case = Case("heteroscedastic")
-        self.model = fit_network(self.case, rng)
-
-    def targets(self, X: Array, rng: Generator) -> Array:
-        """New targets at X."""
-        mean = np.sin(2 * X[:, 0]) + X[:, 1]
-        # Noise that grows to one side, where the tilt goes.
-        noise = 0.3 * np.exp(0.8 * X[:, 0]) * rng.standard_normal(len(X))
-        return np.asarray(mean + noise)
-
-    def scores(self, X: Array, rng: Generator, constant: bool = False) -> Any:
-        """Signed scores of new targets at X, and the law."""
-        y, law = self.targets(X, rng), self.model.predict_law(X)
-        if constant:
-            law = LocalLaw.symmetric(law.centre, np.ones(len(X)))
-        return law.score(y), law
+def targets(X: Array, rng: Generator) -> Array:
+    """New targets at X, with noise that grows to one side, where the tilt goes."""
+    noise = 0.3 * np.exp(0.8 * X[:, 0]) * rng.standard_normal(len(X))
+    return np.asarray(np.sin(2 * X[:, 0]) + X[:, 1] + noise)
 
 
-class Standard:
-    """A model whose scores are the targets: what is drawn are scores."""
+def covered(scores: Array, n_new: int, **given: Any) -> Any:
+    """Which of the last scores lie in intervals made of the others, (n_new, n_levels).
 
-    def predict_law(self, X: Array) -> LocalLaw:
-        """Mean 0 and scale 1."""
-        return LocalLaw.symmetric(np.zeros(len(X)), np.ones(len(X)))
-
-
-def calibrated_on(scores: Array, **given: Any) -> CalibratedRegressor:
-    """The object of the library, calibrated on signed scores."""
-    return CalibratedRegressor.from_scores(
-        Standard(), scores, LEVELS, signed=True, **given
-    )
-
-
-def covered(calibrated: CalibratedRegressor, scores: Array, **given: Any) -> Any:
-    """Which scores (n,) of new rows lie in their intervals, (n, n_levels)."""
-    rows = np.zeros((len(scores), 1))
-    bounds = calibrated.predict_interval(rows, allow_infinite_bounds=True, **given)[1]
-    y = scores[:, None]
+    The model is such that targets are scores. Weights and groups have one value each.
+    """
+    cal = {name: values[:-n_new] for name, values in given.items()}
+    new = {name: values[-n_new:] for name, values in given.items()}
+    calibrated = _calibrated_on(scores[:-n_new], **cal)
+    rows, y = np.zeros((n_new, 1)), scores[-n_new:, None]
+    bounds = calibrated.predict_interval(rows, allow_infinite_bounds=True, **new)[1]
     return (bounds[:, 0] <= y) & (y <= bounds[:, 1])
 
 
-def shift(n: int, rng: Generator) -> list[Row]:
+def _calibrated_on(scores: Array, **given: Any) -> CalibratedRegressor:
+    return CalibratedRegressor.from_scores(UNIT, scores, LEVELS, signed=True, **given)
+
+
+def _at_least(case: str, n: int, counts: Array) -> Iterator[Finding]:
+    """Of n rows so many are covered, where at least the level is promised."""
+    for level, k in zip(LEVELS, counts.tolist(), strict=True):
+        limit, m = int(binom.ppf(TAIL, n, level)), max(n, 1)
+        text = f"from {limit / m:.4f}"
+        yield case, level, n, k / m, f"≥ {level:g}", text, k >= limit
+
+
+def shift(model: Any, n: int, rng: Generator) -> Iterator[Finding]:
     """Weighted and unweighted coverage of one test row from the tilted density."""
-    world, found = Heteroscedastic(rng), []
+    low, high = np.exp(-2 * TILT), np.exp(2 * TILT)
     for scale in ("claps", "constant"):
-        counts = {"weighted": np.zeros(2, int), "unweighted": np.zeros(2, int)}
-        for start in range(0, n, 1_000):
-            size = min(1_000, n - start)
+        weighted, unweighted = np.zeros((2, len(LEVELS)), int)
+        for size in chunk_sizes(n, CHUNK):
             X = rng.uniform(-2, 2, (size, N_CAL + 1, 2))
             u = rng.uniform(size=size)  # inverse of the distribution function
-            low, high = np.exp(-2 * TILT), np.exp(2 * TILT)
             X[:, -1, 0] = np.log(low + u * (high - low)) / TILT
-            flat = X.reshape(-1, 2)
-            scores = world.scores(flat, rng, scale == "constant")[0].reshape(size, -1)
-            weights = np.exp(TILT * X[:, :, 0])
-            for s, w in zip(scores, weights, strict=True):
-                given, own = {"weights": w[:-1]}, {"weights": w[-1:]}
-                weighted = calibrated_on(s[:-1], **given)
-                counts["weighted"] += covered(weighted, s[-1:], **own)[0]
-                counts["unweighted"] += covered(calibrated_on(s[:-1]), s[-1:])[0]
-        for name, of_levels in counts.items():
-            for level, k in zip(LEVELS, of_levels.tolist(), strict=True):
-                row = _at_least("shift", f"{name}, {scale} scale", level, n, k)
-                if name == "unweighted":  # too few are expected
-                    limits = row["limits"].replace("from", "falls below")
-                    row |= {"promised": "nothing", "limits": limits}
-                    row["holds"] = not row["holds"]
-                found.append(row)
-    return found
+            rows = X.reshape(-1, 2)
+            law = model.predict_law(rows)
+            if scale == "constant":
+                law = LocalLaw.symmetric(law.centre, np.ones(len(rows)))
+            scores = law.score(targets(rows, rng)).reshape(size, -1)
+            for s, w in zip(scores, np.exp(TILT * X[:, :, 0]), strict=True):
+                weighted += covered(s, 1, weights=w)[0]
+                unweighted += covered(s, 1)[0]
+        yield from _at_least(f"weighted, {scale} scale", n, weighted)
+        for *of, _, limits, enough in _at_least(
+            f"unweighted, {scale} scale", n, unweighted
+        ):  # too few are expected
+            yield *of, "nothing", limits.replace("from", "falls below"), not enough
 
 
-def groups(n: int, rng: Generator) -> list[Row]:
+def groups(model: Any, n: int, rng: Generator) -> Iterator[Finding]:
     """Coverage given the group: exact where its rows are fixed in number."""
-    world, found = Heteroscedastic(rng), []
     sizes = (20, 60)
     X = rng.uniform(-2, 2, (2_000, 2))
-    bins = EpistemicGroups.from_training(world.model, X, n_groups=3)
-    counts, tested = np.zeros((2, 2), int), np.zeros(3, int)
-    by_bin = np.zeros((3, 2), int)
+    bins = EpistemicGroups.from_training(model, X, n_groups=3)
+    counts, by_bin = np.zeros((2, len(LEVELS)), int), np.zeros((3, len(LEVELS)), int)
+    tested = np.zeros(3, int)
     # Group 0 lies left and has 20 calibration rows, group 1 lies right and has 60; the
-    # last row of each is predicted.
+    # last row of each is predicted, and comes last in this order.
     labels = np.repeat([0, 1], [sizes[0] + 1, sizes[1] + 1])
-    new = np.isin(np.arange(len(labels)), [sizes[0], len(labels) - 1])
-    for start in range(0, n, 1_000):
-        size = min(1_000, n - start)
+    new = [sizes[0], len(labels) - 1]
+    order = [*np.delete(np.arange(len(labels)), new), *new]
+    for size in chunk_sizes(n, CHUNK):
         X = rng.uniform(-2, 2, (size, len(labels), 2))
         X[:, :, 0] = np.abs(X[:, :, 0]) * np.where(labels == 0, -1, 1)
-        scores = world.scores(X.reshape(-1, 2), rng)[0].reshape(size, -1)
-        for s in scores:
-            both = calibrated_on(s[~new], groups=labels[~new])
-            counts += covered(both, s[new], groups=labels[new])
+        rows = X.reshape(-1, 2)
+        scores = model.predict_law(rows).score(targets(rows, rng))
+        for s in scores.reshape(size, -1)[:, order]:
+            counts += covered(s, 2, groups=labels[order])
         X = rng.uniform(-2, 2, (size * (N_CAL + 1), 2))
-        scores, law = world.scores(X, rng)
-        by_row = bins.of_law(law).reshape(size, -1)
-        for s, own in zip(scores.reshape(size, -1), by_row, strict=True):
-            binned = calibrated_on(s[:-1], groups=own[:-1])
+        law = model.predict_law(X)
+        scores = law.score(targets(X, rng)).reshape(size, -1)
+        for s, own in zip(scores, bins.of_law(law).reshape(size, -1), strict=True):
             tested[own[-1]] += 1
-            by_bin[own[-1]] += covered(binned, s[-1:], groups=own[-1:])[0]
-    for g, size in enumerate(sizes):
-        for level, k in zip(LEVELS, counts[g].tolist(), strict=True):
-            law_ = conformal_rank(size, 1 - level) / (size + 1)
-            low, high = binom.ppf([TAIL / 2, 1 - TAIL / 2], n, law_)
-            of = "groups", f"group of {size} calibration rows", level, n, k / n
-            text = f"{low / n:.4f} to {high / n:.4f}"
-            found.append(_finding(*of, f"{law_:.4f}", text, low <= k <= high))
-    for b, (of_levels, m) in enumerate(zip(by_bin.tolist(), tested, strict=True)):
+            by_bin[own[-1]] += covered(s, 1, groups=own)[0]
+    for size, of_levels in zip(sizes, counts.tolist(), strict=True):
         for level, k in zip(LEVELS, of_levels, strict=True):
-            case = f"epistemic fraction, bin {b}"
-            found.append(_at_least("groups", case, level, int(m), k))
-    return found
+            law = conformal_rank(size, 1 - level) / (size + 1)
+            low, high = binom.ppf([TAIL / 2, 1 - TAIL / 2], n, law)
+            of = f"group of {size} calibration rows", level, n, k / n, f"{law:.4f}"
+            yield *of, f"{low / n:.4f} to {high / n:.4f}", low <= k <= high
+    for b, m in enumerate(tested.tolist()):
+        yield from _at_least(f"epistemic fraction, bin {b}", m, by_bin[b])
 
 
-def online(n: int, rng: Generator) -> list[Row]:
+def online(model: Any, n: int, rng: Generator) -> Iterator[Finding]:
     """Long-run coverage of levels that follow misses, and of levels that do not."""
-    world, found = Heteroscedastic(rng), []
-    n_streams = max(2, n // 500)
-    alpha = 1 - np.array(LEVELS)
-    t = np.arange(N_STREAM)
+    n_streams, t = max(2, n // 500), np.arange(N_STREAM)
     worlds = {
         "drift: noise grows threefold": 1 + 2 * t / N_STREAM,
         "jump: noise trebles halfway": np.where(t < N_STREAM // 2, 1.0, 3.0),
     }
-    bound = (np.maximum(alpha, 1 - alpha) + GAMMA) / (GAMMA * N_STREAM)
     for name, factor in worlds.items():
-        rates = {"follows": [], "fixed": []}  # type: dict[str, list[Any]]
-        for _ in range(n_streams):
+        shares = np.zeros((2, n_streams, len(LEVELS)))  # levels that follow, and fixed
+        for i in range(n_streams):
             X = rng.uniform(-2, 2, (N_CAL + N_STREAM, 2))
-            scores = world.scores(X, rng)[0]
+            scores = model.predict_law(X).score(targets(X, rng))
             scores[N_CAL:] *= factor
-            fixed = covered(calibrated_on(scores[:N_CAL]), scores[N_CAL:])
-            rates["fixed"].append(fixed.mean(axis=0))
-            rates["follows"].append(_covered_online(scores))
-        for method, shares in rates.items():
-            coverage = np.array(shares)
-            for j, level in enumerate(LEVELS):
-                worst = float(np.abs(coverage[:, j] - level).max())
-                follows = method == "follows"
-                text = f"{level - bound[j]:.4f} to {level + bound[j]:.4f}"
-                of = "time", f"{name}, level {method}", level, n_streams
-                mean = float(coverage[:, j].mean())
-                promised = f"{level:g} in the long run" if follows else "nothing"
-                holds = worst <= bound[j] + 1e-12 if follows else True
-                limits = text if follows else "–"
-                found.append(_finding(*of, mean, promised, limits, holds))
-    return found
+            shares[:, i] = _covered_online(scores), covered(scores, N_STREAM).mean(0)
+        follows, fixed = shares.swapaxes(1, 2)
+        for level, found in zip(LEVELS, follows, strict=True):
+            bound = (max(level, 1 - level) + GAMMA) / (GAMMA * N_STREAM)
+            holds = np.abs(found - level).max() <= bound + 1e-12
+            of = f"{name}, level follows", level, n_streams, found.mean()
+            limits = f"{level - bound:.4f} to {level + bound:.4f}"
+            yield *of, f"{level:g} in the long run", limits, holds
+        for level, found in zip(LEVELS, fixed, strict=True):
+            of = f"{name}, level fixed", level, n_streams, found.mean()
+            yield *of, "nothing", "–", True
 
 
 def _covered_online(scores: Array) -> Array:
-    """Share of covered rows (m,), observed one by one."""
-    calibrated = calibrated_on(scores[:N_CAL])
-    row = np.zeros((1, 1))
+    """Share of covered rows (n_levels,), observed one by one."""
+    calibrated = _calibrated_on(scores[:N_CAL])
     for score in scores[N_CAL:, None]:
-        calibrated.observe(row, score, gamma=GAMMA, window=WINDOW)
+        calibrated.observe(np.zeros((1, 1)), score, gamma=GAMMA, window=WINDOW)
     return calibrated.observed_coverage_
 
 
-def monitor(n: int, rng: Generator) -> list[Row]:
+def monitor(model: Any, n: int, rng: Generator) -> Iterator[Finding]:
     """False alarms of both bets together, and how long an alarm takes."""
-    world, found = Heteroscedastic(rng), []
-    n_streams = max(10, n // 10)
-    alarms = sum(
-        any(_watch(world, rng, N_WATCHED, 1.0, 0.0)[k] for k in ("inputs", "noise"))
-        for _ in range(n_streams)
+    m = max(10, n // 10)
+    k = sum(
+        any(_watch(model, rng, N_WATCHED, 1.0, 0.0)[bet] for bet in ("inputs", "noise"))
+        for _ in range(m)
     )
-    limit = int(binom.ppf(1 - TAIL, n_streams, TEST_LEVEL))
-    of = "monitor", f"false alarms in {N_WATCHED} rows", TEST_LEVEL, n_streams
-    text, share = f"up to {limit / n_streams:.4f}", alarms / n_streams
-    found.append(_finding(*of, share, f"≤ {TEST_LEVEL:g}", text, alarms <= limit))
+    limit = int(binom.ppf(1 - TAIL, m, TEST_LEVEL))
+    of = f"false alarms in {N_WATCHED} rows", TEST_LEVEL, m, k / m
+    yield *of, f"≤ {TEST_LEVEL:g}", f"up to {limit / m:.4f}", k <= limit
+    m = max(10, n // 100)
     for name, noise, move, cause in (
         ("residuals double", 2.0, 0.0, "noise"),
         ("inputs move by one half-width", 1.0, 2.0, "inputs"),
     ):
-        m = max(10, n // 100)
-        seen = [_watch(world, rng, N_DELAY, noise, move) for _ in range(m)]
-        delays = np.array([s[cause] or np.inf for s in seen])
-        share = float(np.isfinite(delays).mean())
+        seen = [_watch(model, rng, N_DELAY, noise, move)[cause] for _ in range(m)]
+        delays = np.array([rows or np.inf for rows in seen])
+        share = np.isfinite(delays).mean()
         case = f"{name}: alarm of '{cause}' within {N_DELAY} rows"
         text = f"median delay {np.median(delays):.0f} rows"
-        of = "monitor", case, TEST_LEVEL, m
-        found.append(_finding(*of, share, "power", text, share > 0.5))
-    return found
+        yield case, TEST_LEVEL, m, share, "power", text, share > 0.5
 
 
 def _watch(
-    world: Heteroscedastic, rng: Generator, n: int, noise: float, move: float
+    model: Any, rng: Generator, n: int, noise: float, move: float
 ) -> dict[str, int | None]:
     """Rows until each alarm; None without one."""
     X, X_new = np.split(rng.uniform(-2, 2, (N_REFERENCE + n, 2)), [N_REFERENCE])
     X_new = X_new + move
-    calibrated = CalibratedRegressor(world.model)
-    calibrated.conformalize(X, world.targets(X, rng))
-    seed = int(rng.integers(2**31))
+    calibrated = CalibratedRegressor(model).conformalize(X, targets(X, rng))
     monitor = ExchangeabilityMonitor(
-        calibrated, X, test_level=TEST_LEVEL, random_state=seed
+        calibrated, X, test_level=TEST_LEVEL, random_state=int(rng.integers(2**31))
     )
-    centre = world.model.predict(X_new)
-    y = centre + noise * (world.targets(X_new, rng) - centre)
-    monitor.update(X_new, y)
+    centre = model.predict(X_new)
+    monitor.update(X_new, centre + noise * (targets(X_new, rng) - centre))
     return monitor.alarm_rows
 
 

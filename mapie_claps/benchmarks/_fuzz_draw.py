@@ -1,16 +1,14 @@
 """Cases drawn by number: each is the same on every machine and stands by itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ._fuzz_attacks import ATTACKS
+from ._fuzz_attacks import ATTACKS, AttackCase
 from ._fuzz_cases import CALIBRATION_MODES, FuzzCase, TableSpec
-from ._fuzz_scene import AttackCase
 
-Case = FuzzCase | AttackCase
+Generator = np.random.Generator
 
 DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool", "object", "str")
 CORRUPTIONS = (None, None, None, "nan", "inf", "huge", "tiny", "constant", "duplicates")
@@ -71,89 +69,83 @@ PARAMETERS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "categorical_features": (("from_dtype", [0], [-1]), (["nowhere"], 7)),
     "random_state": ((0, None, 2**32 - 1), (-1, "seed")),
 }
-# Levels and supports: valid, and others.
-LEVELS = ((0.9, 0.5, 0.7, [0.5, 0.8], [0.7, 0.6, 0.7]), (0.999, 0.0, 1.0, 1.5, -0.1))
-SUPPORTS: tuple[tuple[Any, ...], tuple[Any, ...]] = (
-    (None, "auto", "integer", "training", "count", (None, 3.0), [0.0, 1.0, 2.0]),
-    ("counts", [], (2.0, 1.0), float("nan")),
-)
+# Further fields of FuzzCase, likewise.
+CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "weights": (
+        (None, None, "ones", "random"),
+        ("zeros", "negative", "short", "long"),
+    ),
+    "mode": (CALIBRATION_MODES, ()),
+    "level": (
+        (0.9, 0.5, 0.7, [0.5, 0.8], [0.7, 0.6, 0.7]),
+        (0.999, 0.0, 1.0, 1.5, -0.1),
+    ),
+    "support": (
+        (None, "auto", "integer", "training", "count", (None, 3.0), [0.0, 1.0, 2.0]),
+        ("counts", [], (2.0, 1.0), float("nan")),
+    ),
+}
 OFTEN = ("prior_precision", "target_map", "two_sided_noise", "residual_shape")
-WEIGHTS = ((None, None, "ones", "random"), ("zeros", "negative", "short", "long"))
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Choices of one case, from its seed and number."""
-
-    rng: np.random.Generator
-
-    def pick(self, values: Sequence[Any] | range) -> Any:
-        """One of the values, each as likely."""
-        return values[int(self.rng.integers(len(values)))]
-
-    def chance(self, share: float) -> bool:
-        """Whether something happens that happens in this share of cases."""
-        return bool(self.rng.random() < share)
-
-    def some(self, values: Sequence[Any], most: int) -> list[Any]:
-        """Up to so many of the values, without repetition."""
-        n = int(self.rng.integers(most + 1))
-        return [values[i] for i in self.rng.permutation(len(values))[:n]]
+def _pick(rng: Generator, values: Sequence[Any]) -> Any:
+    """One of the values, each as likely."""
+    return values[int(rng.integers(len(values)))]
 
 
-def draw_case(seed: int, number: int) -> Case:
+def _some(rng: Generator, values: Sequence[Any], most: int) -> list[Any]:
+    """Up to so many of the values, without repetition."""
+    n = rng.integers(most + 1)
+    return [values[i] for i in rng.permutation(len(values))[:n]]
+
+
+def draw_case(seed: int, number: int) -> FuzzCase | AttackCase:
     """Case of a number: one in four is an attack on a promise."""
-    draw = Draw(np.random.default_rng([seed, number]))
-    return _attack(draw) if number % 4 == 3 else _table_case(draw)
-
-
-def _attack(draw: Draw) -> AttackCase:
+    rng = np.random.default_rng([seed, number])
+    if number % 4 != 3:
+        return _table_case(rng)
     return AttackCase(
-        attack=draw.pick(sorted(ATTACKS)),
-        seed=draw.pick(range(2**16)),
-        n=draw.pick(range(8, 41)),
-        batch=draw.pick(range(1, 51)),
-        size=draw.pick(range(1, 7)),
-        level=draw.pick([0.5, 0.8, 0.9, 0.99]),
-        variant=draw.pick(range(12)),
+        attack=_pick(rng, ATTACKS),
+        seed=_pick(rng, range(2**16)),
+        n=_pick(rng, range(8, 41)),
+        batch=_pick(rng, range(1, 51)),
+        size=_pick(rng, range(1, 7)),
+        level=_pick(rng, [0.5, 0.8, 0.9, 0.99]),
+        variant=_pick(rng, range(12)),
     )
 
 
-def _table_case(draw: Draw) -> FuzzCase:
+def _table_case(rng: Generator) -> FuzzCase:
     """A valid case, up to two of whose parts are drawn again from all values.
 
     So about half of the cases get as far as an interval.
     """
     parts = ("train", "cal", "test", "params", "weights", "level", "support")
-    wild = draw.some(parts, 2) if draw.chance(0.5) else []
-    width = draw.pick(WIDTHS)
-    tables = {name: _table(draw, width, name in wild) for name in parts[:3]}
+    wild = _some(rng, parts, 2) if rng.random() < 0.5 else []
+    width = _pick(rng, WIDTHS)
+    tables: Any = {name: _table(rng, width, name in wild) for name in parts[:3]}
     return FuzzCase(
         **tables,
-        params=_parameters(draw, "params" in wild),
-        weights=draw.pick(WEIGHTS["weights" in wild]),
-        mode=draw.pick(CALIBRATION_MODES),
-        level=draw.pick(LEVELS["level" in wild]),
-        support=draw.pick(SUPPORTS["support" in wild]),
-        sym=draw.chance(0.5),
-        allow_infinite=draw.chance(0.5),
-        kinds=draw.pick(range(1, 10)) if draw.chance(0.5) else 0,
-        further=draw.chance(0.25),
+        params=_parameters(rng, "params" in wild),
+        **{name: _pick(rng, pools[name in wild]) for name, pools in CALLS.items()},
+        sym=rng.random() < 0.5,
+        allow_infinite=rng.random() < 0.5,
+        kinds=_pick(rng, range(1, 10)) if rng.random() < 0.5 else 0,
+        further=rng.random() < 0.25,
     )
 
 
-def _table(draw: Draw, width: int, wild: bool) -> TableSpec:
-    fields = {name: draw.pick(values[wild]) for name, values in TABLES.items()}
-    if wild and draw.chance(0.2):
-        width = draw.pick(range(6))
-    return TableSpec(p=width, seed=draw.pick(range(2**16)), **fields)
+def _table(rng: Generator, width: int, wild: bool) -> TableSpec:
+    fields = {name: _pick(rng, pools[wild]) for name, pools in TABLES.items()}
+    if wild and rng.random() < 0.2:
+        width = _pick(rng, range(6))
+    return TableSpec(p=width, seed=_pick(rng, range(2**16)), **fields)
 
 
-def _parameters(draw: Draw, wild: bool) -> dict[str, Any]:
+def _parameters(rng: Generator, wild: bool) -> dict[str, Any]:
     """Up to four parameters and some of OFTEN, and always one view of the inputs."""
-    found = {"views": draw.pick(PARAMETERS["views"][0][:3])}
-    often = draw.some(OFTEN, 2)
-    for name in [*often, *draw.some(sorted(PARAMETERS), 4)]:
+    found = {"views": _pick(rng, PARAMETERS["views"][0][:3])}
+    for name in [*_some(rng, OFTEN, 2), *_some(rng, sorted(PARAMETERS), 4)]:
         valid, others = PARAMETERS[name]
-        found[name] = draw.pick(valid + others if wild else valid)
+        found[name] = _pick(rng, valid + others if wild else valid)
     return found

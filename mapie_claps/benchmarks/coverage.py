@@ -28,9 +28,10 @@ import sys
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from ..studies.arguments import check_numbers
 from ..studies.runner import Run, finished_rows, run_missing
@@ -38,13 +39,14 @@ from ..studies.scoring import SplitSize, covered_limits, covered_rank
 from ..studies.store import Row, run_key
 from ..studies.text import csv_table, markdown_table, write_files
 from . import _coverage, _coverage_drift
-from ._coverage import CASES, Case
+from ._coverage import LEVELS, Case
 from ._peer_table import claps_parameters
 
-#: Cases, numbers of calibration rows, test rows per replication.
-PARTS: dict[str, tuple[tuple[Case, ...], tuple[int, ...], int]] = {
-    "fixed": (CASES, (20, 50, 100), 1),
+#: How to count, cases, numbers of calibration rows, test rows per replication.
+PARTS: dict[str, tuple[Any, tuple[Case, ...], tuple[int, ...], int]] = {
+    "fixed": (_coverage.fixed_network, _coverage.CASES, (20, 50, 100), 1),
     "split": (
+        _coverage.split_refits,
         (
             Case("heteroscedastic"),
             Case("heavy-tailed"),
@@ -54,34 +56,14 @@ PARTS: dict[str, tuple[tuple[Case, ...], tuple[int, ...], int]] = {
         (20, 100),
         100,
     ),
-    "cv+": ((Case("heteroscedastic"),), (60,), 20),
+    "cv+": (_coverage.cross_refits, (Case("heteroscedastic"),), (60,), 20),
 }
-LEVELS = (0.8, 0.9, 0.95)
-N_FOLDS = 5
 FAMILY_ERROR = 0.01
-
-
-class Count(NamedTuple):
-    """One line of the table: what was counted."""
-
-    part: str  # "fixed", "split" or "cv+"
-    case: str
-    n_cal: int
-    level: float
-    replications: int
-    tested: int  # test rows held against the law
-    covered: int  # of these
-    mean_coverage: float  # over all test rows
-
-
-class Verdict(NamedTuple):
-    """The law of a count, and whether the count agrees."""
-
-    promised: float
-    low: float
-    high: float
-    holds: bool
-    two_sided: bool
+#: Of one count: what, test rows held against the law, those covered, mean over all.
+FIELDS = (
+    *("part", "case", "n_cal", "level", "replications"),
+    *("tested", "covered", "mean_coverage"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,153 +81,130 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Count what is missing and write the table; 1 if a count is outside its law."""
-    sizes = arguments.replications, arguments.split_refits, arguments.cross_refits
     check_numbers(arguments, replications=1, split_refits=1, cross_refits=1, seed=0)
+    sizes = arguments.replications, arguments.split_refits, arguments.cross_refits
     sizes = (200, 4, 3) if arguments.smoke else sizes
-    chosen = arguments.parts
+    chosen, seed, out = arguments.parts, arguments.seed, arguments.out
     runs = [
-        plan(part, case, n, arguments.seed)
+        plan(part, case, n, seed)
         for part, n in zip(PARTS, sizes, strict=True)
-        for case in PARTS[part][0]
+        for case in PARTS[part][1]
         if part in chosen
     ]
-    drift = [
-        plan_drift(part, sizes[0], arguments.seed)
-        for part in _coverage_drift.PARTS
-        if part in chosen
-    ]
-    failures = run_missing(runs + drift, arguments.out)
+    parts = [part for part in _coverage_drift.PARTS if part in chosen]
+    drift = [plan_drift(part, sizes[0], seed) for part in parts]
+    failures = run_missing(runs + drift, out)
     files: dict[str, str] = {}
-    holds = True
+    counts, findings = judged(finished_rows(runs, out)), finished_rows(drift, out)
     if runs:
-        counts = judged([Count(**row) for row in finished_rows(runs, arguments.out)])
         files |= {"coverage.md": markdown_of(counts), "coverage.csv": csv_of(counts)}
-        holds = all(v.holds for _, v in counts)
     if drift:
-        rows = finished_rows(drift, arguments.out)
-        files["drift.md"] = _coverage_drift.table_of(rows)
-        holds = holds and all(row["holds"] for row in rows)
-    write_files(files, arguments.out)
+        files["drift.md"] = _coverage_drift.table_of(findings)
+    write_files(files, out)
     texts = [text for name, text in files.items() if name.endswith(".md")]
     sys.stdout.writelines([*texts, *map(str, failures)])
+    holds = all(row["holds"] for row in counts + findings)
     return 0 if not failures and holds else 1
 
 
 def plan_drift(part: str, n: int, seed: int) -> Run:
     """One part about rows that are not exchangeable."""
-    data = {"n_train": _coverage.N_TRAIN, "seed": seed}
     split = {"part": part, "replications": n, **_coverage_drift.SETTINGS}
-    method = {"parameters": claps_parameters(**_coverage.TINY)}
-    key = run_key("coverage of drift", data=data, split=split, method=method)
-    return Run(part, key, partial(_coverage_drift.findings, part, n, seed))
+    compute = partial(_coverage_drift.findings, part, n, seed)
+    return Run(part, _key("coverage of drift", {"seed": seed}, split, {}), compute)
 
 
 def plan(part: str, case: Case, replications: int, seed: int) -> Run:
     """All levels and calibration sizes of one part and case."""
-    _, n_cals, n_test = PARTS[part]
-    data = {"generator": case.generator, "n_train": _coverage.N_TRAIN, "seed": seed}
-    split = {"part": part, "n_cal": n_cals, "n_test": n_test, "folds": N_FOLDS}
-    split |= {"replications": replications, "levels": LEVELS}
+    *_, n_cals, n_test = PARTS[part]
+    data = {"generator": case.generator, "seed": seed}
+    split = {"part": part, "n_cal": n_cals, "n_test": n_test, "levels": LEVELS}
+    split |= {"folds": _coverage.N_FOLDS, "replications": replications}
+    key = _key("coverage", data, split, {"case": case._asdict()})
+    compute = partial(count, part, case, replications, seed)
+    return Run(f"{part}, {case.name}", key, compute)
+
+
+def _key(study: str, data: Row, split: Row, method: Row) -> dict[str, Any]:
     parameters = claps_parameters(**_coverage.TINY)
-    method = {"case": case._asdict(), "parameters": parameters}
-    key = run_key("coverage", data=data, split=split, method=method)
-    label = f"{part}, {case.name}"
-    return Run(label, key, partial(count, part, case, replications, seed))
+    return run_key(
+        study,
+        data=data | {"n_train": _coverage.N_TRAIN},
+        split=split,
+        method=method | {"parameters": parameters},
+    )
 
 
 def count(part: str, case: Case, n: int, seed: int) -> list[Row]:
     """Count one part and case in n replications."""
-    _, n_cals, n_test = PARTS[part]
+    covered_in, _, n_cals, n_test = PARTS[part]
     rng = np.random.default_rng([seed, zlib.crc32(f"{part} {case.name}".encode())])
-    if part == "fixed":
-        covered = _coverage.covered_by_fixed_network(case, n_cals, LEVELS, n, rng)
-        return _rows(part, case, n, n, covered)
-    if part == "split":
-        refit = _coverage.covered_by_split_refit
-        refits = [refit(case, n_cals, LEVELS, n_test, rng) for _ in range(n)]
-        return _rows(part, case, n, n * n_test, np.sum(refits, axis=0))
-    sizes = n_cals[0], LEVELS, n_test, N_FOLDS
-    seeds = rng.integers(2**62, size=n).tolist()
-    inside = np.stack(  # (n, n_test, levels)
-        [_coverage.covered_by_cross_refit(case, *sizes, s) for s in seeds]
-    )
-    rows = _rows(part, case, n, n, inside[:, 0].sum(axis=0)[None])
-    means = inside.mean(axis=(0, 1)).round(6).tolist()
-    return [
-        row | {"mean_coverage": mean} for row, mean in zip(rows, means, strict=True)
-    ]
-
-
-def _rows(part: str, case: Case, n: int, tested: int, covered: Any) -> list[Row]:
-    """Counts (n_cal, level) as rows."""
+    inside = covered_in(case, n_cals, n_test, n, rng)
+    # Rows of one refit of CV+ are not independent: the first is held against the law.
+    held = inside[:, :, :1] if part == "cv+" else inside
+    covered, means = held.sum(axis=(0, 2)).tolist(), inside.mean(axis=(0, 2)).tolist()
     of = part, case.name
-    return [
-        Count(*of, n_cal, level, n, tested, k, round(k / tested, 6))._asdict()
-        for n_cal, by_level in zip(PARTS[part][1], covered.tolist(), strict=True)
-        for level, k in zip(LEVELS, by_level, strict=True)
+    rows = [
+        (*of, n_cal, level, n, n * held.shape[2], covered[i][j], round(means[i][j], 6))
+        for i, n_cal in enumerate(n_cals)
+        for j, level in enumerate(LEVELS)
     ]
+    return [dict(zip(FIELDS, row, strict=True)) for row in rows]
 
 
-def exact_coverage(n_cal: int, level: float, n_ranks: int = 1) -> float:
-    """P(covered) = k / (n + 1) where scores are not tied; a lower bound if they are."""
-    return covered_rank(n_cal, 1 - level, n_ranks) / (n_cal + 1)
-
-
-def binomial_limits(n: int, probability: float, tail: float) -> tuple[int, int]:
-    """Counts that a binomial variable leaves with at most ``tail`` on either side."""
-    from scipy.stats import binom
-
-    low, high = binom.ppf([tail, 1 - tail], n, probability)
-    return int(low), int(high)
-
-
-def judged(counts: list[Count]) -> list[tuple[Count, Verdict]]:
+def judged(counts: list[Row]) -> list[Row]:
     """Every count with its law, at an error shared out among all."""
     error = FAMILY_ERROR / max(1, len(counts))
-    return [(count, _verdict(count, error)) for count in counts]
+    return [row | _verdict(row, error) for row in counts]
 
 
-def _verdict(count: Count, error: float) -> Verdict:
-    tied = count.case.startswith((_coverage.DISCRETE, _coverage.BOUNDED))
+def _verdict(row: Row, error: float) -> Row:
+    """The law of a count, and whether the count agrees."""
+    case, n_cal, tested = row["case"], row["n_cal"], row["tested"]
     # Targets outside a support share the score +∞.
-    two_sided = count.part != "cv+" and not tied and "support" not in count.case
-    tail = error / 2 if two_sided else error
-    n_ranks = 2 if count.case.endswith("two ranks") else 1
-    promised = exact_coverage(count.n_cal, count.level, n_ranks)
-    if count.part == "cv+":
-        promised = 1 - 2 * (1 - count.level)
-    if count.part == "split":
-        size = SplitSize(count.n_cal, count.tested // count.replications)
-        sizes, alpha = [size] * count.replications, 1 - count.level
+    tied = case.startswith(_coverage.TIED) or "support" in case
+    two_sided = row["part"] != "cv+" and not tied
+    tail, alpha = error / 2 if two_sided else error, 1 - row["level"]
+    n_ranks = 2 if case.endswith("two ranks") else 1
+    # Where scores are tied, this is a lower bound.
+    promised = covered_rank(n_cal, alpha, n_ranks) / (n_cal + 1)
+    if row["part"] == "cv+":
+        promised = 1 - 2 * alpha
+    if row["part"] == "split":
+        sizes = [SplitSize(n_cal, tested // row["replications"])] * row["replications"]
         low, high = covered_limits(sizes, alpha, tail, n_ranks)
     else:
-        low, high = binomial_limits(count.tested, promised, tail)
-    high = high if two_sided else count.tested
-    holds = low <= count.covered <= high
-    return Verdict(promised, low / count.tested, high / count.tested, holds, two_sided)
+        low, high = binom.ppf([tail, 1 - tail], tested, promised).tolist()
+    high = high if two_sided else tested
+    limits = {"low": low / tested, "high": high / tested, "two_sided": two_sided}
+    return {"promised": promised, "holds": low <= row["covered"] <= high} | limits
 
 
-def csv_of(counts: list[tuple[Count, Verdict]]) -> str:
+def csv_of(counts: list[Row]) -> str:
     """Counts with their limits."""
-    lines = [[*c, *(round(x, 6) for x in v[:3]), v.holds] for c, v in counts]
-    return csv_table([*Count._fields, "promised", "low", "high", "holds"], lines)
+    rounded = ("promised", "low", "high")
+    lines = [
+        [*(row[f] for f in FIELDS), *(round(row[f], 6) for f in rounded), row["holds"]]
+        for row in counts
+    ]
+    return csv_table([*FIELDS, *rounded, "holds"], lines)
 
 
-def markdown_of(counts: list[tuple[Count, Verdict]]) -> str:
+def markdown_of(counts: list[Row]) -> str:
     """The table, and how many counts are outside their limits."""
     lines = [
         [
-            *map(str, c[:5]),
-            f"{c.covered / c.tested:.4f}",
-            ("" if v.two_sided else "≥ ") + f"{v.promised:.4f}",
-            f"{v.low:.4f} to {v.high:.4f}",
-            f"{c.mean_coverage:.4f}",
-            "yes" if v.holds else "NO",
+            *(str(row[field]) for field in FIELDS[:5]),
+            f"{row['covered'] / row['tested']:.4f}",
+            ("" if row["two_sided"] else "≥ ") + f"{row['promised']:.4f}",
+            f"{row['low']:.4f} to {row['high']:.4f}",
+            f"{row['mean_coverage']:.4f}",
+            "yes" if row["holds"] else "NO",
         ]
-        for c, v in counts
+        for row in counts
     ]
-    header = [*Count._fields[:5], "covered", "law", "limits"]
+    header = [*FIELDS[:5], "covered", "law", "limits"]
     header += ["mean over all test rows", "holds"]
-    failed = sum(not v.holds for _, v in counts)
+    failed = sum(not row["holds"] for row in counts)
     title = f"{len(counts)} counts, {failed} outside their limits.\n\n"
     return title + markdown_table(header, lines, align="llrrrrrlrl")

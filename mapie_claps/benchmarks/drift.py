@@ -23,19 +23,17 @@ Examples
 
 import argparse
 import sys
-import time
+import timeit
 import tracemalloc
 import warnings
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from .. import CalibratedRegressor, ClapsRegressor, likelihood_ratio
-from ..estimators.local_law import LocalLaw
 from ..studies.arguments import add_data_arguments, load_datasets, seeds_of
 from ..studies.data import Array, Dataset, seeded_order, take_rows
 from ..studies.rows import grouped
@@ -43,6 +41,7 @@ from ..studies.runner import Run, run_and_report, split_run
 from ..studies.scoring import estimate, score_intervals
 from ..studies.store import Row
 from ..studies.text import markdown_table, number, plus_minus
+from ._coverage_drift import UNIT
 from ._peer_table import claps_parameters
 
 LEVEL = 0.9
@@ -64,24 +63,24 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cost:
         sys.stdout.write(cost())
         return 0
-    params = SMOKE if arguments.smoke else {}
+    text = arguments.by_time is not None
     runs = [
-        plan(data, seed, arguments.max_rows, arguments.by_time, params)
-        for data in load_datasets(arguments, text=arguments.by_time is not None)
+        plan(data, seed, arguments)
+        for data in load_datasets(arguments, text)
         for seed in seeds_of(arguments)
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, report)
 
 
-def plan(
-    data: Dataset, seed: int, max_rows: int, by_time: str | None, params: dict[str, Any]
-) -> Run:
+def plan(data: Dataset, seed: int, arguments: argparse.Namespace) -> Run:
     """One split of one data set."""
-    split = {"seed": seed, "max_rows": max_rows, "by_time": by_time, "level": LEVEL}
-    method = {"parameters": claps_parameters(**params)}
-    compute = partial(tilted, data, seed, max_rows, params)
+    params, by_time = SMOKE if arguments.smoke else {}, arguments.by_time
+    split = {"seed": seed, "max_rows": arguments.max_rows}
+    compute = partial(tilted, data, **split, params=params)
     if by_time is not None:
-        compute = partial(streamed, data, seed, max_rows, params, by_time)
+        compute = partial(streamed, data, **split, params=params, by_time=by_time)
+    method = {"parameters": claps_parameters(**params)}
+    split |= {"by_time": by_time, "level": LEVEL}
     return split_run("drift", data, split, method, compute)
 
 
@@ -103,16 +102,17 @@ def tilted(
         )
     unlabelled, test = np.split(taken, [len(taken) // 2])
     model = ClapsRegressor(random_state=seed, **params).fit(X[train], y[train])
-    row, found = partial(_row, data.name, seed, y[test]), []
+    row = partial(_row, data.name, seed, y[test])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table says what the warnings say
-        pair, options = (X[train], X[unlabelled]), {"estimator": model}
+        learn = partial(likelihood_ratio, X[train], X[unlabelled], estimator=model)
         weights = {
             "split": None,
             "true": ratio,
-            "estimated": likelihood_ratio(*pair, **options).predict,
-            "estimated φ": likelihood_ratio(*pair, **options, features="phi").predict,
+            "estimated": learn().predict,
+            "estimated φ": learn(features="phi").predict,
         }
+        found = []
         for name, w in weights.items():
             calibrated = CalibratedRegressor(model, LEVEL)
             calibrated.conformalize(X[cal], y[cal], weights=w)
@@ -145,22 +145,18 @@ def _crepes(
 
     forest = RandomForestRegressor(random_state=seed).fit(X[train], y[train])
     residuals = y[cal] - forest.predict(X[cal])
-    centre = forest.predict(X[test])
+    centre, level = forest.predict(X[test]), {"confidence": LEVEL}
     plain = ConformalRegressor().fit(residuals)
-    found = {"crepes": _crepes_bounds(plain, centre)}
+    found = {"crepes": plain.predict_int(centre, **level)}
     if find_spec("crepes_weighted") is not None:
         from crepes_weighted import ConformalRegressor as Weighted
 
         weighted = Weighted().fit(residuals, likelihood_ratios=ratio(X[cal]))
+        # Releases differ in the name of the method.
+        predict = getattr(weighted, "predict_int", None) or weighted.predict
         own = {"likelihood_ratios": ratio(X[test])}
-        found["crepes-weighted, true"] = _crepes_bounds(weighted, centre, **own)
+        found["crepes-weighted, true"] = predict(centre, **level, **own)
     return found
-
-
-def _crepes_bounds(model: Any, centre: Array, **options: Any) -> Array:
-    """Bounds (n, 2); releases differ in the name of the method."""
-    method = getattr(model, "predict_int", None) or model.predict
-    return np.asarray(method(centre, confidence=LEVEL, **options), dtype=np.float64)
 
 
 def streamed(
@@ -200,17 +196,18 @@ def _row(
     name: str, seed: int, y: Array, method: str, bounds: Array, effective: Any = None
 ) -> Row:
     """Coverage over all rows; width and interval score over those with finite ends."""
+    lower, upper = bounds.T
     finite = np.isfinite(bounds).all(axis=1)
     known: Row = {"width": None, "interval_score": None}
     if finite.any():
-        lower, upper = bounds[finite].T
-        known = dict(score_intervals(y[finite], lower, upper, 1 - LEVEL))
+        given = y[finite], lower[finite], upper[finite], 1 - LEVEL
+        known = dict(score_intervals(*given))
     return {
         "data": name,
         "seed": seed,
         "method": method,
         "n_test": len(y),
-        "coverage": float(((bounds[:, 0] <= y) & (y <= bounds[:, 1])).mean()),
+        "coverage": float(((lower <= y) & (y <= upper)).mean()),
         "infinite": float(1 - finite.mean()),
         "width": known["width"],
         "score": known["interval_score"],
@@ -238,26 +235,19 @@ def cost(sizes: tuple[int, ...] = (200_000, 1_000_000), n_cal: int = 5_000) -> s
     scores, w = rng.standard_normal(n_cal), rng.exponential(size=n_cal)
     X, own = rng.normal(size=(max(sizes), 1)), rng.exponential(size=max(sizes))
 
-    def law(X: Array) -> LocalLaw:
-        return LocalLaw.symmetric(X[:, 0], np.ones(len(X)))
-
-    model, lines = SimpleNamespace(predict_law=law), []
+    lines = []
     for n in sizes:
         for name, weights in (("unweighted", None), ("weighted", w)):
             calibrated = CalibratedRegressor.from_scores(
-                model, scores, LEVEL, signed=True, weights=weights
+                UNIT, scores, LEVEL, signed=True, weights=weights
             )
             given = {} if weights is None else {"weights": own[:n]}
             whole = partial(calibrated.predict_interval, X[:n], True, **given)
-            calls = []
-            for _ in range(3):
-                start = time.perf_counter()
-                whole()
-                calls.append(time.perf_counter() - start)
-            batches = (X[:n][i : i + 10_000] for i in range(0, n, 10_000))
-            streamed = partial(calibrated.iter_intervals, batches, True, **given)
-            peaks = [peak(whole) - 24 * n / 2**20, peak(lambda s=streamed: all(s()))]
-            cells = [f"{min(calls):.3f}", *(f"{p:.1f}" for p in peaks)]
+            seconds = min(timeit.repeat(whole, number=1, repeat=3))
+            batches = (X[i : min(i + 10_000, n)] for i in range(0, n, 10_000))
+            parts = calibrated.iter_intervals(batches, True, **given)
+            peaks = peak(whole) - 24 * n / 2**20, peak(partial(all, parts))
+            cells = [f"{seconds:.3f}", *(f"{p:.1f}" for p in peaks)]
             lines.append([name, str(n_cal), str(n), *cells])
     header = ["interval", "calibration rows", "test rows", "seconds (best of 3)"]
     header += ["MiB beside the result", "MiB in all, in batches of 10,000"]

@@ -31,19 +31,19 @@ Examples
 import argparse
 import hashlib
 import math
+import re
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..studies.arguments import check_installed, check_numbers
-from ..studies.store import Store, identity, run_key
+from ..studies.store import Line, Store, identity, run_key
 from ..studies.text import markdown_table, write_files
-from ._fuzz_attacks import run_attack
-from ._fuzz_cases import FuzzCase, Outcome, run_case, without_numbers
-from ._fuzz_draw import Case, draw_case
+from ._fuzz_attacks import AttackCase, run_attack
+from ._fuzz_cases import FuzzCase, Outcome, run_case
+from ._fuzz_draw import draw_case
 
 CHUNK = 250  # cases in one line of the store
 N_MESSAGES = 25
@@ -67,31 +67,26 @@ def run(arguments: argparse.Namespace) -> int:
     minutes = math.inf if arguments.minutes is None else arguments.minutes
     stop = time.monotonic() + 60 * minutes
     store = None if arguments.out is None else Store(arguments.out)
-    found = {} if store is None else store.by_key()
-    code, lines = digest_of_package(), []
+    stored = {} if store is None else store.by_key()
+    method, lines = {"code": digest_of_package()}, []
     end = arguments.first + arguments.cases
     for first in range(arguments.first, end, CHUNK):
         n = min(CHUNK, end - first)
-        key = run_key(
-            "fuzz",
-            data={"seed": arguments.seed, "first": first, "cases": n},
-            split={},
-            method={"code": code},
-        )
-        line = found.get(identity(key))
+        data = {"seed": arguments.seed, "first": first, "cases": n}
+        key = run_key("fuzz", data=data, split={}, method=method)
+        line = stored.get(identity(key))
         if line is None:
             line = {"key": key} | try_cases(n, arguments.seed, first, stop)
-            complete = sum(row["cases"] for row in line["rows"]) == n
-            if store is not None and complete:
+            if store is not None and line["tried"] == n:
                 store.add(line)
         lines.append(line)
         if time.monotonic() > stop:
             break
-    text = report(lines)
+    text, failed = report(lines)
     sys.stdout.write(text)
     if arguments.out is not None:
         write_files({"fuzz.md": text}, arguments.out)
-    return 1 if any(row["failure"] for line in lines for row in line["rows"]) else 0
+    return 1 if failed else 0
 
 
 def digest_of_package() -> str:
@@ -103,68 +98,70 @@ def digest_of_package() -> str:
     return found.hexdigest()[:16]
 
 
-def try_cases(n: int, seed: int, first: int, stop: float = math.inf) -> dict[str, Any]:
-    """How often each outcome came; a failure is kept and the rest still tried."""
+def try_cases(n: int, seed: int, first: int, stop: float = math.inf) -> Line:
+    """Count outcomes, messages and frames; a failure is kept and the rest still tried.
+
+    A row is a line of one of the tables of the report, with the number of its cases.
+    """
     start, cpu = time.perf_counter(), time.process_time()
-    found: Counter[tuple[str, str, str | None]] = Counter()
-    frames: Counter[str] = Counter()
+    found: Counter[tuple[str, ...]] = Counter()
     for number in range(first, first + n):
         if time.monotonic() > stop:
             break
         case = draw_case(seed, number)
         outcome = outcome_of(case)
+        found["outcome", outcome.kind] += 1
+        if message := without_numbers(outcome.message):
+            found["message", outcome.kind, message] += 1
+        if outcome.failure:
+            found["failure", f"case {number}: {outcome.failure}\n    {case!r}"] += 1
         if isinstance(case, FuzzCase) and case.kinds:
-            tables = (case.train, case.cal, case.test)
-            frames.update({"in all"} | {table.surprise or "none" for table in tables})
-        failure = outcome.failure and f"case {number}: {outcome.failure}\n    {case!r}"
-        found[outcome.kind, without_numbers(outcome.message), failure] += 1
-    names = ("kind", "message", "failure")
+            surprises = {
+                t.surprise or "none" for t in (case.train, case.cal, case.test)
+            }
+            found.update(("frames", what) for what in ("in all", *surprises))
     return {
-        "rows": [
-            dict(zip(names, what, strict=True)) | {"cases": count}
-            for what, count in found.items()
-        ],
-        "frames": frames,
+        "rows": [{"cells": cells, "cases": count} for cells, count in found.items()],
+        "tried": sum(k for cells, k in found.items() if cells[0] == "outcome"),
         "seconds": time.perf_counter() - start,
         "cpu_seconds": time.process_time() - cpu,
     }
 
 
-def outcome_of(case: Case) -> Outcome:
+def outcome_of(case: FuzzCase | AttackCase) -> Outcome:
     """Run a case of either kind."""
     if isinstance(case, FuzzCase):
         return run_case(case)
     return Outcome(f"attack: {case.attack}", failure=run_attack(case))
 
 
-def report(lines: Sequence[dict[str, Any]]) -> str:
-    """Counts of outcomes and messages, then failures, as Markdown."""
-    rows = [row for line in lines for row in line["rows"]]
-    kinds: Counter[str] = Counter()
-    messages: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        kinds[row["kind"]] += row["cases"]
-        if row["message"]:
-            messages[row["kind"], row["message"]] += row["cases"]
-    failures = [row["failure"] for row in rows if row["failure"]]
-    counts = [[kind, str(count)] for kind, count in kinds.most_common()]
-    commonest = [
-        [kind, text.replace("|", "/"), str(count)]
-        for (kind, text), count in messages.most_common(N_MESSAGES)
-    ]
-    seconds = sum(line["cpu_seconds"] for line in lines)
-    frames: Counter[str] = sum((Counter(line["frames"]) for line in lines), Counter())
+def without_numbers(message: str) -> str:
+    """First line of a message with its numbers and lists taken out, to count alike."""
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    line = re.sub(r"[\[(][^\])]*[\])]", "(…)", line)
+    return re.sub(r"-?\d[\d.e+-]*", "#", line)[:110].replace("|", "/")
+
+
+def report(lines: Sequence[Line]) -> tuple[str, int]:
+    """Counts of outcomes and messages, then failures, as Markdown; number of these."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for line in lines:
+        for row in line["rows"]:
+            counts[tuple(row["cells"])] += row["cases"]
+    tables: defaultdict[str, list[list[str]]] = defaultdict(list)
+    for (table, *cells), count in counts.most_common():
+        tables[table].append([*cells, str(count)])
+    messages, failures = tables["message"], tables["failure"]
+    tried, seconds = (sum(x[name] for x in lines) for name in ("tried", "cpu_seconds"))
     parts = [
-        f"{kinds.total()} cases, {len(failures)} failures; {seconds:.0f} s of CPU.\n",
-        markdown_table(["outcome", "cases"], counts, align="lr"),
+        f"{tried} cases, {len(failures)} failures; {seconds:.0f} s of CPU.\n",
+        markdown_table(["outcome", "cases"], tables["outcome"], "lr"),
         "Data frames of mixed columns, and what was done to one of their tables:\n",
-        markdown_table(
-            ["frames", "cases"],
-            [[what, str(count)] for what, count in frames.most_common()],
-            align="lr",
-        ),
+        markdown_table(["frames", "cases"], tables["frames"], "lr"),
         f"Commonest of {len(messages)} messages (numbers replaced):\n",
-        markdown_table(["exception", "message begins", "cases"], commonest, "llr"),
+        markdown_table(
+            ["exception", "message begins", "cases"], messages[:N_MESSAGES], "llr"
+        ),
     ]
-    parts += [f"FAILURE: {failure}\n" for failure in failures[:N_FAILURES]]
-    return "\n".join(parts)
+    parts += [f"FAILURE: {failure}\n" for failure, _ in failures[:N_FAILURES]]
+    return "\n".join(parts), len(failures)

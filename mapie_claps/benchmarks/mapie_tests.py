@@ -33,7 +33,7 @@ from typing import Any
 
 from ..studies.arguments import check_numbers
 from ..studies.text import markdown_table, write_files
-from ._mapie_exceptions import EXCEPTIONS, REASONS
+from ._mapie_exceptions import EXCEPTIONS
 
 FILES = (
     "test_common.py",
@@ -43,7 +43,6 @@ FILES = (
     "test_conformity_scores_utils.py",
     "test_conditional.py",
 )
-ENDED = (0, 1)  # exit codes of pytest: all passed, or some failed
 # Names of the environment variables that the plugin reads.
 REPORT, ROWS = "MAPIE_CLAPS_REPORT", "MAPIE_CLAPS_ROWS"
 
@@ -85,21 +84,18 @@ def tests_of_mapie(names: Iterable[str]) -> list[Path]:
 
 def outcomes(tests: Sequence[Path], arguments: argparse.Namespace) -> list[Any]:
     """What became of each test, in a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--tb=no"]
+    command += ["-p", "mapie_claps.benchmarks._mapie_swap", "-p", "no:cacheprovider"]
+    command += ["-k", arguments.select] if arguments.select else []
+    command += [f"--rootdir={tests[0].parent}", *map(str, tests)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.jsonl"
-        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull]
-        command += ["-p", "mapie_claps.benchmarks._mapie_swap"]
-        command += ["-p", "no:cacheprovider", "--tb=no", f"--rootdir={tests[0].parent}"]
-        command += ["-k", arguments.select] if arguments.select else []
-        given = {REPORT: str(path), ROWS: str(arguments.rows)}
+        env = os.environ | {REPORT: str(path), ROWS: str(arguments.rows)}
         ended = subprocess.run(
-            [*command, *map(str, tests)],
-            env=os.environ | given,
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env=env, capture_output=True, text=True, check=False
         )
-        if ended.returncode not in ENDED or not path.exists():
+        # pytest ends with 0 if all passed, with 1 if some failed.
+        if ended.returncode not in (0, 1) or not path.exists():
             raise RuntimeError(
                 f"pytest ended with {ended.returncode}: {ended.stdout[-2000:]}"
                 f"{ended.stderr[-2000:]}"
@@ -111,34 +107,29 @@ def outcomes(tests: Sequence[Path], arguments: argparse.Namespace) -> list[Any]:
 def reason_of(line: dict[str, str]) -> str | None:
     """Why a failure is an exception; None if it is none."""
     name = f"{line['file']}::{line['test']}"
-    for test, message, reason in EXCEPTIONS:
-        if re.search(test, name) and re.search(message, line["message"]):
-            return reason
+    for reason, (_, patterns) in EXCEPTIONS.items():
+        for test, message in patterns.items():
+            if re.search(test, name) and re.search(message, line["message"]):
+                return reason
     return None
 
 
 def report(lines: Sequence[dict[str, str]]) -> tuple[str, int]:
     """Counts by file, exceptions by reason and test, and how many have no reason."""
-    failed = [line for line in lines if line["outcome"] == "failed"]
     counts = Counter((line["file"], line["outcome"]) for line in lines)
-    files = dict.fromkeys(line["file"] for line in lines)
-    reasons: dict[str, Counter[str]] = {}
-    unlisted = []
-    for line in failed:
-        reason = reason_of(line)
-        if reason is None:
-            unlisted.append(line)
-            continue
-        test = line["test"].split("[")[0]
-        reasons.setdefault(reason, Counter())[test] += 1
     by_file = [
-        [name, *(str(counts[name, outcome]) for outcome in ("passed", "failed"))]
-        for name in files
+        [name, str(counts[name, "passed"]), str(counts[name, "failed"])]
+        for name in dict.fromkeys(line["file"] for line in lines)
     ]
+    failed = [(line, reason_of(line)) for line in lines if line["outcome"] == "failed"]
+    unlisted = [line for line, reason in failed if reason is None]
+    reasons = dict.fromkeys(reason for _, reason in failed if reason is not None)
+    tests = Counter((reason, line["test"].split("[")[0]) for line, reason in failed)
     exceptions = [
         [reason, f"`{test}`", str(count)]
-        for reason, tests in reasons.items()
-        for test, count in tests.items()
+        for reason in reasons
+        for (own, test), count in tests.items()
+        if own == reason
     ]
     passed = sum(line["outcome"] == "passed" for line in lines)
     parts = [
@@ -148,7 +139,7 @@ def report(lines: Sequence[dict[str, str]]) -> tuple[str, int]:
         markdown_table(["MAPIE's tests", "passed", "failed"], by_file, "lrr"),
         "Exceptions:\n",
         markdown_table(["reason", "test", "cases"], exceptions, "llr"),
-        "".join(f"- {reason}: {REASONS[reason]}.\n" for reason in reasons),
+        "".join(f"- {reason}: {EXCEPTIONS[reason][0]}.\n" for reason in reasons),
     ]
     parts += [
         f"NO REASON: {line['file']}::{line['test']}: {line['message'][:300]}\n"
