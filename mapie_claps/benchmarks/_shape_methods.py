@@ -35,7 +35,7 @@ DEFAULT = "CLAPS"
 CATBOOST: dict[str, Any] = {"iterations": 1000}  # CatBoost's own number of trees
 
 
-def claps(split: Split, seed: int, alpha: float, params: dict[str, Any]) -> list[Row]:
+def claps(params: dict[str, Any], split: Split, seed: int, alpha: float) -> list[Row]:
     """The defaults, each device switched off, two ranks.
 
     A fit that would be the same is not repeated: where no map was chosen, or no skew,

@@ -25,26 +25,25 @@ KINDS = {"mixed": "mixed types", "numbers": "as numbers"}
 def wide_runs(n_rows: int, smoke: bool) -> list[Run]:
     """Both tables, each in a process of its own."""
     params: dict[str, Any] = SHORT if smoke else {}
+    method = {"parameters": claps_parameters(**params)}
+    split = {"n_rows": n_rows, "n_columns": N_COLUMNS}
+    measure = partial(run_child, Settings(smoke=smoke), measure_wide, params=params)
     return [
         Run(
-            f"{KINDS[kind]}, {n_rows:,} rows",
+            f"{label}, {n_rows:,} rows",
             run_key(
                 "tables_wide",
                 data={"name": "wide_table", "kind": kind},
-                split={"n_rows": n_rows, "n_columns": N_COLUMNS},
-                method={"parameters": claps_parameters(**params)},
+                split=split,
+                method=method,
             ),
-            partial(_in_a_child, smoke, kind=kind, n_rows=n_rows, params=params),
+            partial(measure, kind=kind, n_rows=n_rows),
         )
-        for kind in KINDS
+        for kind, label in KINDS.items()
     ]
 
 
-def _in_a_child(smoke: bool, **arguments: Any) -> list[Row]:
-    return [run_child(Settings(smoke=smoke), measure_wide, **arguments)]
-
-
-def measure_wide(kind: str, n_rows: int, params: dict[str, Any]) -> Row:
+def measure_wide(kind: str, n_rows: int, params: dict[str, Any]) -> list[Row]:
     """Fit on the first half of 2n rows, predict the second."""
     from .. import CalibratedRegressor, ClapsRegressor
 
@@ -59,13 +58,9 @@ def measure_wide(kind: str, n_rows: int, params: dict[str, Any]) -> Row:
     fit, _ = _measured(lambda: model.fit(X_fit, y[first]))
     predict, (_, bounds) = _measured(lambda: model.predict_interval(X_new))
     lower, upper = bounds[:, :, 0].T
-    return {
-        "kind": kind,
-        "n_inputs": len(model.estimator_.table_.outputs()),
-        "fit": fit,
-        "predict_interval": predict,
-        **score_intervals(y[second], lower, upper, alpha=0.1),
-    }
+    row = {"kind": kind, "n_inputs": len(model.estimator_.table_.outputs())}
+    row |= {"fit": fit, "predict_interval": predict}
+    return [row | score_intervals(y[second], lower, upper, alpha=0.1)]
 
 
 def _measured(function: Callable[[], Any]) -> tuple[Row, Any]:

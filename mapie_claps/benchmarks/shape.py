@@ -88,11 +88,8 @@ def measure(
     data: Dataset, seed: int, name: str, n: int, params: dict[str, Any]
 ) -> list[Row]:
     """Rows of one method on one split."""
-    split = split_rows(data, seed, n)
-    if name == DEFAULT:
-        found = claps(split, seed, ALPHA, params)
-    else:
-        found = peer(name, split, seed, ALPHA)
+    method = partial(claps, params) if name == DEFAULT else partial(peer, name)
+    found = method(split_rows(data, seed, n), seed, ALPHA)
     return [{"dataset": data.name, "seed": seed} | row for row in found]
 
 
