@@ -24,7 +24,8 @@ def rentals(n: int, seed: int = 0) -> Dataset:
     n_zips = 60
     by_zip = np.random.default_rng(99).normal(0, 0.15, n_zips)
     district = rng.choice(3, n, p=[0.46, 0.46, 0.08])
-    zips = rng.choice(n_zips, n, p=_decreasing(n_zips))
+    share = 1 / (5 + np.arange(n_zips))  # a few are common and many rare
+    zips = rng.choice(n_zips, n, p=share / share.sum())
     area = rng.lognormal(4.1, 0.35, n)
     days = rng.integers(0, 730, n)
     lift = rng.random(n) < 0.4
@@ -66,25 +67,22 @@ def wide_table(n: int, n_columns: int, seed: int = 0) -> tuple[Any, Array, Array
 
     rng = np.random.default_rng(seed)
     frame: dict[str, Any] = {}
-    numbers = np.empty((n, n_columns))
-    y = np.zeros(n)
+    numbers, y = np.empty((n, n_columns)), np.zeros(n)
     sizes = (2, 5, 12, 50, 500)
     for j in range(n_columns):
-        kind = "number" if j % 3 == 0 else "category" if j % 3 == 1 else "other"
-        if kind == "number":
+        if j % 3 == 0:
             x = rng.standard_normal(n)
             y += np.sin(x) / (j + 1)
             if j % 6 == 0:
                 x = np.where(rng.random(n) < 0.1, np.nan, x)
             frame[f"number_{j}"] = x
             numbers[:, j] = np.where(np.isnan(x), np.nanmedian(x), x)
-        elif kind == "category":
+        elif j % 3 == 1:
             size = sizes[(j // 3) % len(sizes)]
             codes = rng.integers(0, size, n)
             y += rng.standard_normal(size)[codes] / (j + 1)
-            frame[f"category_{j}"] = pd.Categorical.from_codes(
-                codes, [f"value {k}" for k in range(size)]
-            )
+            values = [f"value {k}" for k in range(size)]
+            frame[f"category_{j}"] = pd.Categorical.from_codes(codes, values)
             numbers[:, j] = codes
         elif j % 2:
             day = rng.integers(0, 1500, n)
@@ -98,10 +96,3 @@ def wide_table(n: int, n_columns: int, seed: int = 0) -> tuple[Any, Array, Array
             numbers[:, j] = truth
     noise = 0.2 + 0.2 * numbers[:, 0] ** 2
     return pd.DataFrame(frame), numbers, y + noise * rng.standard_normal(n)
-
-
-def _decreasing(n: int) -> Array:
-    """Shares of n categories, a few common and many rare."""
-    share = 1 / (5 + np.arange(n))
-    shares: Array = share / share.sum()
-    return shares

@@ -32,29 +32,45 @@ ERRORS = {
     "error_here": "squared error / variance of y, known region",
     "error_foreign": "the same, foreign",
 }
+CAUSES = {
+    "seed": ("seed", 1, ""),
+    "noise column first": ("aleatoric_first", 1, ".3f"),
+    "missing column first": ("epistemic_first", 1, ".3f"),
+    "largest error of the sum": ("additivity", 1, ".1e"),
+    "ms per row of a quarter": ("seconds_per_row_few", 1000, ".1f"),
+    "ms per row of all": ("seconds_per_row_all", 1000, ".1f"),
+}
 LOW_IS_GOOD = {"sparsification", "noise_error", "collect"}
 RATIOS = {"size_here", "size_foreign", "collect", *ERRORS}  # geometric means
 
 
 def report(rows: Sequence[Row], out: Path) -> str:
     """All tables, as text and in files."""
-    parts = []
-    for title, found in _groups(rows).items():
+    parts, real = [], where(rows, kind="real")
+    groups = {
+        "Known mean and noise": where(rows, kind="known"),
+        "The paper's data sets": [r for r in real if r["dataset"] in PAPER_DATASETS],
+        "Other real data sets": [r for r in real if r["dataset"] not in PAPER_DATASETS],
+    }
+    for title, found in groups.items():
+        if not found:
+            continue
         fields = RANKING | (TRUTH if title.startswith("Known") else ERRORS)
         parts.append(f"### {title}\n\n{_summary(found, fields)}")
         for ours, compared in AGAINST.items():
             if where(found, method=ours):
                 parts.append(_against(ours, found, compared))
-        parts.append(
-            _by_dataset([r for r in found if r["method"] != REMOTENESS], "rho")
-        )
-        parts.append(_by_dataset(found, "auroc"))
+        own = [row for row in found if row["method"] != REMOTENESS]
+        parts += [_by_dataset(own, "rho"), _by_dataset(found, "auroc")]
     if collected := where(rows, kind="collect"):
         summary = _summary(collected, {"collect": "error / random rows"})
-        parts.append(f"### Collecting\n\n{summary}")
-        parts.append(_by_dataset(collected, "collect"))
+        parts += [f"### Collecting\n\n{summary}", _by_dataset(collected, "collect")]
     if causes := where(rows, kind="causes"):
-        parts.append("### Causes\n\n" + _causes(causes))
+        lines = [
+            [f"{scale * row[field]:{form}}" for field, scale, form in CAUSES.values()]
+            for row in causes
+        ]
+        parts.append("### Causes\n\n" + markdown_table([*CAUSES], lines))
     parts.append(
         "Means over data sets ± standard error over seeds; of ratios geometric means. "
         f"{len(values_of(rows, 'seed'))} seeds.\n"
@@ -63,17 +79,6 @@ def report(rows: Sequence[Row], out: Path) -> str:
     (out / "reasons.md").write_text(text, encoding="utf-8")
     (out / "reasons.csv").write_text(_csv(rows), encoding="utf-8")
     return text
-
-
-def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by what they were measured on."""
-    real = where(rows, kind="real")
-    found = {
-        "Known mean and noise": where(rows, kind="known"),
-        "The paper's data sets": [r for r in real if r["dataset"] in PAPER_DATASETS],
-        "Other real data sets": [r for r in real if r["dataset"] not in PAPER_DATASETS],
-    }
-    return {title: group for title, group in found.items() if group}
 
 
 def _summary(rows: Sequence[Row], fields: dict[str, str]) -> str:
@@ -87,10 +92,9 @@ def _summary(rows: Sequence[Row], fields: dict[str, str]) -> str:
 
 def _mean(rows: Sequence[Row], field: str) -> str:
     """Mean over data sets ± standard error over seeds; nothing if not measured."""
-    rows = [row for row in rows if field in row]
-    if not rows:
+    strata = by_dataset([row for row in rows if field in row], field)
+    if not strata:
         return ""
-    strata = by_dataset(rows, field)
     if field in RATIOS:
         return plus_minus(geometric_estimate(strata), ".2f", ".2f")
     return plus_minus(stratified_estimate(strata), ".3f", ".3f")
@@ -98,15 +102,14 @@ def _mean(rows: Sequence[Row], field: str) -> str:
 
 def _against(ours: str, rows: Sequence[Row], fields: Sequence[str]) -> str:
     """By how much it is better than each other model, and on how many data sets."""
-    lines = []
+    lines, mine = [], where(rows, method=ours)
     for method in values_of(rows, "method"):
         if method in AGAINST:
             continue
-        mine, others, cells = where(rows, method=ours), where(rows, method=method), []
+        others, cells = where(rows, method=method), []
         for field in fields:
-            sign = -1 if field in LOW_IS_GOOD else 1
-            found = paired_differences(mine, others, field)
-            gains = {name: [sign * d for d in each] for name, each in found.items()}
+            pair = (others, mine) if field in LOW_IS_GOOD else (mine, others)
+            gains = paired_differences(*pair, field)
             ahead = sum(estimate(each).mean > 0 for each in gains.values())
             mean = plus_minus(stratified_estimate(gains), "+.3f", ".3f")
             cells.append(f"{mean}, on {ahead} of {len(gains)}")
@@ -117,52 +120,25 @@ def _against(ours: str, rows: Sequence[Row], fields: Sequence[str]) -> str:
 
 def _by_dataset(rows: Sequence[Row], field: str) -> str:
     """One line per data set, the best model in bold; how often each is best."""
-    methods, sign = values_of(rows, "method"), 1 if field in LOW_IS_GOOD else -1
+    methods, choose = values_of(rows, "method"), min if field in LOW_IS_GOOD else max
     lines, best = [], dict.fromkeys(methods, 0)
     for dataset in values_of(rows, "dataset"):
         here = where(rows, dataset=dataset)
         means = {
             m: estimate(r[field] for r in where(here, method=m)).mean for m in methods
         }
-        first = min(values_of(here, "method"), key=lambda m: sign * means[m])
+        first = choose(values_of(here, "method"), key=means.__getitem__)
         best[first] += 1
         cells = {m: number(mean, ".3f") for m, mean in means.items()}
         cells[first] = f"**{cells[first]}**"
         lines.append([dataset, *cells.values()])
-    lines.append(["best on", *(str(best[m]) for m in methods)])
-    name = {"rho": "rho", "auroc": "foreign"}.get(field, field)
-    return markdown_table([name, *methods], lines)
-
-
-def _causes(rows: Sequence[Row]) -> str:
-    lines = [
-        [
-            str(r["seed"]),
-            f"{r['aleatoric_first']:.3f}",
-            f"{r['epistemic_first']:.3f}",
-            f"{r['additivity']:.1e}",
-            f"{1000 * r['seconds_per_row_few']:.1f}",
-            f"{1000 * r['seconds_per_row_all']:.1f}",
-        ]
-        for r in rows
-    ]
-    header = ["seed", "noise column first", "missing column first"]
-    header += [
-        "largest error of the sum",
-        "ms per row of a quarter",
-        "ms per row of all",
-    ]
-    return markdown_table(header, lines)
+    lines.append(["best on", *map(str, best.values())])
+    return markdown_table([RANKING.get(field, field), *methods], lines)
 
 
 def _csv(rows: Sequence[Row]) -> str:
     """Every figure of every run."""
     header = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[_cell(row.get(name)) for name in header] for row in rows]
+    cells = ([row.get(name) for name in header] for row in rows)
+    lines = [[f"{c:.5g}" if isinstance(c, float) else c for c in row] for row in cells]
     return csv_table(header, lines)
-
-
-def _cell(value: object) -> object:
-    if value is None:
-        return ""
-    return f"{value:.5g}" if isinstance(value, float) else value

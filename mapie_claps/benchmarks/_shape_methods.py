@@ -8,6 +8,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..studies.data import Array, Split
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
 from ._peer_calibration import mapie_cqr
-from ._peer_catboost import Fitted, fit_quantiles, fit_variance, predict_variance
+from ._peer_catboost import fit_quantiles, fit_variance, predict_variance
 from ._peer_catboost import quantile_band as catboost_band
 from ._peer_tuning import Band, ordered
 
@@ -34,26 +35,22 @@ DEFAULT = "CLAPS"
 CATBOOST: dict[str, Any] = {"iterations": 1000}  # CatBoost's own number of trees
 
 
-def claps(split: Split, seed: int, alpha: float, params: dict[str, Any]) -> list[Row]:
+def claps(params: dict[str, Any], split: Split, seed: int, alpha: float) -> list[Row]:
     """The defaults, each device switched off, two ranks.
 
     A fit that would be the same is not repeated: where no map was chosen, or no skew,
     there is nothing to switch off.
     """
-    X, y, *rest = split
 
     def fit(**off: Any) -> ClapsRegressor:
-        return ClapsRegressor(random_state=seed, **(params | off)).fit(X, y)
+        return ClapsRegressor(random_state=seed, **(params | off)).fit(*split[:2])
 
     full = fit()
-    mapped = not isinstance(full.target_map_, Identity)
-    skewed = full.residual_law_.skew is not None
+    law, targets = full.residual_law_, TargetRange.of(split.y_train, learn=False)
+    mapped, skewed = not isinstance(full.target_map_, Identity), law.skew is not None
     unmapped = fit(target_map=None) if mapped else full
     one_sided = fit(two_sided_noise=False) if skewed else full
-    plain = _with_law(unmapped, PLAIN_LAW)
     # Of the shape only the map and the skew are part of training.
-    targets = TargetRange.of(y, learn=False)
-    law = full.residual_law_
     curve = replace(law.shape, curve=Identity())
     shapeless = _with_law(full, replace(law, shape=curve, targets=targets))
     variants: dict[str, tuple[ClapsRegressor, dict[str, Any]]] = {
@@ -63,17 +60,18 @@ def claps(split: Split, seed: int, alpha: float, params: dict[str, Any]) -> list
         "residual_shape=False": (shapeless, {}),
         "support=None": (full, {"support": None}),
         "sym=False": (full, {"sym": False}),
-        "none of these": (plain, {"support": None}),
+        "none of these": (_with_law(unmapped, PLAIN_LAW), {"support": None}),
     }
-    found = {
-        name: CalibratedRegressor(model, 1 - alpha, **options).conformalize(*rest[:2])
-        for name, (model, options) in variants.items()
-    }
-    chosen = {"map": type(full.target_map_).__name__, "skew": skewed}
-    return [
-        {"method": name} | _calibrated_row(model, split, alpha) | chosen
-        for name, model in found.items()
-    ]
+    found: list[Row] = []
+    for name, (model, options) in variants.items():
+        conformal = CalibratedRegressor(model, 1 - alpha, **options)
+        conformal.conformalize(split.X_cal, split.y_cal)
+        lower, upper = conformal.predict_interval(split.X_test)[1][:, :, 0].T
+        values = conformal.predict_quantiles(split.X_test, LEVELS, tails="normal")
+        row = {"method": name, "map": type(full.target_map_).__name__, "skew": skewed}
+        scores = score_intervals(split.y_test, lower, upper, alpha)
+        found.append(row | scores | {"crps": crps(split.y_test, values)})
+    return found
 
 
 def _with_law(model: ClapsRegressor, law: Any) -> ClapsRegressor:
@@ -81,13 +79,6 @@ def _with_law(model: ClapsRegressor, law: Any) -> ClapsRegressor:
     other.residual_law_ = law
     other.__dict__.pop("_digest", None)  # the fingerprint of the other law
     return other
-
-
-def _calibrated_row(model: CalibratedRegressor, split: Split, alpha: float) -> Row:
-    lower, upper = model.predict_interval(split.X_test)[1][:, :, 0].T
-    quantiles = model.predict_quantiles(split.X_test, LEVELS, tails="normal")
-    row: Row = dict(score_intervals(split.y_test, lower, upper, alpha))
-    return row | {"crps": crps(split.y_test, quantiles)}
 
 
 def as_numbers(split: Split, seed: int) -> Split:
@@ -111,18 +102,19 @@ def cqr_histgb(split: Split, seed: int, alpha: float) -> Row:
     """CQR on scikit-learn's boosting."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
+    boosting = partial(
+        HistGradientBoostingRegressor, loss="quantile", random_state=seed
+    )
     models = [
-        HistGradientBoostingRegressor(loss="quantile", quantile=q, random_state=seed)
-        for q in (alpha / 2, 1 - alpha / 2)
+        boosting(quantile=level).fit(split.X_train, split.y_train)
+        for level in (alpha / 2, 1 - alpha / 2)
     ]
-    for model in models:
-        model.fit(split.X_train, split.y_train)
     return _cqr(lambda X: ordered(*(m.predict(X) for m in models)), split, alpha)
 
 
 def cqr_catboost(split: Split, seed: int, alpha: float) -> Row:
     """CQR on CatBoost's quantiles."""
-    model: Fitted = fit_quantiles(split.X_train, split.y_train, CATBOOST, seed, alpha)
+    model = fit_quantiles(split.X_train, split.y_train, CATBOOST, seed, alpha)
     return _cqr(lambda X: catboost_band(model, X, CATBOOST), split, alpha)
 
 

@@ -3,53 +3,51 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..studies.data import take_rows
 from ..studies.runner import Run
+from ..studies.scoring import score_intervals
 from ..studies.store import Row, run_key
 from ..studies.text import markdown_table, number
 from ._generated_tables import wide_table
+from ._peer_table import claps_parameters
 from ._speed_timing import Settings, peak_above, run_child
+from ._table_methods import SHORT
 
+N_COLUMNS = 30
 KINDS = {"mixed": "mixed types", "numbers": "as numbers"}
 
 
-def wide_runs(n_rows: int, n_columns: int, smoke: bool) -> list[Run]:
+def wide_runs(n_rows: int, smoke: bool) -> list[Run]:
     """Both tables, each in a process of its own."""
-    from ._peer_table import claps_parameters
-
-    params = {"n_members": 2, "max_steps": 40, "tol": None} if smoke else {}
-    size = {"n_rows": n_rows, "n_columns": n_columns}
+    params: dict[str, Any] = SHORT if smoke else {}
+    method = {"parameters": claps_parameters(**params)}
+    split = {"n_rows": n_rows, "n_columns": N_COLUMNS}
+    measure = partial(run_child, Settings(smoke=smoke), measure_wide, params=params)
     return [
         Run(
-            f"{KINDS[kind]}, {n_rows:,} rows",
+            f"{label}, {n_rows:,} rows",
             run_key(
                 "tables_wide",
                 data={"name": "wide_table", "kind": kind},
-                split=size,
-                method={"parameters": claps_parameters(**params)},
+                split=split,
+                method=method,
             ),
-            partial(_in_a_child, smoke, kind=kind, params=params, **size),
+            partial(measure, kind=kind, n_rows=n_rows),
         )
-        for kind in KINDS
+        for kind, label in KINDS.items()
     ]
 
 
-def _in_a_child(smoke: bool, **arguments: Any) -> list[Row]:
-    return [run_child(Settings(smoke=smoke), measure_wide, **arguments)]
-
-
-def measure_wide(
-    kind: str, n_rows: int, n_columns: int, params: dict[str, Any]
-) -> dict[str, Any]:
+def measure_wide(kind: str, n_rows: int, params: dict[str, Any]) -> list[Row]:
     """Fit on the first half of 2n rows, predict the second."""
     from .. import CalibratedRegressor, ClapsRegressor
-    from ..studies.scoring import score_intervals
 
-    frame, numbers, y = wide_table(2 * n_rows, n_columns)
+    frame, numbers, y = wide_table(2 * n_rows, N_COLUMNS)
     X = frame if kind == "mixed" else numbers
     del frame, numbers
     first, second = np.arange(n_rows), np.arange(n_rows, 2 * n_rows)
@@ -59,14 +57,10 @@ def measure_wide(
     )
     fit, _ = _measured(lambda: model.fit(X_fit, y[first]))
     predict, (_, bounds) = _measured(lambda: model.predict_interval(X_new))
-    encoder, (lower, upper) = model.estimator_.table_, bounds[:, :, 0].T
-    return {
-        "kind": kind,
-        "n_inputs": len(encoder.outputs()),
-        "fit": fit,
-        "predict_interval": predict,
-        **score_intervals(y[second], lower, upper, alpha=0.1),
-    }
+    lower, upper = bounds[:, :, 0].T
+    row = {"kind": kind, "n_inputs": len(model.estimator_.table_.outputs())}
+    row |= {"fit": fit, "predict_interval": predict}
+    return [row | score_intervals(y[second], lower, upper, alpha=0.1)]
 
 
 def _measured(function: Callable[[], Any]) -> tuple[Row, Any]:
@@ -81,23 +75,18 @@ def _measured(function: Callable[[], Any]) -> tuple[Row, Any]:
     return found, result
 
 
-def wide_report(rows: Sequence[Row], n_rows: int, n_columns: int) -> str:
+def wide_report(n_rows: int, rows: Sequence[Row], out: Path) -> str:
     """One line for each table and step."""
-    lines = [
-        [
-            KINDS[row["kind"]],
-            str(row["n_inputs"]),
-            step,
-            *(f"{row[step][f]:.0f}" for f in ("cpu_seconds", "seconds", "megabytes")),
-            f"{row['coverage']:.3f}",
-            number(row["interval_score"]),
-        ]
-        for row in rows
-        for step in ("fit", "predict_interval")
-    ]
+    lines = []
+    for row in rows:
+        scores = [f"{row['coverage']:.3f}", number(row["interval_score"])]
+        for step in ("fit", "predict_interval"):
+            used = (row[step][f] for f in ("cpu_seconds", "seconds", "megabytes"))
+            cells = [KINDS[row["kind"]], str(row["n_inputs"]), step]
+            lines.append([*cells, *(f"{value:.0f}" for value in used), *scores])
     header = ["table", "inputs", "step", "seconds of CPU", "seconds", "peak MB above"]
     title = (
-        f"CalibratedRegressor on {n_rows:,} rows of {n_columns} columns, then as many "
+        f"CalibratedRegressor on {n_rows:,} rows of {N_COLUMNS} columns, then as many "
         "new ones; MB above those of the process with both tables\n\n"
     )
     return title + markdown_table([*header, "coverage", "interval score"], lines)

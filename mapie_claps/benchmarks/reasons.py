@@ -27,7 +27,8 @@ prints the tables of what is there with --stored.
 
 import argparse
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,17 +40,18 @@ from ..studies.arguments import (
     load_datasets,
     seeds_of,
 )
-from ..studies.data import Array, Dataset, first_component, seeded_order
+from ..studies.data import Array, Dataset, seeded_order
 from ..studies.runner import Run, finished_rows, run_and_report
 from ..studies.store import Row, run_key
-from ._reasons_models import MODELS, Claps, Predicted, fit_model, parameters_of
-from ._reasons_problems import ADDED_NOISE, KNOWN, Known, known_problem
+from . import _reasons_problems as _problems
+from ._reasons_models import MODELS, Predicted, fit_model, parameters_of
+from ._reasons_problems import ADDED_NOISE, CAUSES, FOREIGN, KNOWN, Known, named_causes
 from ._reasons_report import REMOTENESS, report
 
+Fit = Callable[[Any, Array, Any], Predicted]  # from X, y and new rows
 N_KNOWN = {"train": 800, "test": 800}
 COLLECT = {"start": 150, "add": 75}
 MAX_COLLECT_COLUMNS = 64  # collecting fits each model three times; trees are slow here
-FOREIGN = 0.8  # quantile of the first principal component
 MEASURES = 2  # raise it when a measure is added or changed: part of every key
 CAUSES_ROWS = {"train": 1500, "background": 200, "test": 100}
 
@@ -72,14 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the tables; 1 if a run failed."""
     check_names("models", arguments.models, MODELS)
-    problems = _problems(arguments)
+    problems = list(_asked_for(arguments))
     runs = [
-        problem.run(seed, name, arguments.smoke)
+        problem.run(seed, model, arguments.smoke)
         for last in (False, True)  # collecting comes last: it takes the longest
         for seed in seeds_of(arguments)
         for problem in problems
-        for name in arguments.models
-        if name in problem.models and (problem.kind == "collect") is last
+        for model in arguments.models
+        if (problem.kind == "collect") is last
+        and (problem.kind != "causes" or model == "CLAPS")  # others have no reasons
     ]
     if arguments.stored:
         sys.stdout.write(report(finished_rows(runs, arguments.out), arguments.out))
@@ -91,173 +94,91 @@ class Problem(NamedTuple):
     """What models are measured on, and how."""
 
     kind: str
-    about: dict[str, Any]  # data, for the key
+    name: str
+    data: dict[str, Any]  # for the key
     sizes: dict[str, Any]
-    measure: Callable[[int, str, bool], list[Row]]  # from seed, model, smoke
-
-    @property
-    def models(self) -> list[str]:
-        """Models that it measures: others than ours have no reasons."""
-        return ["CLAPS"] if self.kind == "causes" else list(MODELS)
+    measure: Callable[[Fit, int], list[Row]]  # from a model to fit, and the seed
 
     def run(self, seed: int, model: str, smoke: bool) -> Run:
         """One model on one split."""
         key = run_key(
             f"reasons {self.kind}",
-            data=self.about,
+            data=self.data,
             split={"seed": seed, "measures": MEASURES} | self.sizes,
             method=parameters_of(model, smoke),
             uses_claps=model in ("CLAPS", "deep ensemble", "GP"),
         )
-        name = self.about.get("generated", self.about.get("name"))
-        label = f"{self.kind} {name}, seed {seed}, {model}"
-        return Run(label, key, partial(self.measure, seed, model, smoke))
+        label = f"{self.kind} {self.name}, seed {seed}, {model}"
+        return Run(label, key, partial(self.rows, seed, model, smoke))
+
+    def rows(self, seed: int, model: str, smoke: bool) -> list[Row]:
+        """What was measured, with what it was measured on."""
+        dataset = self.name + (" + noise" if "noise" in self.data else "")
+        row = {"kind": self.kind, "dataset": dataset, "seed": seed, "method": model}
+        fit = partial(fit_model, model, seed, smoke)
+        return [row | measures for measures in self.measure(fit, seed)]
 
 
-def _problems(arguments: argparse.Namespace) -> list[Problem]:
-    """Generated problems and data sets, as far as they are asked for."""
+def _asked_for(arguments: argparse.Namespace) -> Iterator[Problem]:
+    """Generated problems and data sets."""
     smoke, n = arguments.smoke, 150 if arguments.smoke else arguments.max_rows
-    found: list[Problem] = []
     if arguments.only != "real":
         sizes = {"train": 100, "test": 100} if smoke else N_KNOWN
         for name in KNOWN:
-            measure = partial(measure_generated, name, sizes)
-            found.append(Problem("known", {"generated": name}, sizes, measure))
+            measure = partial(measure_parts, _problems.generated, name, sizes)
+            yield Problem("known", name, {"generated": name}, sizes, measure)
         sizes = dict.fromkeys(CAUSES_ROWS, 60) if smoke else CAUSES_ROWS
         causes = partial(measure_causes, sizes)
-        found.append(Problem("causes", {"generated": "causes"}, sizes, causes))
+        yield Problem("causes", "causes", {"generated": "causes"}, sizes, causes)
     for data in () if arguments.only == "known" else load_datasets(arguments):
-        key, rows, of = data.key, {"max_rows": n}, (data, n)
-        region: dict[str, Any] = rows | {"foreign": FOREIGN}
-        found.append(Problem("real", key, region, partial(measure_real, *of)))
+        name, key, rows = data.name, data.key, {"max_rows": n}
+        measure = partial(measure_parts, _problems.real, data, n)
+        yield Problem("real", name, key, rows | {"foreign": FOREIGN}, measure)
         enough = len(data.y) >= 2 * (COLLECT["start"] + COLLECT["add"])
         if enough and data.X.shape[1] <= MAX_COLLECT_COLUMNS:
-            collect = partial(measure_collecting, *of)
-            found.append(Problem("collect", key, rows | COLLECT, collect))
-        if data.name in ADDED_NOISE:
-            noised = key | {"noise": "added"}
-            found.append(Problem("known", noised, rows, partial(measure_noised, *of)))
-    return found
+            collect = partial(measure_collecting, data, n)
+            yield Problem("collect", name, key, rows | COLLECT, collect)
+        if name in ADDED_NOISE:
+            measure = partial(measure_parts, _problems.noised, data, n)
+            yield Problem("known", name, key | {"noise": "added"}, rows, measure)
 
 
-def measure_generated(
-    name: str, sizes: dict[str, int], seed: int, model: str, smoke: bool
+def measure_parts(
+    make: Callable[..., _problems.Parts], data: Any, size: Any, fit: Fit, seed: int
 ) -> list[Row]:
-    """A generated problem."""
-    rng = np.random.default_rng([seed, len(name)])
-    # Foreign rows leave the training rows: draw enough for what is to stay.
-    train, test = KNOWN[name](rng, 2 * sizes["train"]), KNOWN[name](rng, sizes["test"])
-    here = np.flatnonzero(~train.foreign)[: sizes["train"]]
-    predict = fit_model(model, train.X[here], train.y[here], seed, smoke)
-    row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
-    return known_rows(row, test, predict(test.X))
+    """Both parts of the variance of rows from here and from elsewhere."""
+    train, test = make(data, size, seed)
+    return part_rows(test, fit(train.X, train.y, test.X))
 
 
-def measure_noised(
-    data: Dataset, n: int, seed: int, model: str, smoke: bool
-) -> list[Row]:
-    """A real table as the truth, with noise added."""
-    known = known_problem(data, seed, n)
-    n_train = 2 * len(known.y) // 3
-    here = np.flatnonzero(~known.foreign[:n_train])
-    predict = fit_model(model, known.X[here], known.y[here], seed, smoke)
-    test = Known(*(values[n_train:] for values in known))
-    name = f"{data.name} + noise"
-    row = {"kind": "known", "dataset": name, "seed": seed, "method": model}
-    return known_rows(row, test, predict(test.X))
-
-
-def measure_real(
-    data: Dataset, n: int, seed: int, model: str, smoke: bool
-) -> list[Row]:
-    """Rows from here and rows from a region that training rows lack."""
-    order = seeded_order(data, seed, n)
-    train, test = np.split(order, [2 * len(order) // 3])
-    position = first_component(data.X[train])
-    along = position(data.X[train])
-    cut = np.quantile(along, FOREIGN)
-    here = train[along <= cut]
-    predict = fit_model(model, data.X[here], data.y[here], seed, smoke)
-    foreign = position(data.X[test]) > cut
-    found = predict(data.X[test])
-    squares = (data.y[test] - found.mu) ** 2
-    row: Row = {"kind": "real", "dataset": data.name, "seed": seed, "method": model}
-    for name, rows in (("here", ~foreign), ("foreign", foreign)):
-        row[f"error_{name}"] = float(squares[rows].mean() / data.y[test].var())
-    return ranked_rows(row, found, squares, foreign)
-
-
-def measure_collecting(
-    data: Dataset, n: int, seed: int, model: str, smoke: bool
-) -> list[Row]:
-    """Error after adding the most unknown rows, and after adding random ones."""
-    from ..diagnostics import rank_rows
-
-    order = seeded_order(data, seed, n)
-    train, test = np.split(order, [2 * len(order) // 3])
-    start, pool = np.split(train, [COLLECT["start"]])
-    predict = fit_model(model, data.X[start], data.y[start], seed, smoke)
-    unknown = np.argsort(-predict(data.X[pool]).epistemic, kind="stable")
-    chosen = {
-        "random": np.random.default_rng(seed).permutation(len(pool)),
-        "epistemic": unknown,
-    }
-    if isinstance(predict, Claps):
-        table = rank_rows(predict.model, data.X[pool], by="gain", n_rows=COLLECT["add"])
-        chosen["gain"] = np.asarray(table["row"])
-    errors = {}
-    for name, rows in chosen.items():
-        more = np.concatenate([start, pool[rows[: COLLECT["add"]]]])
-        again = fit_model(model, data.X[more], data.y[more], seed, smoke)
-        found = again(data.X[test]).mu - data.y[test]
-        errors[f"rmse_{name}"] = float(np.sqrt(np.mean(found**2)))
-    row = {"kind": "collect", "dataset": data.name, "seed": seed, "method": model}
-    base = errors["rmse_random"]
-    found_ = [row | errors | {"collect": errors["rmse_epistemic"] / base}]
-    if "rmse_gain" in errors:
-        gain = {"method": f"{model}, by gain", "collect": errors["rmse_gain"] / base}
-        found_.append(row | gain)
-    return found_
-
-
-def known_rows(row: Row, test: Known, found: Predicted) -> list[Row]:
-    """The parts against what is true."""
-    from scipy.stats import spearmanr
-
+def part_rows(test: Known, found: Predicted) -> list[Row]:
+    """Measures of the parts and, beside them, of the remoteness of CLAPS."""
     squares, foreign = (found.mu - test.mu) ** 2, np.asarray(test.foreign)
-    here = ~foreign
-    log_ratio = np.log(np.maximum(found.aleatoric[here], 1e-300) / test.noise[here])
-    row = row | {"noise_error": float(np.mean(np.abs(log_ratio))), "noise_rho": 0.0}
-    if np.ptp(found.aleatoric[here]) > 0:  # else it is constant
-        correlation = spearmanr(found.aleatoric[here], test.noise[here]).statistic
-        row["noise_rho"] = float(correlation)
-    for name, rows in (("here", here), ("foreign", foreign)):
-        ratio = found.epistemic[rows].mean() / squares[rows].mean()
-        row[f"size_{name}"] = float(ratio)
-    return ranked_rows(row, found, squares, foreign)
-
-
-def ranked_rows(row: Row, found: Predicted, squares: Array, foreign: Any) -> list[Row]:
-    """What the epistemic part ranks and, beside it, the remoteness of CLAPS."""
-    rows = [row | ranking_measures(found.epistemic, squares, foreign)]
+    row: Row = {}
+    known = not np.isnan(test.noise).any()
+    if known:
+        noise, true = found.aleatoric[~foreign], test.noise[~foreign]
+        log_ratio = np.log(np.maximum(noise, 1e-300) / true)
+        row["noise_error"] = float(np.mean(np.abs(log_ratio)))
+        row["noise_rho"] = rank_correlation(noise, true)
+    for name, rows in (("here", ~foreign), ("foreign", foreign)):
+        error = squares[rows].mean()
+        if known:
+            row[f"size_{name}"] = float(found.epistemic[rows].mean() / error)
+        else:
+            row[f"error_{name}"] = float(error / test.y.var())
+    measured = [row | ranking_measures(found.epistemic, squares, foreign)]
     if found.remoteness is not None:
         ranked = ranking_measures(found.remoteness, squares, foreign)
-        kept = {name: row[name] for name in ("kind", "dataset", "seed")}
-        rows.append(kept | {"method": REMOTENESS} | ranked)
-    return rows
+        measured.append({"method": REMOTENESS} | ranked)
+    return measured
 
 
 def ranking_measures(
     epistemic: Array, squares: Array, foreign: Any
 ) -> dict[str, float]:
     """How well the epistemic part ranks squared errors and foreign rows."""
-    from scipy.stats import spearmanr
     from sklearn.metrics import roc_auc_score
-
-    def rho(rows: Any) -> float:
-        if np.ptp(epistemic[rows]) == 0:
-            return 0.0
-        return float(spearmanr(epistemic[rows], squares[rows]).statistic)
 
     def area(order: Any) -> float:
         kept = np.cumsum(squares[order]) / np.arange(1, len(squares) + 1)
@@ -267,8 +188,8 @@ def ranking_measures(
     found, best = area(order), area(np.argsort(squares))
     top = order[-(len(order) // 5) :]
     return {
-        "rho": rho(slice(None)),
-        "rho_here": rho(~foreign),
+        "rho": rank_correlation(epistemic, squares),
+        "rho_here": rank_correlation(epistemic[~foreign], squares[~foreign]),
         "sparsification": found,
         "share_of_best": (1 - found) / (1 - best),
         "top_fifth": float(squares[top].mean() / squares.mean()),
@@ -276,27 +197,55 @@ def ranking_measures(
     }
 
 
-def measure_causes(
-    sizes: dict[str, int], seed: int, model: str, smoke: bool
-) -> list[Row]:
-    """Share of the rows of a region in which its cause is named first."""
-    import time
+def rank_correlation(values: Array, others: Array) -> float:
+    """Spearman's correlation; 0 of values that are constant."""
+    from scipy.stats import spearmanr
 
+    return float(spearmanr(values, others).statistic) if np.ptp(values) > 0 else 0.0
+
+
+def measure_collecting(data: Dataset, n: int, fit: Fit, seed: int) -> list[Row]:
+    """Error after adding the most unknown rows, and after adding random ones."""
+    from ..diagnostics import rank_rows
+
+    order = seeded_order(data, seed, n)
+    train, test = np.split(order, [2 * len(order) // 3])
+    start, pool = np.split(train, [COLLECT["start"]])
+    found, n_add = fit(data.X[start], data.y[start], data.X[pool]), COLLECT["add"]
+    chosen = {
+        "random": np.random.default_rng(seed).permutation(len(pool)),
+        "epistemic": np.argsort(-found.epistemic, kind="stable"),
+    }
+    if found.model is not None:
+        table = rank_rows(found.model, data.X[pool], by="gain", n_rows=n_add)
+        chosen["gain"] = np.asarray(table["row"])
+    errors = {}
+    for name, rows in chosen.items():
+        more = np.concatenate([start, pool[rows[:n_add]]])
+        error = fit(data.X[more], data.y[more], data.X[test]).mu - data.y[test]
+        errors[f"rmse_{name}"] = float(np.sqrt(np.mean(error**2)))
+    base = errors["rmse_random"]
+    measured: list[Row] = [errors | {"collect": errors["rmse_epistemic"] / base}]
+    if "rmse_gain" in errors:
+        ratio = errors["rmse_gain"] / base
+        measured.append({"method": "CLAPS, by gain", "collect": ratio})
+    return measured
+
+
+def measure_causes(sizes: dict[str, int], fit: Fit, seed: int) -> list[Row]:
+    """Share of the rows of a region in which its cause is named first."""
     from .. import CalibratedRegressor, explain
-    from ._reasons_problems import CAUSES, named_causes
 
     X, y, _ = named_causes(sizes["train"], 3 * seed, foreign=False)
-    predict = fit_model(model, X, y, seed, smoke)
-    assert isinstance(predict, Claps)  # noqa: S101 - others have no reasons
+    model = fit(X, y, X[:1]).model
     X_cal, y_cal, _ = named_causes(sizes["background"], 3 * seed + 1, foreign=False)
-    calibrated = CalibratedRegressor(predict.model).conformalize(X_cal, y_cal)
+    calibrated = CalibratedRegressor(model).conformalize(X_cal, y_cal)
     pool, _, _ = named_causes(40 * sizes["test"], 3 * seed + 2, foreign=True)
     regions = {
         "aleatoric": pool[(pool["hour"] > 18) & (pool["depth"] < 6)],
         "epistemic": pool[pool["depth"] > 7],
     }
-    row: Row = {"kind": "causes", "dataset": "causes", "seed": seed, "method": model}
-    worst, seconds = 0.0, {"few": 0.0, "all": 0.0}
+    row, worst, seconds = {}, 0.0, {"few": 0.0, "all": 0.0}
     for part, rows in regions.items():
         some = rows[: sizes["test"]]
         for name, shown in (("few", some[: sizes["test"] // 4]), ("all", some)):
@@ -305,8 +254,7 @@ def measure_causes(
             seconds[name] += (time.process_time() - started) / len(shown) / 2
         adds = why.by_column
         assert adds is not None  # noqa: S101 - asked for above
-        first = adds.leading(part) == CAUSES[part]
-        row[f"{part}_first"] = float(np.mean(first))
+        row[f"{part}_first"] = float(np.mean(adds.leading(part) == CAUSES[part]))
         for i, name in enumerate(CAUSES):
             error = getattr(adds, name).sum(1) + adds.reference[i] - adds.total[:, i]
             worst = max(worst, float(np.abs(error).max()))

@@ -19,6 +19,7 @@ Examples
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,8 @@ from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import estimate, geometric_mean
 from ..studies.store import Row
 from ..studies.text import MISSING, markdown_table, number
-from . import _shape_methods as _methods
 from ._peer_table import claps_parameters
-from ._shape_methods import DEFAULT, PEERS
+from ._shape_methods import DEFAULT, LEVELS, PEERS, claps, peer
 
 ALPHA = 0.1
 
@@ -56,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_names("methods", methods, [DEFAULT, *PEERS])
     check_installed(PEERS[name][1] for name in methods if name in PEERS)
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
-    params: dict[str, Any] = {"tol": None}
-    params |= {"max_steps": 10} if arguments.smoke else {}
+    params = {"tol": None} | ({"max_steps": 10} if arguments.smoke else {})
     runs = [
         plan(_with_text(data), seed, name, arguments.max_rows, params)
         for seed in seeds_of(arguments)
@@ -71,15 +70,14 @@ def _with_text(data: Dataset) -> Dataset:
     """Text columns as text: what looks like a date is one for us, no category."""
     if not hasattr(data.X, "iloc"):
         return data
-    words = [c for c in data.X.columns if data.X[c].dtype == "category"]
-    X = data.X.astype(dict.fromkeys(words, object))
-    return Dataset(data.name, X, data.y, data.target)
+    words = data.X.select_dtypes("category").columns
+    return replace(data, X=data.X.astype(dict.fromkeys(words, object)))
 
 
 def plan(data: Dataset, seed: int, name: str, n: int, params: dict[str, Any]) -> Run:
     """One method on one split of at most n rows of one data set."""
     ours = name == DEFAULT
-    method = {"name": name, "alpha": ALPHA, "levels": len(_methods.LEVELS)}
+    method = {"name": name, "alpha": ALPHA, "levels": len(LEVELS)}
     method |= {"parameters": claps_parameters(**params)} if ours else {}
     split = {"seed": seed, "max_rows": n}
     compute = partial(measure, data, seed, name, n, params)
@@ -90,11 +88,8 @@ def measure(
     data: Dataset, seed: int, name: str, n: int, params: dict[str, Any]
 ) -> list[Row]:
     """Rows of one method on one split."""
-    split = split_rows(data, seed, n)
-    if name == DEFAULT:
-        found = _methods.claps(split, seed, ALPHA, params)
-    else:
-        found = _methods.peer(name, split, seed, ALPHA)
+    method = partial(claps, params) if name == DEFAULT else partial(peer, name)
+    found = method(split_rows(data, seed, n), seed, ALPHA)
     return [{"dataset": data.name, "seed": seed} | row for row in found]
 
 

@@ -24,7 +24,6 @@ import argparse
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from ..studies.arguments import (
     check_numbers,
     seeds_of,
 )
-from ..studies.data import MIN_ROWS, Array, Dataset, Split, read_cells, split_rows
+from ..studies.data import MIN_ROWS, Dataset, read_cells, split_rows
 from ..studies.runner import Run, check_mapie, run_and_report, split_run
 from ..studies.scoring import score_intervals
 from ..studies.store import Row
@@ -45,7 +44,6 @@ from ._table_wide import wide_report, wide_runs
 
 ALPHA = 0.1
 TABLES = ("taxis", "credit", "sns", "diamonds")
-WIDE_COLUMNS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,76 +56,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and print the report; 1 if a run failed."""
     if arguments.wide is not None:
-        return run_wide(arguments)
+        check_numbers(arguments, wide=MIN_ROWS)
+        runs = wide_runs(arguments.wide, arguments.smoke)
+        report = partial(wide_report, arguments.wide)
+        return run_and_report(runs, arguments.out, 1, report)
     check_mapie((1, 6), "has the right CQR intervals of fitted models")
-    methods = _methods(arguments.methods, arguments.smoke)
+    methods, names = table_methods(arguments.smoke), arguments.methods
+    check_names("methods", names or (), methods)
     runs = [
-        plan(data, seed, method, arguments.max_rows)
+        plan(data, seed, name, method, arguments.max_rows)
         for seed in seeds_of(arguments)
         for data in _datasets(arguments, seed)
-        for method in methods
+        for name, method in methods.items()
+        if not names or name in names
     ]
     return run_and_report(runs, arguments.out, arguments.jobs, write_report)
 
 
-def run_wide(arguments: argparse.Namespace) -> int:
-    """Measure the large table; 1 if a run failed."""
-    check_numbers(arguments, wide=MIN_ROWS)
-    size = arguments.wide, WIDE_COLUMNS
-    runs = wide_runs(*size, arguments.smoke)
-    return run_and_report(
-        runs, arguments.out, 1, lambda rows, out: wide_report(rows, *size)
-    )
-
-
-def plan(data: Dataset, seed: int, method: TableMethod, max_rows: int) -> Run:
+def plan(
+    data: Dataset, seed: int, name: str, method: TableMethod, max_rows: int
+) -> Run:
     """One method on one split."""
     split = {"seed": seed, "max_rows": max_rows}
-    key = {"name": method.name, "alpha": ALPHA} | method.key
-    compute = partial(measure, data, seed, method, max_rows)
+    key = {"name": name, "alpha": ALPHA} | method.key
+    row = {"dataset": data.name, "seed": seed, "method": name, "alpha": ALPHA}
+    compute = partial(measure, row, data, seed, method, max_rows)
     return split_run("tables", data, split, key, compute, method.uses_claps)
 
 
-def measure(data: Dataset, seed: int, method: TableMethod, max_rows: int) -> list[Row]:
+def measure(
+    row: Row, data: Dataset, seed: int, method: TableMethod, max_rows: int
+) -> list[Row]:
     """Run a method on a split and score its bounds."""
     split = split_rows(data, seed, max_rows)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = method.run(split, seed, ALPHA)
-    lower, upper = found.pop("bounds")
-    sizes = zip(("n_train", "n_cal", "n_test"), split[1::2], strict=True)
-    return [
-        {
-            "dataset": data.name,
-            "seed": seed,
-            "method": method.name,
-            "alpha": ALPHA,
-            **{name: len(part) for name, part in sizes},
-            **score_intervals(split.y_test, lower, upper, ALPHA),
-            **found,
-            "patterns": coverage_by_pattern(split, lower, upper),
-            "warnings": sorted({f"{w.category.__name__}: {w.message}" for w in caught}),
-        }
-    ]
-
-
-def coverage_by_pattern(split: Split, lower: Array, upper: Array) -> Row:
-    """Numbers of covered test rows and of rows, and widths, by missing columns."""
+        (lower, upper), found = method.run(split, seed, ALPHA)
+    found["warnings"] = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
+    sizes = zip(("n_train", "n_cal", "n_test"), map(len, split[1::2]), strict=True)
+    scores = score_intervals(split.y_test, lower, upper, ALPHA)
     covered = (lower <= split.y_test) & (split.y_test <= upper)
-    patterns = missing_columns(split.X_test)
-    found: dict[str, Any] = {}
-    for name in sorted(set(patterns)):
-        rows = np.array([p == name for p in patterns])
+    missing, patterns = np.array(missing_columns(split.X_test)), {}
+    for name in np.unique(missing):
+        rows = missing == name
         width = float((upper - lower)[rows].sum())
-        found[name] = [int(covered[rows].sum()), int(rows.sum()), width]
-    return found
-
-
-def _methods(names: list[str] | None, smoke: bool) -> list[TableMethod]:
-    """The methods that are named, in the order of the tables."""
-    known = {method.name: method for method in table_methods(smoke)}
-    check_names("methods", names or (), known)
-    return [method for name, method in known.items() if not names or name in names]
+        patterns[str(name)] = [int(covered[rows].sum()), int(rows.sum()), width]
+    return [row | dict(sizes) | scores | found | {"patterns": patterns}]
 
 
 def _datasets(arguments: argparse.Namespace, seed: int) -> list[Dataset]:

@@ -1,5 +1,7 @@
 """Measures of ``benchmarks reasons`` against what they should be."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from mapie_claps.benchmarks._reasons_models import (
     fit_model,
     parameters_of,
 )
-from mapie_claps.benchmarks._reasons_problems import KNOWN, known_problem
+from mapie_claps.benchmarks._reasons_problems import KNOWN, Known, known_problem
 from mapie_claps.studies.data import Dataset, load_diabetes_rows
 
 
@@ -49,7 +51,7 @@ def test_the_truth_of_a_generated_problem_measures_as_true(name):
     assert 0.1 < np.mean(test.foreign) < 0.3
     error = np.random.default_rng(1).normal(size=4000)
     found = Predicted(test.mu + error, 2 * test.noise, 0.5 * np.ones(4000))
-    (measured,) = reasons.known_rows({}, test, found)
+    (measured,) = reasons.part_rows(test, found)
     assert measured["noise_error"] == pytest.approx(np.log(2))
     assert measured["noise_rho"] == pytest.approx(1)
     assert measured["size_here"] == pytest.approx(0.5, rel=0.15)
@@ -68,8 +70,8 @@ def test_noise_is_added_to_a_table_that_stays_the_truth():
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_gives_two_positive_parts(name):
     data = load_diabetes_rows()
-    predict = fit_model(name, data.X[:100], data.y[:100], 0, smoke=True)
-    mu, aleatoric, epistemic, _ = predict(data.X[100:])
+    rows = data.X[:100], data.y[:100], data.X[100:]
+    mu, aleatoric, epistemic, *_ = fit_model(name, 0, True, *rows)
     assert np.isfinite(mu).all()
     assert (aleatoric > 0).all()
     assert (epistemic >= 0).all()
@@ -78,12 +80,23 @@ def test_every_model_gives_two_positive_parts(name):
 
 
 def test_remoteness_is_measured_beside_the_epistemic_part():
-    row = {"kind": "real", "dataset": "a", "seed": 0, "method": "CLAPS"}
-    squares = np.arange(10.0)
-    found = Predicted(squares, squares, -squares, remoteness=squares)
-    own, remote = reasons.ranked_rows(row, found, squares, squares > 7)
+    mu, y = np.arange(10.0), np.zeros(10)
+    test = Known(y, y + np.arange(10) % 2, y, np.full(10, np.nan), mu > 7)
+
+    def fit(*rows):
+        return Predicted(mu, mu, -mu, remoteness=mu)
+
+    def measure(fit, seed):
+        return reasons.part_rows(test, fit())
+
+    problem = reasons.Problem("real", "a", {}, {}, measure)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasons, "fit_model", fit)
+        own, remote = problem.rows(0, "CLAPS", smoke=True)
     assert (own["method"], own["auroc"]) == ("CLAPS", 0)
+    assert own["error_foreign"] == (64 + 81) / 2 / test.y.var()
     assert (remote["method"], remote["auroc"]) == (reasons.REMOTENESS, 1)
+    assert [row["dataset"] for row in (own, remote)] == ["a", "a"]
 
 
 def test_command_prints_its_tables_and_goes_on_where_it_stopped(tmp_path, capsys):
@@ -110,14 +123,16 @@ def test_collecting_compares_with_random_rows():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (500, 2))
     data = Dataset("waves", X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=500))
-    (row,) = reasons.measure_collecting(data, 500, 0, "GP", smoke=True)
+    models = {name: partial(fit_model, name, 0, True) for name in ("GP", "CLAPS")}
+    (row,) = reasons.measure_collecting(data, 500, models["GP"], 0)
     assert row["collect"] == row["rmse_epistemic"] / row["rmse_random"]
-    both = reasons.measure_collecting(data, 500, 0, "CLAPS", smoke=True)
-    assert [r["method"] for r in both] == ["CLAPS", "CLAPS, by gain"]
+    own, by_gain = reasons.measure_collecting(data, 500, models["CLAPS"], 0)
+    assert by_gain["collect"] == own["rmse_gain"] / own["rmse_random"]
+    assert by_gain["method"] == "CLAPS, by gain"
 
 
 def test_causes_are_counted_and_sums_checked():
     sizes = dict.fromkeys(reasons.CAUSES_ROWS, 60)
-    (row,) = reasons.measure_causes(sizes, 0, "CLAPS", smoke=True)
+    (row,) = reasons.measure_causes(sizes, partial(fit_model, "CLAPS", 0, True), 0)
     assert 0 <= row["aleatoric_first"] <= 1
     assert row["additivity"] < 1e-8

@@ -119,7 +119,7 @@ def small():
 def test_variants_are_those_of_a_fit_with_the_device_off(small):
     params = {"n_members": 2, "max_steps": 60, "tol": None, "kernel": False}
     params |= {"views": ("raw",), "hidden_layer_sizes": (16,)}
-    found = {row["method"]: row for row in claps(small, 0, 0.1, params)}
+    found = {row["method"]: row for row in claps(params, small, 0, 0.1)}
     assert found[DEFAULT]["map"] != Identity.__name__
     off = {
         "target_map=None": {"target_map": None},

@@ -13,7 +13,8 @@ from sklearn.preprocessing import StandardScaler
 from mapie_claps import CalibratedRegressor, ClapsScore, load, save
 from mapie_claps.benchmarks.__main__ import main
 from mapie_claps.benchmarks._generated_tables import rentals
-from mapie_claps.benchmarks._table_methods import NativeColumns, missing_columns
+from mapie_claps.benchmarks._table_methods import missing_columns, native_split
+from mapie_claps.studies.data import Split
 
 X, Y = heteroscedastic(160)
 TRAIN, CAL, TEST = slice(0, 80), slice(80, 140), slice(140, 160)
@@ -84,8 +85,8 @@ def test_a_calibrated_regressor_is_an_estimator():
 
 def test_native_columns_and_missing_patterns():
     data = rentals(120)
-    native = NativeColumns().fit(data.X, data.y)
-    found = native.transform(data.X.assign(zip="new"))
+    rows = [data.X, data.y, data.X, data.y, data.X.assign(zip="new"), data.y]
+    found = native_split(Split(*rows)).X_test
     assert found["zip"].isna().all()
     assert found["area"].isna().sum() == data.X["area"].isna().sum()
     assert "listing" not in found
