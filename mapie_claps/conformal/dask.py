@@ -232,8 +232,9 @@ def observe(
     values = vars(conformal._values_for(**given, method="observe")) | series
     known = State(in_posterior=conformal._state.in_posterior)
     scorer = conformal._restarted(conformal._fitted(), known)
-    parts = rows_of_partitions(scorer, X, y, **values)
-    return conformal._observe_parts(((rows, None) for rows in parts), gamma, window)
+    found = rows_of_partitions(scorer, X, y, **values)
+    parts = [(rows, None) for rows in found if len(rows)]
+    return conformal._observe_parts(parts, gamma, window)
 
 
 def predict_interval(

@@ -142,9 +142,7 @@ def cut_as_rows(name: str, value: Any, X: Any) -> Any:
 
 def is_collection(name: str, value: Any) -> bool:
     """Whether there are values row by row, rather than a function or none."""
-    if value is None or callable(value):
-        return False
-    if isinstance(value, str | int | EpistemicGroups):
+    if callable(value) or isinstance(value, str | int | EpistemicGroups | None):
         return False
     if not hasattr(value, "to_delayed"):
         raise TypeError(

@@ -33,15 +33,7 @@ class FrozenRule:
 
 
 def frozen_rule(conformal: Any, what: str) -> FrozenRule:
-    """The rule of a calibrated object over a ``ClapsRegressor``.
-
-    Raises
-    ------
-    TypeError
-        For another estimator.
-    ValueError
-        Where rows differ in rank, or the estimator has changed since calibration.
-    """
+    """The rule of a calibrated object over a ``ClapsRegressor``, if it has one."""
     estimator = conformal._fitted()
     if not isinstance(estimator, ClapsRegressor):
         raise TypeError(

@@ -166,41 +166,28 @@ class ObservesRows(CalibrationState):
         time: Any = None,
         intervals: Any = None,
     ) -> Self:
-        """Observe rows and targets part by part, those of one predicted together."""
+        """Follow the misses of rows, and keep their scores.
+
+        Rows come with their targets, those of one part predicted together.
+        """
         before = self._state
         try:
             for more, y in parts:
-                if len(more):
-                    self._observe_rows(more, gamma, window, time, intervals, y)
+                nominal = AdaptiveLevels.start(1 - np.asarray(self.levels))
+                adaptive = (self._adaptive() or nominal).with_options(gamma, window)
+                newest = check_order(time, len(more), adaptive.time)
+                if intervals is None:
+                    missed = self._missed(more, adaptive)
+                else:
+                    missed = _missed_by_intervals(intervals, y, len(self.levels))
+                rows = self._kept().joined(more)
+                if adaptive.window is not None:
+                    rows = rows.last(adaptive.window)
+                self._set_rows(rows, adaptive.after(more.groups, missed, newest))
         except BaseException:
             self._state = before
             raise
         return self
-
-    def _observe_rows(
-        self,
-        more: CalibrationRows,
-        gamma: float | None,
-        window: int | None,
-        time: Any,
-        intervals: Any,
-        y: Any,
-    ) -> None:
-        """Follow the misses of rows predicted together, and keep their scores."""
-        adaptive = self._adaptive()
-        if adaptive is None:
-            adaptive = AdaptiveLevels.start(1 - np.asarray(self.levels))
-        adaptive = adaptive.with_options(gamma, window)
-        newest = check_order(time, len(more), adaptive.time)
-        missed = (
-            _missed_by_intervals(intervals, y, len(self.levels))
-            if intervals is not None
-            else self._missed(more, adaptive)
-        )
-        rows = self._kept().joined(more)
-        if adaptive.window is not None:
-            rows = rows.last(adaptive.window)
-        self._set_rows(rows, adaptive.after(more.groups, missed, newest))
 
     def _missed(
         self, more: CalibrationRows, adaptive: AdaptiveLevels
