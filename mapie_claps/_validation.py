@@ -5,6 +5,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -32,6 +33,10 @@ def check_number(
     closing = ")" if high_open or math.isinf(high) else "]"
     interval = f"{opening}{low:g}, {high:g}{closing}"
     raise_for(name, value, f"a finite number in {interval}", hint)
+
+
+# A share, a level: strictly between 0 and 1.
+check_share = partial(check_number, low=0, high=1, low_open=True, high_open=True)
 
 
 def check_integer(name: str, value: Any, *, low: int, hint: str) -> int:

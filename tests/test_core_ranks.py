@@ -130,7 +130,7 @@ def test_possible_targets(given, inside, outside):
     law = LocalLaw.symmetric(np.zeros(len(outside)), np.ones(len(outside)))
     scores = support.score_rows(law, np.array(outside, dtype=float), known)
     assert (scores == np.inf).all()
-    plain = support.score_rows(law, np.array(outside, dtype=float), None)
+    plain = support.score_rows(law, np.array(outside, dtype=float), support.Support())
     np.testing.assert_array_equal(plain, outside)
 
 

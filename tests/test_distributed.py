@@ -462,3 +462,18 @@ def test_rows_of_the_posterior_are_not_observed(module):
     there.conformalize(X[300:500], y[300:500])
     with pytest.raises(ValueError, match="posterior"):
         observe(there, *chunked(X[200:300], y[200:300]))
+
+
+def test_groups_by_the_name_of_a_column(module):
+    frame = pd.DataFrame(X, columns=["a", "b", "side"])
+    frame["side"] = side(X)
+    model = ClapsModule(seeded(Pair), prior_precision=1.0).fit(frame[:50], y[:50])
+    here = StreamingConformalRegressor(model).conformalize(
+        frame[50:], y[50:], groups="side"
+    )
+    whole = dd.from_pandas(frame.assign(y=y)[50:], npartitions=3)
+    rows = whole[list(frame)]
+    there = conformalize(model, rows, whole["y"], groups="side")
+    found = predict_interval(there, rows).compute()
+    expected = here.predict_interval(frame[50:])[1]
+    np.testing.assert_allclose(found["upper_0.9"], expected[:, 1, 0], rtol=1e-6)

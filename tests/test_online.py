@@ -132,10 +132,10 @@ def test_rows_out_of_order_are_refused_and_nothing_is_lost(cal):
     with pytest.raises(ValueError, match="one finite number or date"):
         cal.observe(X[303:306], Y[303:306], time=[4, np.nan, 6])
     np.testing.assert_array_equal(
-        cal.conformity_scores_, np.abs(before["_rows"].scores)
+        cal.conformity_scores_, np.abs(before["_state"].rows.scores)
     )
-    assert cal._adaptive() is before["_followed"] or (
-        cal._adaptive().n_observed == before["_followed"].n_observed == 3
+    assert cal._adaptive() is before["_state"].followed or (
+        cal._adaptive().n_observed == before["_state"].followed.n_observed == 3
     )
     cal.observe(X[303:304], Y[303:304], time=2.5)
 

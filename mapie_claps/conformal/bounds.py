@@ -67,8 +67,8 @@ def bounds_of_rows(
     X: Any,
     ends: ScoreEnds | RowRule,
     params: dict[str, Any],
+    support: Support,
     first_row: int = 0,
-    support: Support | None = None,
     shaped: bool = True,
 ) -> tuple[Array, Array, Array]:
     """Point predictions (n,), lower and upper bounds (n, n_levels) of some rows."""
@@ -77,9 +77,7 @@ def bounds_of_rows(
         law = LocalLaw.symmetric(points, checked_std(law.std, len(points), first_row))
     if isinstance(ends, RowRule):
         ends = ends(X, law, first_row)
-    lower, upper = law.interval(*ends)
-    if support is not None:
-        lower, upper = support.of(law).snap(lower, upper)
+    lower, upper = support.of(law).snap(*law.interval(*ends))
     empty = ends.lower > ends.upper
     if empty.any():  # ends that hold no value, at a place that has a meaning
         middle = law.median[:, None]
@@ -87,31 +85,21 @@ def bounds_of_rows(
         upper = np.where(empty, middle, upper)
     record = _record.get()
     if record is not None:
-        record.append(_recorded(model, X, points, law, ends, support))
+        width = None
+        if not law.is_plain:
+            low, high = support.of(law).snap(*law.noise_alone.interval(*ends))
+            width = high - low
+        record.append(Recorded(model, _parts(model, X, points, law), width))
     return points, lower, upper
 
 
-def _recorded(
-    model: Any,
-    X: Any,
-    points: Array,
-    law: LocalLaw,
-    ends: ScoreEnds | None,
-    support: Support | None = None,
-) -> Recorded:
+def _parts(model: Any, X: Any, points: Array, law: LocalLaw) -> Parts:
     """Parts of v from the law if it has them, otherwise from the model."""
     if law.aleatoric is not None:
-        parts = law.parts
-    else:
-        last, seen = split_pipeline(model, X)
-        variance = last.predict_variance(seen)
-        parts = Parts(points, variance.aleatoric, variance.epistemic)
-    if law.is_plain or ends is None:
-        return Recorded(model, parts, None)
-    lower, upper = law.noise_alone.interval(*ends)
-    if support is not None:
-        lower, upper = support.of(law).snap(lower, upper)
-    return Recorded(model, parts, upper - lower)
+        return law.parts
+    last, seen = split_pipeline(model, X)
+    variance = last.predict_variance(seen)
+    return Parts(points, variance.aleatoric, variance.epistemic)
 
 
 def split_bounds(
@@ -119,17 +107,17 @@ def split_bounds(
     X: ArrayLike,
     ends: ScoreEnds,
     params: dict[str, Any],
-    support: Support | None = None,
-    shaped: bool = True,
+    support: Support,
+    shaped: bool,
 ) -> tuple[Array, Array, Array]:
     """Bounds of one model; beyond the results, memory for some rows only."""
     n, size = _num_samples(X), (_num_samples(X), len(ends.lower))
     if n <= PREDICTED_ROWS or params:  # parameters may hold a value per row
-        return bounds_of_rows(model, X, ends, params, 0, support, shaped)
+        return bounds_of_rows(model, X, ends, params, support, 0, shaped)
     points, lower, upper = np.empty(n), np.empty(size), np.empty(size)
     for rows in gen_batches(n, PREDICTED_ROWS):
         points[rows], lower[rows], upper[rows] = bounds_of_rows(
-            model, _safe_indexing(X, rows), ends, {}, rows.start, support, shaped
+            model, _safe_indexing(X, rows), ends, {}, support, rows.start, shaped
         )
     return points, lower, upper
 
@@ -162,7 +150,7 @@ def cross_bounds(
     kept = [ranks[j] for j in finite]
     one_sided = _plus if method == "plus" else _minmax
     points = np.empty(len(mu))
-    for block in _row_blocks(len(mu), n):
+    for block in gen_batches(len(mu), max(1, BLOCK_ELEMENTS // max(1, n))):
         centre = _mapie.aggregate_folds(ensemble, mu[block])
         scale = _mapie.aggregate_folds(ensemble, std[block])
         if finite:  # the lower bound is the upper one of −y
@@ -185,14 +173,8 @@ def _predict_folds(
         std.append(checked_std(law.std, len(points)))
         record = _record.get()
         if record is not None:
-            record.append(_recorded(model, X, points, law, None))
+            record.append(Recorded(model, _parts(model, X, points, law)))
     return np.stack(mu, 1), np.stack(std, 1)
-
-
-def _row_blocks(n_test: int, n_cal: int) -> list[slice]:
-    """Test rows in blocks whose n_test × n_cal matrix stays small."""
-    size = max(1, BLOCK_ELEMENTS // max(1, n_cal))
-    return [slice(i, i + size) for i in range(0, n_test, size)]
 
 
 def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:

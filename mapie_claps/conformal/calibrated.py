@@ -1,6 +1,5 @@
 """The calibrated object of the library: ``CalibratedRegressor``."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -9,7 +8,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_choice, check_number
+from .._validation import check_choice, check_share
 from ..estimators.regressor import ClapsRegressor
 from ..network.batches import check_has_target
 from ..network.inputs import check_lengths, check_target
@@ -17,7 +16,7 @@ from ..network.table import check_rows
 from . import mapie as _mapie
 from .calibrated_file import register_calibrated
 from .calibration import Calibrated
-from .calibration_state import STATE
+from .calibration_state import State
 from .parts import check_unchanged
 from .row_rule import CalibrationRows, RowValues
 from .score import ClapsScore
@@ -102,15 +101,8 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
     ) -> None:
         super().__init__(estimator, confidence_level, sym=sym, support=support)
         self.calibration_fraction = calibration_fraction
-        check_number(
-            "calibration_fraction",
-            calibration_fraction,
-            low=0,
-            high=1,
-            low_open=True,
-            high_open=True,
-            hint="Use 0.25 if unsure.",
-        )
+        hint = "Use 0.25 if unsure."
+        check_share("calibration_fraction", calibration_fraction, hint=hint)
         self.keep_training_rows = keep_training_rows
         check_choice(
             "keep_training_rows", keep_training_rows, (True, False), "Use False."
@@ -237,14 +229,10 @@ class CalibratedRegressor(Calibrated, RegressorMixin, BaseEstimator):  # type: i
         values = RowValues(weights, groups)
         values.check_all_used(n)
         values.keep(kept)
-        fresh = copy.copy(self)
-        fresh.__dict__ = {k: v for k, v in vars(self).items() if k not in STATE}
-        rows = fresh._rows_of(
-            fitted, _safe_indexing(X, kept), np.asarray(y)[kept], values
-        )
-        fresh.__dict__["estimator_"] = fitted
+        fresh = self._restarted(fitted, State())
+        rows = fresh._rows_of(_safe_indexing(X, kept), np.asarray(y)[kept], values)
         if self.keep_training_rows:
-            fresh.__dict__["training_rows_"] = training
+            fresh.training_rows_ = training
         self.__dict__ = fresh._set_rows(rows).__dict__
         return self
 

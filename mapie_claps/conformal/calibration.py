@@ -13,10 +13,8 @@ from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_choice, check_unmasked
-from ..estimators.local_law import LocalLaw
 from ..files.methods import SaveMixin
-from .bounds import PREDICTED_ROWS, bounds_of_rows, predict_law, recorded_parts
-from .calibration_state import checked_levels
+from .bounds import PREDICTED_ROWS, bounds_of_rows, recorded_parts
 from .distribution import PredictiveDistribution
 from .explanation import Explanation, explanation_of
 from .observing import ObservesRows
@@ -51,7 +49,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         self.support = support
         check_choice("sym", sym, (True, False), "Use True for one rank.")
         check_support(support)
-        checked_levels(confidence_level)
+        _ = self.levels  # raises if they are none
 
     @classmethod
     def from_scores(
@@ -146,8 +144,8 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
             This object, calibrated.
         """
         values = RowValues(weights, groups)
-        rows = self._rows_of(self._fitted(), X, y, values, by_hand=True)
-        dropped = self._rows_or_none() is None
+        rows = self._rows_of(X, y, values, by_hand=True)
+        dropped = self._state.rows is None
         return self._set_rows(rows, self._adaptive() if dropped else None)
 
     def partial_conformalize(
@@ -170,9 +168,9 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
             This object, calibrated.
         """
         self._check_estimator()
-        earlier = self._rows_or_none()
+        earlier = self._state.rows
         values = self._values_for(weights, groups, "partial_conformalize")
-        more = self._rows_of(self._fitted(), X, y, values, by_hand=True)
+        more = self._rows_of(X, y, values, by_hand=True)
         rows = more if earlier is None else earlier.joined(more)
         return self._set_rows(rows, self._adaptive())
 
@@ -193,7 +191,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         ndarray of shape (n,)
             Scores.
         """
-        scores = self._rows_of(self._fitted(), X, y, None).scores
+        scores = self._rows_of(X, y, None).scores
         return scores if signed else np.abs(scores)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
@@ -301,7 +299,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
                 yield np.empty(0), np.empty((0, 2, len(self.levels)))
                 continue
             points, lower, upper = bounds_of_rows(
-                self._fitted(), X_, rule, {}, n_rows, self._support()
+                self._fitted(), X_, rule, {}, self._support(), n_rows
             )
             yield points, np.stack([lower, upper], axis=1)
             n_rows += len(points)
@@ -351,13 +349,13 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         return RowPredictor(self)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._rows_or_none() is not None
+        return self._state.rows is not None
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         model = self.estimator
         given = "confidence_level=" if model is None else f"{model!r}, "
         made = f"{type(self).__name__}({given}{self.confidence_level!r})"
-        rows = self._rows_or_none()
+        rows = self._state.rows
         return made if rows is None else f"{made} calibrated on {len(rows.scores)} rows"
 
     @property
@@ -379,13 +377,6 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         """Rows of equal weight that the calibration rows are worth; of each group."""
         sizes = {k: worth(w) for k, w in self._kept().weights_by_group().items()}
         return sizes.get(EVERYBODY, sizes)
-
-    def _laws(self, X: Any) -> Iterator[LocalLaw]:
-        self._check_one_rank("a predictive distribution")
-        self._check_estimator()
-        for X_, _ in row_parts(self._fitted(), X):
-            if _num_samples(X_):
-                yield predict_law(self._fitted(), X_)[1]
 
 
 def _cut(X: Any) -> Iterator[Any]:

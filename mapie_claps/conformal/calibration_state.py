@@ -1,5 +1,7 @@
 """State of a calibrated object, and the ranks that are computed from it."""
 
+import copy
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -7,12 +9,12 @@ from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_number, raise_for, warn_if_reordered
+from .._validation import check_share, raise_for, warn_if_reordered
+from ..estimators.fitted_rows import FittedRows, Overlap, asked_rows
 from ..network.batches import column
 from .bounds import predict_law
-from .fitted_overlap import FittedOverlap
 from .online import AdaptiveLevels
-from .parts import check_unchanged, fingerprint_of
+from .parts import check_unchanged, fingerprint_of, last_step, split_pipeline
 from .quantile import ScoreEnds, score_ends
 from .ranks import RankTable
 from .row_keys import known_rows
@@ -22,16 +24,21 @@ from .support import Support, check_support, score_rows
 from .weighted import check_some_weight, warn_if_few
 
 Array = NDArray[np.float64]
-# Attributes that rows have brought, and that a new fit starts without.
-STATE = (
-    "_rows",
-    "_fingerprint",
-    "_scored_with",
-    "_known_ends",
-    "_followed",
-    "_in_posterior",
-    "training_rows_",
-)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What rows have brought to a calibrated object."""
+
+    rows: CalibrationRows | None = None  # None: not calibrated
+    followed: AdaptiveLevels | None = None
+    # Keys of rows that entered the posterior, sorted.
+    in_posterior: NDArray[np.int64] = field(
+        default_factory=lambda: np.empty(0, dtype=np.int64)
+    )
+    fingerprint: str | None = None  # of the estimator that scored the rows
+    scored_with: tuple[Any, str] | None = None  # the support
+    known_ends: dict[Any, Any] = field(default_factory=dict)
 
 
 class CalibrationState:
@@ -42,18 +49,21 @@ class CalibrationState:
     confidence_level: Any
     sym: bool
     support: Any
-    _rows: CalibrationRows
-    _fingerprint: str | None
-    _scored_with: tuple[Any, str]  # the support
-    _known_ends: dict[Any, Any]
+    training_rows_: tuple[Any, Any]
+    _state = State()
 
     @property
     def levels(self) -> list[float]:
         """Confidence levels as a list."""
-        return checked_levels(self.confidence_level)
+        hint = "Use for example 0.9, or [0.8, 0.9]."
+        each = np.atleast_1d(np.asarray(self.confidence_level, dtype=object))
+        if not each.size:
+            expected = "at least one level"
+            raise_for("confidence_level", self.confidence_level, expected, hint)
+        return [check_share("confidence_level", level, hint=hint) for level in each]
 
-    def _support(self) -> Support | None:
-        return check_support(self.support)
+    def _support(self) -> Support:
+        return check_support(self.support) or Support()
 
     def _fitted(self) -> Any:
         """The fitted estimator."""
@@ -72,18 +82,15 @@ class CalibrationState:
         return scores
 
     def _kept(self) -> CalibrationRows:
-        rows = self._rows_or_none()
+        rows = self._state.rows
         if rows is None:
-            after_update = len(self._posterior_rows()) > 0
+            after_update = len(self._state.in_posterior) > 0
             dropped = " Scores were dropped by update_posterior." * after_update
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call "
                 f"{self._HOW_TO_CALIBRATE}, or make it with from_scores.{dropped}"
             )
         return rows
-
-    def _rows_or_none(self) -> CalibrationRows | None:
-        return getattr(self, "_rows", None)
 
     def _checked_signed(self) -> Array:
         scores = self._scores()
@@ -96,21 +103,11 @@ class CalibrationState:
 
     def _adaptive(self) -> AdaptiveLevels | None:
         """Levels that follow the misses; another confidence_level starts again."""
-        found: AdaptiveLevels | None = getattr(self, "_followed", None)
+        found = self._state.followed
         return None if found is None else found.at(1 - np.asarray(self.levels))
-
-    def _posterior_rows(self) -> NDArray[np.int64]:
-        return getattr(self, "_in_posterior", np.empty(0, dtype=np.int64))
-
-    def _is_plain(self) -> bool:
-        """Whether there is nothing but scores, and one rank for all rows."""
-        rows = self._rows_or_none()
-        fresh = self._adaptive() is None and not len(self._posterior_rows())
-        return fresh and (rows is None or rows.is_plain)
 
     def _check_one_rank(self, what: str) -> None:
         """Raise where rows differ in rank, and so in what is asked for."""
-        self._kept()
         if not (self._kept().is_plain and self._adaptive() is None):
             raise ValueError(
                 f"Got {what} of an object whose rows differ in rank, by weights, "
@@ -122,11 +119,11 @@ class CalibrationState:
     def _ends(self, allow_infinite: bool) -> ScoreEnds:
         """Signed scores of both ends of each level; of many scores found once."""
         scores = self._scores() if self.sym else self._checked_signed()
-        key = (*self.levels, allow_infinite, self.sym)
-        if key not in self._known_ends:
+        known, key = self._state.known_ends, (*self.levels, allow_infinite, self.sym)
+        if key not in known:
             alphas = [1 - level for level in self.levels]
-            self._known_ends[key] = score_ends(scores, alphas, self.sym, allow_infinite)
-        ends: ScoreEnds = self._known_ends[key]
+            known[key] = score_ends(scores, alphas, self.sym, allow_infinite)
+        ends: ScoreEnds = known[key]
         return ends
 
     def _rule(
@@ -143,15 +140,15 @@ class CalibrationState:
 
     def _tables(self) -> dict[Any, RankTable]:
         """Sorted scores of each group; of many scores sorted once."""
-        key = "tables", self.sym
-        if key not in self._known_ends:
-            self._known_ends[key] = self._kept().tables(self.sym)
-        tables: dict[Any, RankTable] = self._known_ends[key]
+        known, key = self._state.known_ends, ("tables", self.sym)
+        if key not in known:
+            known[key] = self._kept().tables(self.sym)
+        tables: dict[Any, RankTable] = known[key]
         return tables
 
     def _values_for(self, weights: Any, groups: Any, method: str) -> RowValues:
         """Weights and groups of further rows: those given, or as at calibration."""
-        rows, given = self._rows_or_none(), {"weights": weights, "groups": groups}
+        rows, given = self._state.rows, {"weights": weights, "groups": groups}
         for name, value in given.items():
             if rows is None:
                 continue
@@ -171,17 +168,20 @@ class CalibrationState:
 
     def _check_estimator(self) -> None:
         """Raise if what the scores were made with has changed since."""
-        check_unchanged(self._fitted(), getattr(self, "_fingerprint", None))
-        scored_with = getattr(self, "_scored_with", None)
-        if scored_with is not None and scored_with[0] != self._support_key():
+        check_unchanged(self._fitted(), self._state.fingerprint)
+        scored_with = self._state.scored_with
+        if scored_with is not None and scored_with[0] != self._support().key:
             raise ValueError(
                 f"Got support={self.support!r}, but the calibration rows were scored "
                 f"with support={scored_with[1]}. Call conformalize again."
             )
 
-    def _support_key(self) -> Any:
-        support = self._support()
-        return None if support is None else support.key
+    def _restarted(self, estimator: Any, state: State) -> Self:
+        """A copy with another fitted estimator, and what rows have brought to it."""
+        fresh = copy.copy(self)
+        fresh.__dict__ = vars(self) | {"estimator_": estimator, "_state": state}
+        fresh.__dict__.pop("training_rows_", None)
+        return fresh
 
     def _set_rows(
         self, rows: CalibrationRows, followed: AdaptiveLevels | None = None
@@ -192,29 +192,24 @@ class CalibrationState:
             for label, weights in rows.weights_by_group().items():
                 of = "" if label is EVERYBODY else f" of the group {label!r}"
                 warn_if_few(weights, self.levels, of)  # first: it may be an error
-        new: dict[str, Any] = {
-            "_rows": rows,
-            "_fingerprint": fingerprint_of(self._fitted()),
-            "_scored_with": (self._support_key(), repr(self.support)),
-            "_known_ends": {},
-            "_followed": followed,
-        }
-        self.__dict__ = vars(self) | new  # at once: an interrupt may come any time
+        self._state = State(
+            rows,
+            followed,
+            self._state.in_posterior,
+            fingerprint_of(self._fitted()),
+            (self._support().key, repr(self.support)),
+        )
         return self
 
     def _rows_of(
-        self,
-        estimator: Any,
-        X: Any,
-        y: Any,
-        values: RowValues | None,
-        by_hand: bool = False,
+        self, X: Any, y: Any, values: RowValues | None, by_hand: bool = False
     ) -> CalibrationRows:
         """Signed scores of some rows, with weights and labels.
 
         Rows that were chosen by hand may have been chosen wrongly.
         """
-        scores, n_rows, overlap = [np.empty(0)], 0, FittedOverlap()
+        estimator, n_rows, scores = self._fitted(), 0, [np.empty(0)]
+        overlaps: list[tuple[FittedRows, Overlap]] = []
         weights: list[Any] = [np.empty(0)]
         labels: list[Any] = [np.empty(0, dtype=object)]
         for X_, target in row_parts(estimator, X, y, need_y=True):
@@ -230,10 +225,10 @@ class CalibrationState:
                 weights.append(values.weights_at(X_, rows))
                 labels.append(values.labels_at(X_, law, rows))
             if by_hand:
-                overlap.add(estimator, X_, y_)
+                overlaps += _overlap(estimator, X_, y_)
             scores.append(score_rows(law, y_, self._support()))
             n_rows += len(law)
-        overlap.warn()
+        _warn_of_fitted(overlaps)
         if values is None:
             return CalibrationRows(np.concatenate(scores))
         values.check_all_used(n_rows)
@@ -251,11 +246,8 @@ class CalibrationState:
 
     def _check_not_in_posterior(self, X: Any, y: Any, first_row: int) -> None:
         """Raise for rows that entered the posterior through this object."""
-        known = self._posterior_rows()
-        if not len(known):
-            return
-        found = known_rows(X, y, known)
-        if len(found):
+        known = self._state.in_posterior
+        if len(known) and len(found := known_rows(X, y, known)):
             raise ValueError(
                 f"Got {len(found)} of {len(y)} rows, the first of them row "
                 f"{first_row + int(found[0])}, that have entered the posterior through "
@@ -266,13 +258,18 @@ class CalibrationState:
             )
 
 
-def checked_levels(confidence_level: Any) -> list[float]:
-    """One level or several, each between 0 and 1."""
-    interval = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
-    hint = "Use for example 0.9, or [0.8, 0.9]."
-    if not np.size(np.asarray(confidence_level, dtype=object)):
-        raise_for("confidence_level", confidence_level, "at least one level", hint)
-    return [
-        check_number("confidence_level", level, hint=hint, **interval)  # type: ignore[arg-type]
-        for level in np.atleast_1d(np.asarray(confidence_level, dtype=object))
-    ]
+def _overlap(model: Any, X: Any, y: Any) -> list[tuple[FittedRows, Overlap]]:
+    """How many rows the model was fitted on; empty if it does not know its rows."""
+    if not hasattr(last_step(model), "_fitted_rows"):
+        return []
+    asked = asked_rows(*split_pipeline(model, X))
+    if asked is None:
+        return []
+    return [(asked.fitted, asked.fitted.overlap(asked.numbers, y))]
+
+
+def _warn_of_fitted(overlaps: list[tuple[FittedRows, Overlap]]) -> None:
+    """Warn if more rows are known than equal rows of a table explain."""
+    if overlaps:
+        known, compared = zip(*(found for _, found in overlaps), strict=True)
+        overlaps[0][0].warn_of(Overlap(sum(known), sum(compared)))

@@ -16,23 +16,23 @@ from ..estimators.module import ClapsModule
 from ..estimators.regressor import ClapsRegressor
 from ..estimators.updating import partial_sums, with_sums
 from ..posterior.sums import LastLayerSums
-from .dask_blocks import as_frame, as_intervals, column_names, points_and_bounds
+from .calibration_state import State
 from .dask_partitions import (
     as_column,
-    calibration_rows,
+    as_intervals,
+    by_row,
     check_partition,
     check_partitions,
     import_dask,
-    in_place_of,
-    is_collection,
     is_frame,
+    of_partitions,
     partitions,
+    points_and_bounds,
     rows_of_partitions,
-    scores_of_partition,
-    values_of_rows,
     whole_rows,
 )
 from .parts import fingerprint_of
+from .row_rule import CalibrationRows
 from .streaming import StreamingConformalRegressor
 
 Array = NDArray[np.float64]
@@ -74,9 +74,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     60
     """
     dask = import_dask()
-    shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(_sums_of_partition)
-    parts = [one(shared, x, t) for x, t in partitions(X, y)]
+    parts = of_partitions(_sums_of_partition, estimator, partitions(X, y))
     (total,) = dask.compute(_pairwise(parts, dask.delayed(_merge)))
     if total is None:
         raise ValueError("Got X without rows, but expected at least one.")
@@ -118,7 +116,9 @@ def conformity_scores(
     >>> conformity_scores(model, big, big[:, 0]).shape
     (60,)
     """
-    scores = values_of_rows(partial(scores_of_partition, support), estimator, X, y)
+    conformal = StreamingConformalRegressor(estimator, support=support)
+    parts = rows_of_partitions(conformal, X, y)
+    scores = np.concatenate([rows.scores for rows in parts])
     return scores if signed else np.abs(scores)
 
 
@@ -172,11 +172,11 @@ def conformalize(
     >>> len(conformal.conformity_scores_)
     40
     """
-    rows = calibration_rows(estimator, X, y, support, weights, groups)
     conformal = StreamingConformalRegressor(
         estimator, confidence_level, sym=sym, support=support
     )
-    return conformal._set_rows(rows)
+    parts = rows_of_partitions(conformal, X, y, weights, groups)
+    return conformal._set_rows(reduce(CalibrationRows.joined, parts))
 
 
 def observe(
@@ -228,24 +228,13 @@ def observe(
     40
     """
     conformal._scores()  # raises if not calibrated
-    stand_ins = in_place_of("weights", weights), in_place_of("groups", groups)
-    values = conformal._values_for(*stand_ins, "observe")
-    given = (
-        values.weights if weights is None else weights,
-        values.groups if groups is None else groups,
-    )
-    seen = conformal._posterior_rows()
-    parts = rows_of_partitions(
-        conformal._fitted(), X, y, conformal.support, *given, seen
-    )
-    before = dict(vars(conformal))
-    try:
-        for part in parts:
-            conformal._observe_rows(part, gamma, window)
-    except BaseException:
-        conformal.__dict__ = before
-        raise
-    return conformal
+    series, given = by_row(weights, groups)
+    values = vars(conformal._values_for(**given, method="observe")) | series
+    known = State(in_posterior=conformal._state.in_posterior)
+    scorer = conformal._restarted(conformal._fitted(), known)
+    found = rows_of_partitions(scorer, X, y, **values)
+    parts = [(rows, None) for rows in found if len(rows)]
+    return conformal._observe_parts(parts, gamma, window)
 
 
 def predict_interval(
@@ -290,20 +279,11 @@ def predict_interval(
     >>> intervals.compute().shape
     (40, 2, 1)
     """
-    given = {"weights": weights, "groups": groups}
-    series = {k: value for k, value in given.items() if is_collection(k, value)}
-    checked = {k: in_place_of(k, value) for k, value in given.items()}
+    series, given = by_row(weights, groups)
     # Ends or sorted scores alone: workers have no need of the calibration rows.
-    rule, levels = conformal._rule(allow_infinite_bounds, **checked), conformal.levels
-    estimator = conformal._fitted()
-    predict = partial(
-        points_and_bounds,
-        estimator,
-        fingerprint_of(estimator),
-        rule,
-        conformal._support(),
-        tuple(series),
-    )
+    rule, levels = conformal._rule(allow_infinite_bounds, **given), conformal.levels
+    model, support = conformal._fitted(), conformal._support()
+    known = model, fingerprint_of(model), rule, support, tuple(series)
     if is_frame(X):
         import pandas as pd
 
@@ -311,11 +291,12 @@ def predict_interval(
             check_partitions(name, value.npartitions, X.npartitions)
             if not is_frame(value):  # map_partitions would hand out the whole array
                 series[name] = value.to_dask_dataframe(index=X.index)
-        columns = column_names(levels)
+        bounds = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
+        columns = ["prediction", *bounds]
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
         # Not aligned: rows of values that stand elsewhere are named, not moved.
         return X.map_partitions(
-            partial(as_frame, predict, columns),
+            partial(points_and_bounds, *known, columns),
             *series.values(),
             meta=meta,
             align_dataframes=False,
@@ -324,7 +305,7 @@ def predict_interval(
     rows, n_columns = X.chunks[0], 1 + 2 * len(levels)
     beside = [as_column(name, value, X) for name, value in series.items()]
     joined = import_dask().array.map_blocks(
-        predict,
+        partial(points_and_bounds, *known, None),
         X,
         *beside,
         dtype=np.float64,

@@ -1,27 +1,26 @@
 """Partitions of Dask collections, and what workers compute of the rows in one."""
 
-from functools import partial, reduce
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .bounds import bounds_of_rows
 from .groups import EpistemicGroups
-from .parts import parts_of
-from .row_rule import CalibrationRows, RowValues
-from .streaming import StreamingConformalRegressor
+from .parts import check_unchanged, parts_of
+from .quantile import ScoreEnds
+from .row_rule import CalibrationRows, RowRule, RowValues
+from .support import Support
 
 Array = NDArray[np.float64]
 
 
-def in_place_of(name: str, value: Any) -> Any:
-    """What stands for a collection of values until workers see it."""
-    return np.empty(0) if is_collection(name, value) else value
-
-
-def scores_of_partition(support: Any, estimator: Any, X: Any, y: Any) -> Array:
-    """Signed scores of one partition."""
-    return rows_of_partition(support, None, estimator, X, y, None, None).scores
+def of_partitions(function: Any, model: Any, parts: list[Any]) -> list[Any]:
+    """What a function makes of the model and each partition, lazily."""
+    delayed = import_dask().delayed
+    shared, one = delayed(model, traverse=False), delayed(function, traverse=False)
+    return [one(shared, *part) for part in parts]
 
 
 def fractions_of_partition(estimator: Any, X: Any) -> Array:
@@ -31,66 +30,83 @@ def fractions_of_partition(estimator: Any, X: Any) -> Array:
     return parts_of(estimator, X).variance.epistemic_fraction
 
 
-def values_of_rows(one: Any, estimator: Any, X: Any, y: Any = None) -> Array:
-    """One number for each row, which workers compute partition by partition."""
-    dask = import_dask()
-    shared, one = dask.delayed(estimator, traverse=False), dask.delayed(one)
-    parts = [(x,) for x in lazy_parts(X)] if y is None else partitions(X, y)
-    return np.concatenate(dask.compute(*(one(shared, *part) for part in parts)))
+def fractions_of_rows(estimator: Any, X: Any) -> Array:
+    """Epistemic fractions, computed on the workers."""
+    parts = [(x,) for x in lazy_parts(X)]
+    lazy = of_partitions(fractions_of_partition, estimator, parts)
+    return np.concatenate(import_dask().compute(*lazy))
 
 
 def rows_of_partition(
-    support: Any,
-    in_posterior: Any,
-    estimator: Any,
-    X: Any,
-    y: Any,
-    weights: Any,
-    groups: Any,
+    conformal: Any, X: Any, y: Any, weights: Any, groups: Any
 ) -> CalibrationRows:
     """Signed scores, weights and labels of one partition."""
     check_partition(X, y)
     for name, value in (("weights", weights), ("groups", groups)):
-        if hasattr(value, "index"):
+        if hasattr(value, "iloc"):
             check_partition(X, value, name)
-    conformal = StreamingConformalRegressor(estimator, support=support)
-    if in_posterior is not None:
-        conformal.__dict__["_in_posterior"] = in_posterior
-    return conformal._rows_of(estimator, X, y, RowValues(weights, groups))
+    rows: CalibrationRows = conformal._rows_of(X, y, RowValues(weights, groups))
+    return rows
 
 
 def rows_of_partitions(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    support: Any,
-    weights: Any,
-    groups: Any,
-    in_posterior: Any = None,
+    conformal: Any, X: Any, y: Any, weights: Any = None, groups: Any = None
 ) -> list[CalibrationRows]:
     """Scores, weights and labels of each partition, computed on the workers.
 
-    Rows whose keys are ``in_posterior`` are refused.
+    ``conformal`` is sent to them: it should hold no calibration rows.
     """
-    dask = import_dask()
-    shared = dask.delayed(estimator, traverse=False)
-    one = dask.delayed(
-        partial(rows_of_partition, support, in_posterior), traverse=False
-    )
     pairs = partitions(X, y)
     beside = [
         values_of_partitions(name, value, X, len(pairs))
         for name, value in (("weights", weights), ("groups", groups))
     ]
-    lazy = [
-        one(shared, x, t, w, g) for (x, t), w, g in zip(pairs, *beside, strict=True)
-    ]
-    return list(dask.compute(*lazy))
+    parts = [(*pair, w, g) for pair, w, g in zip(pairs, *beside, strict=True)]
+    lazy = of_partitions(rows_of_partition, conformal, parts)
+    return list(import_dask().compute(*lazy))
 
 
-def calibration_rows(*arguments: Any) -> CalibrationRows:
-    """Rows of all partitions, one after another."""
-    return reduce(CalibrationRows.joined, rows_of_partitions(*arguments))
+def points_and_bounds(
+    estimator: Any,
+    fingerprint: str | None,
+    ends: ScoreEnds | RowRule,
+    support: Support,
+    names: tuple[str, ...],
+    columns: list[str] | None,
+    X: Any,
+    *beside: Any,
+) -> Any:
+    """Points, lower and upper bounds of a block of rows; as a frame if columns are."""
+    check_unchanged(estimator, fingerprint)  # the graph may be computed much later
+    given = dict(zip(names, beside, strict=True))
+    for name, value in given.items():
+        check_partition(X, value, name)
+    if isinstance(ends, RowRule) and given:
+        own = {name: np.asarray(v).reshape(len(X)) for name, v in given.items()}
+        ends = replace(ends, values=RowValues(**(vars(ends.values) | own)))
+    if len(X):
+        points, *bounds = bounds_of_rows(estimator, X, ends, {}, support)
+        found = np.concatenate([points[:, None], *bounds], axis=1)
+    else:
+        levels = ends.alpha if isinstance(ends, RowRule) else ends.lower
+        found = np.empty((0, 1 + 2 * len(levels)))
+    if columns is None:
+        return found
+    import pandas as pd
+
+    return pd.DataFrame(found, X.index, columns)
+
+
+def as_intervals(joined: Array) -> Array:
+    """From columns of points and bounds to the shape of MAPIE, (n, 2, n_levels)."""
+    return joined[:, 1:].reshape(len(joined), 2, -1)
+
+
+def by_row(weights: Any, groups: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Collections among the two, and both with arrays in the place of collections."""
+    given = {"weights": weights, "groups": groups}
+    series = {k: value for k, value in given.items() if is_collection(k, value)}
+    return series, given | dict.fromkeys(series, np.empty(0))
 
 
 def values_of_partitions(name: str, value: Any, X: Any, n: int) -> list[Any]:
@@ -126,9 +142,7 @@ def cut_as_rows(name: str, value: Any, X: Any) -> Any:
 
 def is_collection(name: str, value: Any) -> bool:
     """Whether there are values row by row, rather than a function or none."""
-    if value is None or callable(value):
-        return False
-    if isinstance(value, str | int | EpistemicGroups):
+    if callable(value) or isinstance(value, str | int | EpistemicGroups | None):
         return False
     if not hasattr(value, "to_delayed"):
         raise TypeError(

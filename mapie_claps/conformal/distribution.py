@@ -5,7 +5,6 @@ probability: exact at the ranks k/(n + 1), infinite beyond the outer ones unless
 is asked for, which has no guarantee.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,23 +12,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import _num_samples
 
 from .._validation import (
     check_choice,
     check_integer,
-    check_number,
+    check_share,
     check_unmasked,
     raise_for,
 )
 from ..estimators.local_law import LocalLaw
-from .quantile import conformal_quantile
-from .support import Support
+from .bounds import predict_law
+from .calibration_state import CalibrationState
+from .quantile import score_ends
+from .row_parts import row_parts
 
 Array = NDArray[np.float64]
 
 
-class PredictiveDistribution:
-    """For objects with the signed scores of calibration rows."""
+class PredictiveDistribution(CalibrationState):
+    """Methods for calibrated objects with signed scores, and one rank for all rows."""
 
     def predict_quantiles(
         self, X: Any, levels: float | ArrayLike, tails: str = "infinite"
@@ -56,15 +58,16 @@ class PredictiveDistribution:
             Quantiles. Two of them, at α/2 and 1 − α/2, are the interval of
             ``sym=False``.
         """
-        wanted = _checked_levels(levels)
+        hint = "Use for example [0.05, 0.5, 0.95]."
+        each = np.atleast_1d(np.asarray(levels, dtype=object))
+        wanted = np.array([check_share("levels", level, hint=hint) for level in each])
         check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
         at = self._scores_at(wanted, tails)
         lower, support = wanted < 0.5, self._support()
         found = [np.empty((0, len(wanted)))]
         for law in self._laws(X):
-            low, high = law.interval(at, at)  # rounded outwards, as intervals are
-            if support is not None:
-                low, high = support.of(law).snap(low, high)
+            # Rounded outwards, as intervals are.
+            low, high = support.of(law).snap(*law.interval(at, at))
             found.append(np.where(lower, low, high))
         return np.concatenate(found)
 
@@ -124,7 +127,7 @@ class PredictiveDistribution:
         """P(y ≤ limit), or P(y < limit); they differ where a support has gaps."""
         ordered = np.sort(self._checked_signed())
         values = _checked_limits(name, limit)
-        support = self._support() or Support()
+        support = self._support()
         found, start = [np.empty((0, *values.shape[1:]))], 0
         for law in self._laws(X):
             stop = start + len(law)
@@ -169,23 +172,15 @@ class PredictiveDistribution:
         for law in self._laws(X):
             level = random.uniform(size=(len(law), n_samples))
             y = law.quantile(self._interpolated(level))
-            if support is not None:
-                y = support.of(law).nearest(y)
-            found.append(y)
+            found.append(support.of(law).nearest(y))
         return np.concatenate(found)
 
     def _scores_at(self, levels: Array, tails: str) -> Array:
         """Signed score of each level, by rank."""
         values = self._checked_signed()
-        below = np.where(np.isposinf(values), np.inf, -values)
-        at = np.array(
-            [
-                -conformal_quantile(below, [level], True)[0]
-                if level < 0.5
-                else conformal_quantile(values, [1 - level], True)[0]
-                for level in levels
-            ]
-        )
+        outside = 2 * np.minimum(levels, 1 - levels)  # of two ranks
+        ends = score_ends(values, outside.tolist(), sym=False, allow_infinite=True)
+        at = np.where(levels < 0.5, *ends)
         if tails == "infinite":
             return at
         # Ranks from below pass over the infinite scores, so the tail starts after them.
@@ -218,17 +213,13 @@ class PredictiveDistribution:
         tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
         return tail
 
-    @abstractmethod
-    def _checked_signed(self) -> Array:
-        """Signed scores of the calibration rows."""
-
-    @abstractmethod
-    def _support(self) -> Support | None:
-        """Values that y can take."""
-
-    @abstractmethod
     def _laws(self, X: Any) -> Iterator[LocalLaw]:
         """Laws of the rows, part by part."""
+        self._check_one_rank("a predictive distribution")
+        self._check_estimator()
+        for X_, _ in row_parts(self._fitted(), X):
+            if _num_samples(X_):
+                yield predict_law(self._fitted(), X_)[1]
 
 
 def _checked_limits(name: str, limit: Any) -> Array:
@@ -254,11 +245,3 @@ def _refuse_number_of_limits(name: str, found: int, expected: str) -> None:
         f"Got {name} for {found} rows, but X has {expected}. Pass one number, or as "
         "many as X has rows."
     )
-
-
-def _checked_levels(levels: float | ArrayLike) -> Array:
-    """Levels as (m,), each between 0 and 1."""
-    each = np.atleast_1d(np.asarray(levels, dtype=object))
-    hint = "Use for example [0.05, 0.5, 0.95]."
-    bounds = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
-    return np.array([check_number("levels", v, hint=hint, **bounds) for v in each])  # type: ignore[arg-type]

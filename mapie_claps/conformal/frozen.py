@@ -33,15 +33,7 @@ class FrozenRule:
 
 
 def frozen_rule(conformal: Any, what: str) -> FrozenRule:
-    """The rule of a calibrated object over a ``ClapsRegressor``.
-
-    Raises
-    ------
-    TypeError
-        For another estimator.
-    ValueError
-        Where rows differ in rank, or the estimator has changed since calibration.
-    """
+    """The rule of a calibrated object over a ``ClapsRegressor``, if it has one."""
     estimator = conformal._fitted()
     if not isinstance(estimator, ClapsRegressor):
         raise TypeError(
@@ -56,15 +48,12 @@ def frozen_rule(conformal: Any, what: str) -> FrozenRule:
             "the support or the domain of the map. Lower confidence_level, or use "
             "predict_interval."
         )
-    support = conformal._support()
-    support = None if support is None else support.of(law)
-    if support is not None and support.is_everything:
-        support = None
+    support = conformal._support().of(law)
     return FrozenRule(
         conformal.levels,
         residual_end(law.shape, ends.lower, -1.0),
         residual_end(law.shape, ends.upper, 1.0),
         law.shape.nodes,
         law.target_map,
-        support,
+        None if support.is_everything else support,
     )

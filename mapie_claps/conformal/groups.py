@@ -5,6 +5,7 @@ from training rows: chosen on calibration rows or on their numbers, they would b
 the guarantee of each group.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,10 +70,8 @@ class ColumnGroups:
             Groups that are fixed before calibration.
         """
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
-        labels = checked_labels(_column_of(X, column), None)
-        counts: dict[Any, int] = {}
-        for label in labels.tolist():
-            counts[label] = counts.get(label, 0) + 1
+        labels = checked_labels(_column_of(X, column))
+        counts = Counter(labels.tolist())
         kept = [label for label, count in counts.items() if count >= min_rows]
         return cls(column, tuple(sorted(kept, key=lambda v: (str(type(v)), v))))
 
@@ -89,7 +88,7 @@ class ColumnGroups:
         ndarray of shape (n,)
             Values of the column, or "other".
         """
-        labels = checked_labels(_column_of(X, self.column), None)
+        labels = checked_labels(_column_of(X, self.column))
         if self.values is None:
             return labels
         known = set(self.values)
@@ -198,27 +197,25 @@ class EpistemicGroups:
         return np.searchsorted(self.edges, fraction, side="right").astype(object)
 
 
-def labels_of(
-    groups: Any, X: Any, law: LocalLaw, rows: slice, what: str = "groups"
-) -> Labels:
+def labels_of(groups: Any, X: Any, law: LocalLaw, rows: slice) -> Labels:
     """Labels of some rows: of a function of x, or a slice of those given."""
     if isinstance(groups, EpistemicGroups):
         return groups.of_law(law)
     found = groups(X) if callable(groups) else groups[rows]
-    return checked_labels(found, len(law), what)
+    return checked_labels(found, len(law))
 
 
-def checked_labels(labels: ArrayLike, n: int | None, what: str = "groups") -> Labels:
+def checked_labels(labels: ArrayLike, n: int | None = None) -> Labels:
     """One label per row, none missing, as Python objects."""
-    check_unmasked(what, labels)
+    check_unmasked("groups", labels)
     # A list would become text, gaps and numbers in it too.
     listed = isinstance(labels, list | tuple)
     given = np.asarray(labels, dtype=object if listed else None)
     if given.ndim != 1 or (n is not None and len(given) != n):
+        of = "" if n is None else f" for {n} rows"
         raise ValueError(
-            f"Got {what} of shape {given.shape}"
-            + (f" for {n} rows" if n is not None else "")
-            + ", but expected one label per row. Pass for example a column of X."
+            f"Got groups of shape {given.shape}{of}, but expected one label per row. "
+            "Pass for example a column of X."
         )
     found = np.empty(len(given), dtype=object)
     found[:] = given.tolist()
@@ -228,12 +225,12 @@ def checked_labels(labels: ArrayLike, n: int | None, what: str = "groups") -> La
     for row, label in enumerate(() if plain else found):
         if is_missing(label):
             raise ValueError(
-                f"Got {what} with the missing label {label!r} in row {row}. Give such "
+                f"Got groups with the missing label {label!r} in row {row}. Give such "
                 "rows a label of their own."
             )
         if not isinstance(label, str | int | float):
             raise ValueError(
-                f"Got {what} with {label!r} of type {type(label).__name__} in row "
+                f"Got groups with {label!r} of type {type(label).__name__} in row "
                 f"{row}, but expected text or numbers as labels."
             )
     return found
@@ -260,7 +257,7 @@ def checked_groups(groups: Any) -> Any:
         return groups
     if isinstance(groups, str | int) and not isinstance(groups, bool):
         return ColumnGroups(groups)
-    return checked_labels(groups, None)
+    return checked_labels(groups)
 
 
 def _column_of(X: Any, column: str | int) -> Any:
@@ -268,10 +265,10 @@ def _column_of(X: Any, column: str | int) -> Any:
     if isinstance(column, str):
         names = [str(c) for c in getattr(X, "columns", ())]
         if column not in names:
+            there = f"the columns {names}" if names else "no columns with names"
             raise ValueError(
-                f"Got groups={column!r}, but X has "
-                + (f"the columns {names}" if names else "no columns with names")
-                + ". Name a column, or pass one label per row."
+                f"Got groups={column!r}, but X has {there}. Name a column, or pass one "
+                "label per row."
             )
         values = X[column]
         return values.to_numpy() if hasattr(values, "to_numpy") else values

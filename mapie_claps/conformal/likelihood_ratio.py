@@ -1,7 +1,7 @@
 """Source and target rows → p_target(x) / p_source(x), by a probabilistic classifier."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -106,11 +106,8 @@ def likelihood_ratio(
             f"Got X_source with {source.shape[1]} columns and X_target with "
             f"{target.shape[1]}, but expected the same columns."
         )
-    fitted = (
-        _linear(features, min(source.shape))
-        if classifier is None
-        else clone(classifier)
-    )
+    linear = classifier is None
+    fitted = _linear(features, min(source.shape)) if linear else clone(classifier)
     if not hasattr(fitted, "predict_proba"):
         raise TypeError(
             f"Got a classifier of type {type(fitted).__name__} without predict_proba. "
@@ -119,7 +116,7 @@ def likelihood_ratio(
     labels = np.r_[np.zeros(len(source)), np.ones(len(target))]
     fitted.fit(np.concatenate([source, target]), labels)
     made = LikelihoodRatio(
-        Logit.of(fitted) if classifier is None else fitted,
+        Logit.of(fitted) if linear else fitted,
         clip,
         len(source),
         len(target),
@@ -144,10 +141,8 @@ class Logit:
         *steps, last = pipeline.named_steps.values()
         coef, intercept = last.coef_[0], float(last.intercept_[0])
         for step in reversed(steps):
-            if isinstance(step, PCA):
-                coef = coef @ step.components_
-            else:
-                coef = coef / step.scale_
+            is_pca = isinstance(step, PCA)
+            coef = coef @ step.components_ if is_pca else coef / step.scale_
             intercept -= float(step.mean_ @ coef)
         return cls(np.asarray(coef, dtype=np.float64), intercept)
 
@@ -260,8 +255,7 @@ class LikelihoodRatio:
         chance = self.classifier.predict_proba(values)[:, 1]
         with np.errstate(divide="ignore"):
             odds = chance / (1 - chance)
-        ratio: Array = odds * (self.n_source / self.n_target)
-        return ratio
+        return np.asarray(odds * (self.n_source / self.n_target))
 
     def _report(self, source: Array, target: Array) -> None:
         """Count what is clipped, and warn if it is much."""
@@ -307,18 +301,15 @@ def _features_of(estimator: Any, X: Any, features: str) -> Array:
 
 
 def _to_fields(ratio: LikelihoodRatio) -> dict[str, Any]:
-    """All but the estimator, which the calibrated object holds."""
     ratio.check_saveable()
-    return {name: value for name, value in vars(ratio).items() if name in FIELDS}
+    return {name: getattr(ratio, name) for name in FIELDS}
 
 
 def _from_fields(values: dict[str, Any], context: Context) -> LikelihoodRatio:
     return LikelihoodRatio(**values, estimator=None)
 
 
-FIELDS = (
-    *("classifier", "clip", "n_source", "n_target", "features", "keys"),
-    *("n_clipped_", "effective_sample_size_", "encodes"),
-)
+# All but the estimator, which the calibrated object holds.
+FIELDS = tuple(f.name for f in fields(LikelihoodRatio) if f.name != "estimator")
 saved_as("logit")(Logit)
 register(LikelihoodRatio, "likelihood ratio", _to_fields, _from_fields, FIELDS)

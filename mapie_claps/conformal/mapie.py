@@ -75,8 +75,7 @@ def fold_models(ensemble: Any) -> list[Any]:
 
 def is_split(ensemble: Any) -> bool:
     """Whether the model that makes the bounds made the scores, on rows kept back."""
-    split: bool = ensemble.use_split_method_
-    return split
+    return bool(ensemble.use_split_method_)
 
 
 def uses_folds(ensemble: Any, method: str) -> bool:
@@ -93,14 +92,12 @@ def scale_models(ensemble: Any) -> list[Any]:
 
 def aggregate_folds(ensemble: Any, by_fold: Array) -> Array:
     """From one column per fold to one per calibration row, (n_test, n_cal)."""
-    aggregated: Array = ensemble._aggregate_with_mask(by_fold, ensemble.k_)
-    return aggregated
+    return np.asarray(ensemble._aggregate_with_mask(by_fold, ensemble.k_))
 
 
 def aggregate_points(ensemble: Any, by_row: Array) -> Array:
     """Point predictions from those of the folds, by MAPIE's aggregation function."""
-    points: Array = np.asarray(aggregate_all(ensemble.agg_function, by_row))
-    return points
+    return np.asarray(aggregate_all(ensemble.agg_function, by_row))
 
 
 def predict_params_of(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,23 +1,19 @@
 """Is the guarantee still there? Two bets against exchangeability, one on each cause."""
 
 import warnings
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validation import check_number
+from .._validation import check_share
 from ..exceptions import ExchangeabilityWarning
 from ..files.codec import Context, check_saveable, register
 from ..files.methods import SaveMixin
-from .dask_partitions import (
-    fractions_of_partition,
-    scores_of_partition,
-    values_of_rows,
-)
+from .dask import conformity_scores
+from .dask_partitions import fractions_of_partition, fractions_of_rows
 from .mapie import JumperMartingale
-from .parts import check_splits_variance, check_unchanged, fingerprint_of, parts_of
+from .parts import check_splits_variance, check_unchanged, fingerprint_of
 from .row_parts import row_parts
 
 Array = NDArray[np.float64]
@@ -101,15 +97,7 @@ class ExchangeabilityMonitor(SaveMixin):
         test_level: float = 0.05,
         random_state: int | None = 0,
     ) -> None:
-        self.test_level = check_number(
-            "test_level",
-            test_level,
-            low=0,
-            high=1,
-            low_open=True,
-            high_open=True,
-            hint="Use 0.05.",
-        )
+        self.test_level = check_share("test_level", test_level, hint="Use 0.05.")
         self.calibrated = calibrated
         calibrated._scores()  # raises if the model changed since calibration
         scores = calibrated.conformity_scores_
@@ -150,18 +138,14 @@ class ExchangeabilityMonitor(SaveMixin):
         # Fractions and scores of another model would look like a change of the rows.
         check_unchanged(self._model(), self._made_with)
         self.calibrated._check_estimator()
-        rows = list(X) if y is None and hasattr(X, "__next__") else X
-        lazy = hasattr(X, "to_delayed")
-        batched = (
-            not lazy
-            and y is None
-            and any(target is not None for _, target in row_parts(self._model(), rows))
-        )
-        scores = None
-        if lazy and y is not None:
-            one = partial(scores_of_partition, self.calibrated.support)
-            scores = np.abs(values_of_rows(one, self._model(), X, y))
-        elif y is not None or batched:
+        rows, scores = list(X) if y is None and hasattr(X, "__next__") else X, None
+        if hasattr(X, "to_delayed"):
+            if y is not None:
+                support = self.calibrated.support
+                scores = conformity_scores(self._model(), X, y, support=support)
+        elif y is not None or any(
+            target is not None for _, target in row_parts(self._model(), rows)
+        ):
             scores = self.calibrated.score_rows(rows, y)
         return self._watch(None if inputs_seen else self._fractions(rows), scores)
 
@@ -221,12 +205,8 @@ class ExchangeabilityMonitor(SaveMixin):
     def _fractions(self, X: Any) -> Array:
         model = self._model()
         if hasattr(X, "to_delayed"):
-            return values_of_rows(fractions_of_partition, model, X)
-        parts = [
-            parts_of(model, X_).variance.epistemic_fraction
-            for X_, _ in row_parts(model, X)
-            if len(X_)
-        ]
+            return fractions_of_rows(model, X)
+        parts = [fractions_of_partition(model, X_) for X_, _ in row_parts(model, X)]
         return np.concatenate([np.empty(0), *parts])
 
 

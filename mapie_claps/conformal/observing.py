@@ -1,6 +1,6 @@
 """Rows whose targets arrive later: new levels, new scores, or a new posterior."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.base import LastLayerEstimator
 from ..estimators.updating import update_posterior
-from .calibration_state import STATE, CalibrationState
+from .calibration_state import CalibrationState, State
 from .online import AdaptiveLevels, check_order
 from .row_keys import keys_to_keep
 from .row_parts import row_parts
@@ -77,17 +77,13 @@ class ObservesRows(CalibrationState):
                     f"Got {name} together with batches as X. Call observe(X, y, "
                     f"{name}=...) for each batch."
                 )
-        before = dict(vars(self))
-        try:
-            for X_, y_ in row_parts(self._fitted(), X, y, need_y=True):
-                if len(X_):
-                    values = self._values_for(weights, groups, "observe")
-                    more = self._rows_of(self._fitted(), X_, y_, values)
-                    self._observe_rows(more, gamma, window, time, intervals, y_)
-        except BaseException:
-            self.__dict__ = before
-            raise
-        return self
+        values = self._values_for(weights, groups, "observe")
+        parts = (
+            (self._rows_of(X_, y_, values), y_)
+            for X_, y_ in row_parts(self._fitted(), X, y, need_y=True)
+            if len(X_)
+        )
+        return self._observe_parts(parts, gamma, window, time, intervals)
 
     def update_posterior(
         self,
@@ -129,13 +125,10 @@ class ObservesRows(CalibrationState):
             if len(X_)
         ]
         updated = update_posterior(estimator, rows, y, sample_weight)
-        kept = {k: v for k, v in vars(self).items() if k not in STATE}
-        new = {
-            "estimator_": updated,
-            "_in_posterior": np.unique(np.concatenate([self._posterior_rows(), *keys])),
-            "_followed": self._adaptive(),
-        }
-        self.__dict__ = kept | new  # at once: an interrupt may come any time
+        known = np.unique(np.concatenate([self._state.in_posterior, *keys]))
+        state = State(followed=self._adaptive(), in_posterior=known)
+        # At once: an interrupt may come any time.
+        self.__dict__ = self._restarted(updated, state).__dict__
         return self
 
     @property
@@ -144,7 +137,7 @@ class ObservesRows(CalibrationState):
 
         A dict by group if there are groups.
         """
-        adaptive, rows = self._adaptive(), self._rows_or_none()
+        adaptive, rows = self._adaptive(), self._state.rows
         nominal = np.asarray(self.levels)
         labels = [] if adaptive is None else list(adaptive.current)
         if rows is not None:  # it may have been calibrated with other groups since
@@ -165,46 +158,49 @@ class ObservesRows(CalibrationState):
             return np.full(len(self.levels), np.nan)
         return adaptive.coverage
 
-    def _observe_rows(
+    def _observe_parts(
         self,
-        more: CalibrationRows,
-        gamma: float | None = None,
-        window: int | None = None,
+        parts: Iterable[tuple[CalibrationRows, Any]],
+        gamma: float | None,
+        window: int | None,
         time: Any = None,
         intervals: Any = None,
-        y: Any = None,
-    ) -> None:
-        """Follow the misses of rows predicted together, and keep their scores."""
-        if not len(more):
-            return
-        adaptive = self._adaptive()
-        if adaptive is None:
-            adaptive = AdaptiveLevels.start(1 - np.asarray(self.levels))
-        adaptive = adaptive.with_options(gamma, window)
-        newest = check_order(time, len(more), adaptive.time)
-        missed = (
-            _missed_by_intervals(intervals, y, len(self.levels))
-            if intervals is not None
-            else self._missed(more, adaptive)
-        )
-        rows = self._kept().joined(more)
-        if adaptive.window is not None:
-            rows = rows.last(adaptive.window)
-        self._set_rows(rows, adaptive.after(more.groups, missed, newest))
+    ) -> Self:
+        """Follow the misses of rows, and keep their scores.
+
+        Rows come with their targets, those of one part predicted together.
+        """
+        before = self._state
+        try:
+            for more, y in parts:
+                nominal = AdaptiveLevels.start(1 - np.asarray(self.levels))
+                adaptive = (self._adaptive() or nominal).with_options(gamma, window)
+                newest = check_order(time, len(more), adaptive.time)
+                if intervals is None:
+                    missed = self._missed(more, adaptive)
+                else:
+                    missed = _missed_by_intervals(intervals, y, len(self.levels))
+                rows = self._kept().joined(more)
+                if adaptive.window is not None:
+                    rows = rows.last(adaptive.window)
+                self._set_rows(rows, adaptive.after(more.groups, missed, newest))
+        except BaseException:
+            self._state = before
+            raise
+        return self
 
     def _missed(
-        self,
-        more: CalibrationRows,
-        adaptive: AdaptiveLevels,
+        self, more: CalibrationRows, adaptive: AdaptiveLevels
     ) -> NDArray[np.bool_]:  # (n, m)
-        """Rows whose score lies beyond the ends that they were issued."""
-        rows, none = self._kept(), RowValues(None, None)
+        """Rows whose score lies beyond the ends that they were issued.
+
+        No interval holds a target without a finite score but an infinite one.
+        """
+        none = RowValues(None, None)
         rule = RowRule(self._tables(), adaptive.alpha, none, True, adaptive)
         lower, upper = rule.ends(more.groups, more.weights, len(more))
-        scores = more.scores if rows.signed else np.abs(more.scores)
-        score = scores[:, None]
+        score = (more.scores if self._kept().signed else np.abs(more.scores))[:, None]
         missed: NDArray[np.bool_] = (score > upper) | (score < lower)
-        # No interval holds a target without a finite score but an infinite one.
         return missed
 
 

@@ -21,38 +21,21 @@ GAMMA = 0.01
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveLevels:
-    """Miscoverages in use, of each group, and what they have met so far.
+    """Miscoverages in use, of each group, and what they have met so far."""
 
-    Parameters
-    ----------
-    alpha : ndarray of shape (m,)
-        Miscoverages that are promised in the long run.
-    gamma : float
-        Step size.
-    window : int or None
-        Newest calibration rows that are kept; None keeps all.
-    current : dict
-        Group → miscoverages (m,) at which the next interval is issued.
-    n_observed : int
-        Rows observed.
-    n_missed : ndarray of shape (m,)
-        Of these, rows outside their interval.
-    time : float or None
-        Time of the newest row.
-    """
-
-    alpha: Array
-    gamma: float = GAMMA
-    window: int | None = None
-    current: dict[Any, Array] = field(default_factory=dict)
+    alpha: Array  # (m,), promised in the long run
+    n_missed: Array  # (m,), rows outside their interval
     n_observed: int = 0
-    n_missed: Array = field(default_factory=lambda: np.zeros(1))
-    time: float | None = None
+    gamma: float = GAMMA  # step size
+    window: int | None = None  # newest calibration rows that are kept; None: all
+    time: float | None = None  # of the newest row
+    # Group → miscoverages (m,) at which the next interval is issued.
+    current: dict[Any, Array] = field(default_factory=dict)
 
     @classmethod
     def start(cls, alpha: Array) -> "AdaptiveLevels":
         """Before any row."""
-        return cls(alpha, n_missed=np.zeros(len(alpha)))
+        return cls(alpha, np.zeros(len(alpha)))
 
     def at(self, alpha: Array) -> "AdaptiveLevels":
         """At these miscoverages: from the start, if they are others than so far."""
@@ -63,17 +46,14 @@ class AdaptiveLevels:
 
     def with_options(self, gamma: float | None, window: int | None) -> "AdaptiveLevels":
         """With another step size or window, where one is given."""
-        hint = "Use 0.01; larger steps follow faster and make widths unsteady."
-        new = self
+        new: dict[str, Any] = {}
         if gamma is not None:
-            new = replace(
-                new, gamma=check_number("gamma", gamma, low=0, high=1, hint=hint)
-            )
+            hint = "Use 0.01; larger steps follow faster and make widths unsteady."
+            new["gamma"] = check_number("gamma", gamma, low=0, high=1, hint=hint)
         if window is not None:
             hint = "Use 500, or None."
-            window = check_integer("window", window, low=1, hint=hint)
-            new = replace(new, window=window)
-        return new
+            new["window"] = check_integer("window", window, low=1, hint=hint)
+        return replace(self, **new)
 
     def of(self, label: Any) -> Array:
         """Miscoverages (m,) of a group."""

@@ -51,21 +51,11 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class RankTable:
-    """Scores of calibration rows, ready for rows that each ask for another rank.
+    """Scores of calibration rows, ready for rows that each ask for another rank."""
 
-    Parameters
-    ----------
-    above : _Side
-        Absolute scores, or signed ones if there are two ranks.
-    below : _Side or None
-        Signed scores from above to below, for two ranks.
-    unit : float
-        What weights are counted in, so that no sum of them overflows.
-    """
-
-    above: _Side
-    below: _Side | None = None
-    unit: float = 1.0
+    above: _Side  # absolute scores, or signed ones if there are two ranks
+    below: _Side | None = None  # signed scores from above to below, for two ranks
+    unit: float = 1.0  # of weights, so that no sum of them overflows
 
     @classmethod
     def of(cls, scores: Array, weights: Array | None, sym: bool) -> "RankTable":

@@ -12,7 +12,7 @@ from .bounds import cross_bounds, split_bounds
 from .laws import checked_predictions, checked_std, law_of
 from .parts import check_gives_std, check_unchanged, fingerprint_of
 from .quantile import score_ends
-from .support import check_support, score_rows
+from .support import Support, check_support, score_rows
 
 Array = NDArray[np.float64]
 
@@ -183,7 +183,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         if getattr(y_std, "rows", None) is not None:
             y_std.rows.warn_if_fitted(target)
         law = law_of(mu, y_std)
-        scores = score_rows(law, target, self.support)
+        scores = score_rows(law, target, self.support or Support())
         return scores, made_with, not law.is_plain
 
     def get_conformity_scores(
@@ -324,6 +324,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self._check_same_estimator(estimator)
         params = _mapie.predict_params_of(predict_params)
         scores = np.asarray(conformity_scores, dtype=np.float64)
+        support = self.support or Support()
         if _mapie.uses_folds(estimator, method):
             mu, lower, upper = cross_bounds(
                 X,
@@ -336,15 +337,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 params,
                 self.sym,
             )
-            if self.support is not None:
-                law = law_of(mu, np.ones(len(mu)))
-                lower, upper = self.support.of(law).snap(lower, upper)
-            return mu, lower, upper
+            law = law_of(mu, np.ones(len(mu)))
+            return mu, *support.of(law).snap(lower, upper)
         model = _mapie.point_model(estimator)
         check_unchanged(model, getattr(conformity_scores, "fingerprint", None))
         ends = score_ends(scores, list(alpha_np), self.sym, allow_infinite_bounds)
         shaped = self._are_shaped(conformity_scores)
-        return split_bounds(model, X, ends, params, self.support, shaped)
+        return split_bounds(model, X, ends, params, support, shaped)
 
     def check_known(self, conformity_scores: Array) -> None:
         """Raise for scores that do not say how they were made.

@@ -115,16 +115,13 @@ class Support:
         return self.nearest(lower), self.nearest(upper)
 
 
-def score_rows(law: LocalLaw, y: Array, support: Support | None) -> Array:
+def score_rows(law: LocalLaw, y: Array, support: Support) -> Array:
     """Signed scores, +∞ for targets that cannot be."""
-    scores = law.score(y)
-    if support is None:
-        return scores
-    return np.where(support.of(law).contains(y), scores, np.inf)
+    return np.where(support.of(law).contains(y), law.score(y), np.inf)
 
 
 def check_support(support: Any) -> Support | None:
-    """What a user may pass as ``support``."""
+    """What a user may pass as ``support``; None for all numbers."""
     if support is None or isinstance(support, Support):
         return support
     if isinstance(support, str) and support in NAMES:
@@ -139,27 +136,19 @@ def check_support(support: Any) -> Support | None:
     )
     names = ", ".join(map(repr, NAMES))
     expected = f"{names}, a tuple (low, high) or a list of finite numbers"
-    if isinstance(support, tuple) and len(support) == 2:
-        return _range(support, expected, hint)
     try:
-        values = np.unique(np.asarray(support, dtype=np.float64))
+        if isinstance(support, tuple) and len(support) == 2:  # None: no bound
+            low = -np.inf if support[0] is None else float(support[0])
+            high = np.inf if support[1] is None else float(support[1])
+            if low < high:
+                return Support(low, high)
+        else:
+            values = np.unique(np.asarray(support, dtype=np.float64))
+            if values.size and np.ndim(support) == 1 and np.isfinite(values).all():
+                return Support(float(values[0]), float(values[-1]), values=values)
     except (TypeError, ValueError):
-        raise_for("support", support, expected, hint)
-    if values.size == 0 or np.ndim(support) != 1 or not np.isfinite(values).all():
-        raise_for("support", support, expected, hint)
-    return Support(float(values[0]), float(values[-1]), values=values)
-
-
-def _range(support: tuple[Any, Any], expected: str, hint: str) -> Support:
-    """Bounds; None for no bound."""
-    try:
-        low = -np.inf if support[0] is None else float(support[0])
-        high = np.inf if support[1] is None else float(support[1])
-    except (TypeError, ValueError):
-        raise_for("support", support, expected, hint)
-    if not low < high:
-        raise_for("support", support, expected, hint)
-    return Support(low, high)
+        pass
+    raise_for("support", support, expected, hint)
 
 
 def _nearest(values: Array, y: Array) -> Array:

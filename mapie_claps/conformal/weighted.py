@@ -58,22 +58,22 @@ def _shares(weights: Array) -> Array:
     return weights / (weights.max(initial=0.0) or 1.0)
 
 
-def checked_weights(weights: Any, n: int, what: str = "weights") -> Array:
+def checked_weights(weights: Any, n: int) -> Array:
     """Weights (n,), each finite and at least 0."""
-    check_real(what, weights)
+    check_real("weights", weights)
     values = np.asarray(weights, dtype=np.float64)
     hint = "Pass likelihood ratios p_target(x) / p_source(x), one for each row."
     if values.shape != (n,):
         raise ValueError(
-            f"Got {what} of shape {values.shape} for {n} rows, but expected one number "
-            f"per row. {hint}"
+            f"Got weights of shape {values.shape} for {n} rows, but expected one "
+            f"number per row. {hint}"
         )
     # By the extremes: a mask of a million rows is a megabyte.
     if not (values.min(initial=0) >= 0 and values.max(initial=0) < np.inf):
         row = int(np.flatnonzero(~(np.isfinite(values) & (values >= 0)))[0])
         raise ValueError(
-            f"Got {what} with {float(values[row])!r} in row {row}, but expected finite "
-            f"numbers of at least 0. {hint}"
+            f"Got weights with {float(values[row])!r} in row {row}, but expected "
+            f"finite numbers of at least 0. {hint}"
         )
     return values
 
