@@ -186,7 +186,7 @@ def _cannot_save(value: Any, name: str) -> TypeError:
     return TypeError(
         f"Got {name or 'an object'} of type {type(value).__name__}, which the file "
         f"format does not know. Save a fitted {known} whose parameters are "
-        " numbers, strings or tuples (random_state: an integer or None)."
+        "numbers, strings or tuples (random_state: an integer or None)."
     )
 
 
