@@ -34,6 +34,12 @@ def check_number(
     raise_for(name, value, f"a finite number in {interval}", hint)
 
 
+def check_share(name: str, value: Any, hint: str) -> float:
+    """Return ``value`` as a float if it lies between 0 and 1, both left out."""
+    limits: Any = {"low": 0, "high": 1, "low_open": True, "high_open": True}
+    return check_number(name, value, hint=hint, **limits)
+
+
 def check_integer(name: str, value: Any, *, low: int, hint: str) -> int:
     """Return ``value`` as an int if it is an integer of at least ``low``."""
     if (

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import metrics
-from .._validation import check_integer, check_number, raise_for
+from .._validation import check_integer, check_share, raise_for
 from ..conformal.explanation import Explanation
 
 Array = NDArray[np.float64]
@@ -43,16 +43,7 @@ def coverage_interval(
     k = check_integer("n_covered", n_covered, low=0, hint="Count the covered rows.")
     if k > n:
         raise_for("n_covered", k, f"at most n={n}", "Count the covered rows.")
-    level = check_number(
-        "confidence",
-        confidence,
-        low=0,
-        high=1,
-        low_open=True,
-        high_open=True,
-        hint="Use 0.95.",
-    )
-    tail = (1 - level) / 2
+    tail = (1 - check_share("confidence", confidence, "Use 0.95.")) / 2
     low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
     high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
     return low, high
