@@ -64,36 +64,28 @@ def group_columns(
             f"Got y of shape {y.shape} for {len(bounds)} rows of X, but expected one "
             "number per row. Pass the targets of these rows, as one column."
         )
-    rows = []
-    for name, mask in _group_masks(groups, len(bounds)):
-        inside, levels = bounds[mask], np.asarray(why.confidence_level)
+    levels = np.asarray(why.confidence_level)
+    masks, tables = _group_masks(groups, len(bounds)), []
+    for _, mask in masks:
+        inside, n = bounds[mask], int(mask.sum())
         found = metrics.coverage(y[mask], inside)
-        widths = metrics.mean_width(inside)
-        scores = metrics.interval_score(y[mask], inside, levels)
-        n = int(mask.sum())
-        parts = {
-            part: float(getattr(why, part)[mask].mean())
-            for part in ("aleatoric", "epistemic", "epistemic_fraction")
-        }
         limits = coverage_limits(found, n, confidence)
-        for j, level in enumerate(levels):
-            rows.append(
-                {
-                    "group": name,
-                    "confidence_level": float(level),
-                    "n": n,
-                    "coverage": float(found[j]),
-                    "coverage_low": limits[j, 0],
-                    "coverage_high": limits[j, 1],
-                    "width": float(widths[j]),
-                    "score": float(scores[j]),
-                    **parts,
-                }
-            )
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        columns: dict[str, Any] = {
+            "confidence_level": levels,
+            "n": n,
+            "coverage": found,
+            "coverage_low": limits[:, 0],
+            "coverage_high": limits[:, 1],
+            "width": metrics.mean_width(inside),
+            "score": metrics.interval_score(y[mask], inside, levels),
+        }
+        for part in ("aleatoric", "epistemic", "epistemic_fraction"):
+            columns[part] = getattr(why, part)[mask].mean()
+        tables.append({k: np.broadcast_to(v, levels.shape) for k, v in columns.items()})
     # Labels keep their type: an array of "all" and numbers would make them strings.
-    columns["group"] = np.array([row["group"] for row in rows], dtype=object)
-    return columns
+    labels = [label for label, _ in masks for _ in levels]
+    joined = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+    return {"group": np.array(labels, dtype=object)} | joined
 
 
 def _group_masks(
