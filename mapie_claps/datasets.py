@@ -269,10 +269,13 @@ def _read_csv(file: Path) -> Array:
 
 def _fetch(name: str, source: _Source) -> tuple[Array, Array]:
     """Download, or say which file to place where."""
+    from sklearn.datasets import fetch_california_housing
+
     try:
-        if source.openml is None:
-            return _fetch_california()
-        return _fetch_openml(source)
+        if source.openml is not None:
+            return _fetch_openml(source)
+        X, y = fetch_california_housing(return_X_y=True)
+        return np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
     # Beyond network errors, a changed table shows up as KeyError or ValueError.
     except Exception as error:
         raise RuntimeError(
@@ -281,13 +284,6 @@ def _fetch(name: str, source: _Source) -> tuple[Array, Array]:
             f"{source.n_rows} rows) in a folder and pass it as data_home, or name the "
             f"folder in the environment variable {DATA_VARIABLE}."
         ) from error
-
-
-def _fetch_california() -> tuple[Array, Array]:
-    from sklearn.datasets import fetch_california_housing
-
-    X, y = fetch_california_housing(return_X_y=True)
-    return np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
 
 
 def _fetch_openml(source: _Source) -> tuple[Array, Array]:

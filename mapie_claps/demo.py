@@ -44,16 +44,13 @@ def calibrated_methods(split: Split) -> Iterator[tuple[str, Any]]:
     from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 
     train, cal, _ = split
-    claps = SplitConformalRegressor(
-        ClapsRegressor(random_state=0), LEVEL, ClapsScore(), prefit=False
-    )
-    yield "CLAPS", claps.fit(*train).conformalize(*cal)
     booster = HistGradientBoostingRegressor(random_state=0)
-    for name, score in (
-        ("absolute, HistGB", "absolute"),
-        ("residual-normalised, HistGB", "residual_normalized"),
+    for name, model, score in (
+        ("CLAPS", ClapsRegressor(random_state=0), ClapsScore()),
+        ("absolute, HistGB", booster, "absolute"),
+        ("residual-normalised, HistGB", booster, "residual_normalized"),
     ):
-        mapie = SplitConformalRegressor(booster, LEVEL, score, prefit=False)
+        mapie = SplitConformalRegressor(model, LEVEL, score, prefit=False)
         yield name, mapie.fit(*train).conformalize(*cal)
     quantile = HistGradientBoostingRegressor(
         loss="quantile", quantile=0.5, random_state=0

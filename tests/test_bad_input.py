@@ -104,6 +104,9 @@ def test_what_a_mask_hides_is_never_used():
         lambda: metrics.coverage(masked(Y), np.c_[Y, Y]),
         lambda: metrics.mean_width(masked(np.c_[Y, Y])),
         lambda: metrics.scale_ratio(np.ones(40), masked(np.ones(40))),
+        lambda: metrics.predictive_nll(masked(Y), Y, np.ones(40)),
+        lambda: metrics.crps(masked(Y), np.c_[Y, Y]),
+        lambda: metrics.quantile_loss(Y, masked(np.c_[Y, Y]), [0.1, 0.9]),
     ):
         with pytest.raises(ValueError, match="as a masked array with 1 masked"):
             call()

@@ -5,7 +5,9 @@ scalars into float32 before it widens them.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from ..network.target_map import Identity
 from ..posterior.scales import PredictiveParts
 from ..posterior.skew import LARGEST_SKEW
 from .inputs import InputColumn
-from .maps import inverse_of, number_left
+from .maps import constant, inverse_of, number_left
 
 OUTPUTS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
 
@@ -44,10 +46,10 @@ class IntervalGraph(nn.Module):
         self.skew = estimator._law_of_residuals().skew
         self.units, self.clip = estimator._target_units(), estimator._clip()
         self.rule, self.inverse = rule, inverse_of(rule.target_map)
-        self.x_mean = _constant(estimator.scaler_X_.mean_)
-        self.x_scale = _constant(estimator.scaler_X_.scale_)
-        self.donors = _constant(self.table.donors())
-        self.n_known = _constant([out.n_values for out in self.table.outputs()])
+        self.x_mean = constant(estimator.scaler_X_.mean_)
+        self.x_scale = constant(estimator.scaler_X_.scale_)
+        self.donors = constant(self.table.donors())
+        self.n_known = constant([out.n_values for out in self.table.outputs()])
 
     def forward(self, columns: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Arrays (n,) and, for both ends, (n, n_levels); NaN for what is no row."""
@@ -57,12 +59,7 @@ class IntervalGraph(nn.Module):
         parts = self._parts(values)
         if self.draw_unseen:
             drawn = self._parts_over_draws(values, unseen)
-            parts = PredictiveParts(
-                torch.where(rows_unseen, drawn.mu, parts.mu),
-                torch.where(rows_unseen, drawn.aleatoric, parts.aleatoric),
-                torch.where(rows_unseen, drawn.epistemic, parts.epistemic),
-                _either(rows_unseen, drawn.skew, parts.skew),
-            )
+            parts = _each(lambda a, b: torch.where(rows_unseen, a, b), drawn, parts)
         else:
             wrong = wrong | rows_unseen
         outputs = self._intervals(parts)
@@ -74,59 +71,53 @@ class IntervalGraph(nn.Module):
 
     def _encode(self, columns: dict[int, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs of the networks (n, q), which are unseen, rows that are no rows."""
-        values, unseen, wrong = [], [], None
-        for block in self.table.blocks:
-            codes = [columns[j] for j in block.positions]
-            found, mask, bad = _ENCODERS[type(block)](block, *codes)
-            values += list(found)
-            unseen += list(mask)
-            wrong = bad if wrong is None else wrong | bad
+        found = [
+            _ENCODERS[type(block)](block, *(columns[j] for j in block.positions))
+            for block in self.table.blocks
+        ]
+        values, unseen, wrong = zip(*found, strict=True)
+        inputs, masks = (list(chain(*of_blocks)) for of_blocks in (values, unseen))
         order = self.table.order()
-        both = (torch.stack([v[i] for i in order], dim=1) for v in (values, unseen))
-        return *both, wrong  # type: ignore[return-value]
+        both = (torch.stack([v[i] for i in order], dim=1) for v in (inputs, masks))
+        return *both, reduce(torch.logical_or, wrong)  # type: ignore[return-value]
 
     def _parts(self, values: Tensor) -> PredictiveParts:
         """μ and both parts of v, in the network's units."""
         x = (values - self.x_mean) / self.x_scale
         if self.clip is not None:
-            limit = _constant(self.clip)
+            limit = constant(self.clip)
             x = torch.minimum(torch.maximum(x, -limit), limit)
         out = self.network(x)
         parts = self.model.parts(out, self.scale)
         if self.scale in ("posterior", "constant"):
-            sigma2 = _constant(self.model.residual_variance * self.model.unit**2)
+            sigma2 = constant(self.model.residual_variance * self.model.unit**2)
             parts = parts._replace(aleatoric=torch.ones_like(parts.mu) * sigma2)
         if self.skew is None:
             return parts
         weight, bias = self.skew[:, None, :-1], self.skew[:, None, -1:]
         raw = torch.baddbmm(bias, weight, out.phi.mT).squeeze(1)
-        largest = _constant(LARGEST_SKEW)
+        largest = constant(LARGEST_SKEW)
         skew = self.model.member_weight @ (largest * torch.tanh(raw / largest))
         return parts._replace(skew=skew)
 
     def _parts_over_draws(self, values: Tensor, unseen: Tensor) -> PredictiveParts:
         """The same with known values in place of unseen ones; see estimators.unseen."""
-        n_draws = len(self.donors)
         drawn = torch.where(unseen, self.donors[:, None], values)  # (16, n, q)
         parts = self._parts(drawn.flatten(0, 1))
-        mu, aleatoric, epistemic, skew = (
-            None if part is None else part.reshape(n_draws, -1) for part in parts
-        )
-        mean, noise = mu.mean(0), aleatoric.mean(0)  # type: ignore[union-attr]
-        lack = epistemic.mean(0)  # type: ignore[union-attr]
-        if self.scale in ("claps", "posterior"):
-            n_known = torch.where(unseen, self.n_known, self.n_known.max()).amin(1)
-            spread = (mu - mean).square().mean(0)  # type: ignore[operator]
-            lack = lack + (spread + noise / n_known) * (1 + 1 / n_known)
-        return PredictiveParts(
-            mean, noise, lack, None if skew is None else skew.mean(0)
-        )
+        parts = _each(lambda part: part.reshape(len(drawn), -1), parts)
+        mean = _each(lambda part: part.mean(0), parts)
+        if self.scale not in ("claps", "posterior"):
+            return mean
+        n_known = torch.where(unseen, self.n_known, self.n_known.max()).amin(1)
+        spread = (parts.mu - mean.mu).square().mean(0)
+        added = (spread + mean.aleatoric / n_known) * (1 + 1 / n_known)
+        return mean._replace(epistemic=mean.epistemic + added)
 
     def _intervals(self, parts: PredictiveParts) -> tuple[Tensor, ...]:
         """All outputs, in units of y."""
-        rule, unit = self.rule, _constant(self.units.unit)
-        centre = parts.mu * unit + _constant(self.units.centre)
-        square = _constant(self.units.unit**2)
+        rule, unit = self.rule, constant(self.units.unit)
+        centre = parts.mu * unit + constant(self.units.centre)
+        square = constant(self.units.unit**2)
         aleatoric, epistemic = parts.aleatoric * square, parts.epistemic * square
         skew = torch.zeros_like(centre) if parts.skew is None else parts.skew
         sides = (
@@ -136,7 +127,7 @@ class IntervalGraph(nn.Module):
         steps = [_steps(r, sides) for r in (rule.lower, rule.upper)]
         centre_ = centre[:, None]
         ends = [
-            centre_ + step + _constant(outwards) * (centre_.abs() + step.abs())
+            centre_ + step + constant(outwards) * (centre_.abs() + step.abs())
             for step, outwards in zip(steps, (-ROUND_OUT, ROUND_OUT), strict=True)
         ]
         lower, upper = (self.inverse(z) for z in ends)
@@ -144,32 +135,32 @@ class IntervalGraph(nn.Module):
             lower, upper = (_nearest(rule.support, end) for end in (lower, upper))
         if isinstance(rule.target_map, Identity):
             return centre, lower, upper, aleatoric, epistemic
-        largest = _constant(np.finfo(np.float64).max / len(rule.nodes))
+        largest = constant(np.finfo(np.float64).max / len(rule.nodes))
         nodes = self.inverse(centre_ + _steps(rule.nodes, sides))
         nodes = torch.minimum(torch.maximum(nodes, -largest), largest)
         mean = nodes.mean(1)
         variance = (nodes - mean[:, None]).square().mean(1)
-        variance = torch.maximum(variance, _constant(np.finfo(np.float64).tiny))
+        variance = torch.maximum(variance, constant(np.finfo(np.float64).tiny))
         share = epistemic / (aleatoric + epistemic)
         return mean, lower, upper, variance * (1 - share), variance * share
 
 
-def _constant(values: Any) -> Tensor:
-    return torch.as_tensor(np.array(values, dtype=np.float64))
+def _each(function: Callable[..., Tensor], *parts: PredictiveParts) -> PredictiveParts:
+    """The function of each part, but of a skew that is not there."""
+    columns = zip(*parts, strict=True)
+    return PredictiveParts(
+        *(None if column[0] is None else function(*column) for column in columns)  # type: ignore[arg-type]
+    )
 
 
 def _infinite(x: Tensor) -> Tensor:
     """Not ``isinf``, for which onnxscript 0.7 makes float32 of 1e300: infinity."""
-    return x.abs() > _constant(np.finfo(np.float64).max)
-
-
-def _either(mask: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return None if a is None or b is None else torch.where(mask, a, b)
+    return x.abs() > constant(np.finfo(np.float64).max)
 
 
 def _steps(residuals: Any, sides: tuple[Tensor, Tensor]) -> Tensor:
     """Residuals (m,) in units of z, by the scale on their side, (n, m)."""
-    r = _constant(residuals)
+    r = constant(residuals)
     return torch.where(r < 0, *sides) * r
 
 
@@ -177,12 +168,12 @@ def _nearest(support: Support, y: Tensor) -> Tensor:
     """Possible value nearest to each number; see ``Support.nearest``."""
     inside = y
     if support.low > -np.inf:
-        inside = torch.maximum(inside, _constant(support.low))
+        inside = torch.maximum(inside, constant(support.low))
     if support.high < np.inf:
-        inside = torch.minimum(inside, _constant(support.high))
+        inside = torch.minimum(inside, constant(support.high))
     if support.values is not None:
-        between = _constant((support.values[1:] + support.values[:-1]) / 2)
-        values = _constant(support.values)
+        between = constant((support.values[1:] + support.values[:-1]) / 2)
+        values = constant(support.values)
         inside = values[number_left(inside, between)]
     elif support.integer:
         inside = inside.round()
@@ -193,46 +184,36 @@ Found = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]  # inputs, unseen, wro
 
 
 def _numbers(block: Numbers, *columns: Tensor) -> Found:
-    values, unseen, flags = [], [], []
-    wrong = torch.zeros_like(columns[0], dtype=torch.bool)
-    for k, (column, fill) in enumerate(zip(columns, block.fill, strict=True)):
-        gap = torch.isnan(column)
-        wrong = wrong | _infinite(column)
-        values.append(torch.where(gap, _constant(fill), column))
-        if k in block.flagged:
-            flags.append(gap.double())
-        unseen.append(gap & (k not in block.flagged))
-    return (
-        [*values, *flags],
-        [*unseen, *(torch.zeros_like(wrong) for _ in flags)],
-        wrong,
-    )
-
-
-def _few(block: FewValues, codes: Tensor) -> Found:
-    n = len(block.categories)
-    unseen, mean = codes == n, block.donors.mean(axis=0)
-    categories = range(n) if n != 2 else [1]
+    gaps = [torch.isnan(column) for column in columns]
     values = [
-        torch.where(unseen, _constant(mean[i]), (codes == c).double())
-        for i, c in enumerate(categories)
+        torch.where(gap, constant(fill), column)
+        for gap, fill, column in zip(gaps, block.fill, columns, strict=True)
+    ]
+    flags = [gaps[k].double() for k in block.flagged]
+    seen = torch.zeros_like(gaps[0])
+    unseen = [seen if k in block.flagged else gap for k, gap in enumerate(gaps)]
+    wrong = reduce(torch.logical_or, map(_infinite, columns))
+    return [*values, *flags], [*unseen, *[seen] * len(flags)], wrong
+
+
+def _categories(block: FewValues | ManyValues, codes: Tensor) -> Found:
+    n = len(block.categories)
+    if isinstance(block, FewValues):
+        known = [(codes == c).double() for c in (range(n) if n != 2 else [1])]
+    else:
+        tables = (block.mean, block.log_count)
+        known = [constant(table)[codes.clamp(0, n - 1)] for table in tables]
+    unseen, mean = codes == n, block.donors.mean(axis=0)
+    values = [
+        torch.where(unseen, constant(fill), value)
+        for fill, value in zip(mean, known, strict=True)
     ]
     return values, [unseen] * len(values), (codes < 0) | (codes > n)
 
 
-def _many(block: ManyValues, codes: Tensor) -> Found:
-    n, mean = len(block.categories), block.donors.mean(axis=0)
-    unseen, known = codes == n, codes.clamp(0, n - 1)
-    values = [
-        torch.where(unseen, _constant(mean[i]), _constant(table)[known])
-        for i, table in enumerate((block.mean, block.log_count))
-    ]
-    return values, [unseen, unseen], (codes < 0) | (codes > n)
-
-
 def _dates(block: Dates, seconds: Tensor) -> Found:
     gap = torch.isnan(seconds)
-    filled = torch.where(gap, _constant(block.fill), seconds)
+    filled = torch.where(gap, constant(block.fill), seconds)
     values = [_date_part(name, filled) for name in block.parts]
     if block.flagged:
         values.append(gap.double())
@@ -242,21 +223,21 @@ def _dates(block: Dates, seconds: Tensor) -> Found:
 def _difference(block: Difference, first: Tensor, second: Tensor) -> Found:
     days = (second - first) / DAY
     gap = torch.isnan(days)
-    value = torch.where(gap, _constant(block.fill), days)
+    value = torch.where(gap, constant(block.fill), days)
     return [value], [gap & (not block.flagged)], torch.zeros_like(gap)
 
 
 _ENCODERS: dict[type, Any] = {
     Numbers: _numbers,
-    FewValues: _few,
-    ManyValues: _many,
+    FewValues: _categories,
+    ManyValues: _categories,
     Dates: _dates,
     Difference: _difference,
 }
 
 
 def _modulo(x: Tensor, period: float) -> Tensor:
-    by = _constant(period)
+    by = constant(period)
     return x - (x / by).floor() * by
 
 
@@ -271,7 +252,7 @@ def _date_part(name: str, seconds: Tensor) -> Tensor:
     if name == "day":
         return _day_of_month((seconds / DAY).floor())
     period = DAY if name.startswith("hour") else YEAR
-    angle = _modulo(seconds, period) * _constant(2 * np.pi / period)
+    angle = _modulo(seconds, period) * constant(2 * np.pi / period)
     return angle.sin() if name.endswith("sin") else angle.cos()
 
 
@@ -282,7 +263,7 @@ def _day_of_month(days: Tensor) -> Tensor:
     """
 
     def whole(x: Tensor, by: float) -> Tensor:
-        return (x / _constant(by)).floor()
+        return (x / constant(by)).floor()
 
     of_era = _modulo(days + 719_468, 146_097)
     year = whole(

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ..conformal.calibration import Calibrated
 from ..estimators.regressor import ClapsRegressor
-from ..network.columns import FewValues, ManyValues, Numbers
-from ..network.dates import Dates
-from ..network.table import TableEncoder
+from ..network.columns import FewValues, ManyValues
+from ..network.dates import Dates, Difference
+from ..network.table import Block, TableEncoder
 
 
 @dataclass(frozen=True)
@@ -52,38 +52,23 @@ class InputColumn:
 
 def input_columns(table: TableEncoder) -> list[InputColumn]:
     """Columns that the model uses, in the order of the table."""
-    found = []
-    for block in table.blocks:
-        if isinstance(block, Numbers):
-            found += [
-                InputColumn(
-                    _name(table, j), table.names[j], j, "number", "float64", "NaN"
-                )
-                for j in block.positions
-            ]
-        elif isinstance(block, FewValues | ManyValues):
-            (j,) = block.positions
-            values = block.categories.values
-            gap = values.index(None) if None in values else len(values)
-            found.append(
-                InputColumn(
-                    _name(table, j),
-                    table.names[j],
-                    j,
-                    "category",
-                    "int64",
-                    str(gap),
-                    list(values),
-                )
-            )
-        elif isinstance(block, Dates):
-            (j,) = block.positions
-            found.append(
-                InputColumn(
-                    _name(table, j), table.names[j], j, "date", "float64", "NaN"
-                )
-            )
+    found = [
+        InputColumn(_name(table, j), table.names[j], j, *_content(block))
+        for block in table.blocks
+        if not isinstance(block, Difference)  # of two dates, which are inputs
+        for j in block.positions
+    ]
     return sorted(found, key=lambda column: column.position)
+
+
+def _content(block: Block) -> tuple[str, str, str, list[Any] | None]:
+    """Kind, type, gap and categories of a column."""
+    if isinstance(block, FewValues | ManyValues):
+        values = block.categories.values
+        gap = values.index(None) if None in values else len(values)
+        return "category", "int64", str(gap), list(values)
+    kind = "date" if isinstance(block, Dates) else "number"
+    return kind, "float64", "NaN", None
 
 
 def _name(table: TableEncoder, position: int) -> str:

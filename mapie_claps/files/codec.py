@@ -93,10 +93,8 @@ def schema() -> dict[str, tuple[str, ...]]:
 
 def _estimators() -> dict[str, str]:
     """Tags and names of the classes that a file may hold as a whole."""
-    known = {
-        r.tag: cls.__name__ for cls, r in _BY_CLASS.items() if hasattr(cls, "save")
-    }
-    return dict(sorted(known.items()))
+    known = ((r.tag, c.__name__) for c, r in _BY_CLASS.items() if hasattr(c, "save"))
+    return dict(sorted(known))
 
 
 def check_saveable(value: Any) -> None:
@@ -186,7 +184,7 @@ def _cannot_save(value: Any, name: str) -> TypeError:
     return TypeError(
         f"Got {name or 'an object'} of type {type(value).__name__}, which the file "
         f"format does not know. Save a fitted {known} whose parameters are "
-        " numbers, strings or tuples (random_state: an integer or None)."
+        "numbers, strings or tuples (random_state: an integer or None)."
     )
 
 
@@ -205,9 +203,10 @@ class Decoder:
         if len(node) != 1:
             raise FileFormatError(f"Got an object with the keys {sorted(node)}.")
         ((tag, content),) = node.items()
-        if tag in ("tensor", "array"):
-            tensor = self.tensors[content]
-            return tensor if tag == "tensor" else tensor.numpy()
+        if tag == "tensor":
+            return self.tensors[content]
+        if tag == "array":
+            return self.tensors[content].numpy()
         if tag == "strings":
             return np.array([str(s) for s in content], dtype=object)
         if tag == "tuple":

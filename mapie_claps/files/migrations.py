@@ -51,38 +51,33 @@ SINCE_1 = {
 
 
 def _regressor_1(state: Any, tensors: Tensors) -> Any:
-    params, fitted = SINCE_1 | state["params"], dict(state["fitted"])
-    for name in ("prior_precision_", "residual_variance_"):
-        fitted.pop(name, None)
+    params, fitted = SINCE_1 | state["params"], _fitted_1(state)
     for name in ("scaler_X_", "scaler_y_"):
         fitted[name] = {"standard scaler": fitted[name]["StandardScaler"]}
     model = fitted["model_"]["PredictiveModel"]
     network = model.pop("network")["HeteroscedasticNetwork"]
-    network["state"] = {"dict": _renamed_frequencies(network["state"]["dict"])}
+    # Parameters of a view moved into the view.
+    stored = network["state"]["dict"].items()
+    moved = {k.replace(".frequency", ".view.frequency"): v for k, v in stored}
+    network["state"] = {"dict": moved}
     fitted["network_"] = {"ensemble": network}
     posterior = model["posterior"]["LastLayerPosterior"]
     plain = model["homoscedastic"]["LastLayerPosterior"]
-    variance, weight = model["residual_variance"], posterior["moments"]
-    n_rows = weight["LastLayerMoments"]["n_rows"]
-    moments = _moments_1(posterior, tensors)
-    fitted["sums_"] = {
-        "sums": {
-            "moments": moments,
-            "plain": _moments_1(plain, tensors, variance),
-            "targets": {"spread": _spread(n_rows, 0.0, float(n_rows))},
-            "residuals": {"spread": _spread(n_rows, 0.0, n_rows * variance)},
-            "network": UNKNOWN_NETWORK,
-            "held_out": None,
-        }
-    }
+    variance = model["residual_variance"]
+    n_rows = posterior["moments"]["LastLayerMoments"]["n_rows"]
+    fitted["sums_"] = _sums(
+        _moments_1(posterior, tensors),
+        _moments_1(plain, tensors, variance),
+        targets=_spread(n_rows, float(n_rows)),
+        residuals=_spread(n_rows, n_rows * variance),
+        held_out=None,
+    )
     fitted["model_"] = _model(model, 0.0, 1.0)
     return {"regressor": {"params": {"dict": params}, "fitted": {"dict": fitted}}}
 
 
 def _module_1(state: Any, tensors: Tensors) -> Any:
-    params, fitted = state["params"], dict(state["fitted"])
-    for name in ("prior_precision_", "residual_variance_"):
-        fitted.pop(name, None)
+    params, fitted = state["params"], _fitted_1(state)
     network = fitted["network_"]["FeatureNetwork"]
     head = network["noise_head"]
     fitted["network_"] = {
@@ -105,18 +100,26 @@ def _module_1(state: Any, tensors: Tensors) -> Any:
         rows["residual"] = rows.pop("y")
         key = held_out["HeldOutRows"]["key"]
         held_out = {"held-out rows": {"rows": {"rows": rows}, "key": key}}
-    fitted["sums_"] = {
-        "sums": {
-            "moments": {"moments": sums["moments"]["LastLayerMoments"]},
-            "plain": {"moments": plain},
-            "targets": {"spread": spread},
-            "residuals": {"spread": _spread(spread["weight"], 0.0, square)},
-            "network": UNKNOWN_NETWORK,
-            "held_out": held_out,
-        }
-    }
+    fitted["sums_"] = _sums(
+        {"moments": sums["moments"]["LastLayerMoments"]},
+        {"moments": plain},
+        targets={"spread": spread},
+        residuals=_spread(spread["weight"], square),
+        held_out=held_out,
+    )
     fitted["model_"] = _model(model, model["centre"], model["unit"])
     return {"module": {"params": {"dict": params}, "fitted": {"dict": fitted}}}
+
+
+def _fitted_1(state: Any) -> Any:
+    """Fitted attributes, without those that are properties since."""
+    gone = ("prior_precision_", "residual_variance_")
+    return {name: v for name, v in state["fitted"].items() if name not in gone}
+
+
+def _sums(moments: Any, plain: Any, **others: Any) -> Any:
+    parts = {"moments": moments, "plain": plain, "network": UNKNOWN_NETWORK}
+    return {"sums": parts | others}
 
 
 def _model(model: Any, centre: float, unit: float) -> Any:
@@ -149,13 +152,9 @@ def _moments_1(posterior: Any, tensors: Tensors, variance: float = 1.0) -> Any:
     return {"moments": stored}
 
 
-def _renamed_frequencies(state: Any) -> Any:
-    """Parameters of a view moved into the view."""
-    return {k.replace(".frequency", ".view.frequency"): v for k, v in state.items()}
-
-
-def _spread(weight: float, mean: float, squares: float) -> dict[str, float]:
-    return {"weight": float(weight), "mean": mean, "squares": squares}
+def _spread(weight: float, squares: float) -> Any:
+    """Sums of numbers whose mean is zero."""
+    return {"spread": {"weight": float(weight), "mean": 0.0, "squares": squares}}
 
 
 # Fields of version 3, by the tag of what has them, as what version 2 did.

@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from .._validation import raise_for
 from ._checks import check_each, checked_alike, checked_levels
@@ -62,10 +63,8 @@ def relative_width_reduction(widths: ArrayLike, reference_widths: ArrayLike) -> 
     >>> float(relative_width_reduction([1.0, 1.0], [2.0, 1.0]))
     0.25
     """
-    found, reference = checked_alike(widths=widths, reference_widths=reference_widths)
-    check_each("widths", found, found >= 0, "widths that are not negative")
-    _check_reference("reference_widths", reference)
-    return np.asarray(np.mean(1 - found / reference, axis=0))
+    ratio = _ratio(widths=widths, reference_widths=reference_widths)
+    return np.asarray(np.mean(1 - ratio, axis=0))
 
 
 def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
@@ -99,10 +98,7 @@ def average_ranks(values: ArrayLike, decimals: int = 9) -> Array:
             "Rank the levels one by one.",
         )
     rounded = np.atleast_2d(np.round(found, decimals))
-    smaller = (rounded[:, None, :] < rounded[:, :, None]).sum(axis=2)
-    equal = (rounded[:, None, :] == rounded[:, :, None]).sum(axis=2)
-    ranks: Array = smaller + (equal + 1) / 2
-    return ranks
+    return np.asarray(rankdata(rounded, axis=1))
 
 
 def width_ratio(width: ArrayLike, reference_width: ArrayLike) -> Array:
@@ -124,10 +120,7 @@ def width_ratio(width: ArrayLike, reference_width: ArrayLike) -> Array:
     >>> width_ratio([1.0, 3.0], [2.0, 3.0])
     array([0.5, 1. ])
     """
-    found, reference = checked_alike(width=width, reference_width=reference_width)
-    check_each("width", found, found >= 0, "widths that are not negative")
-    _check_reference("reference_width", reference)
-    return np.asarray(found / reference)
+    return _ratio(width=width, reference_width=reference_width)
 
 
 def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
@@ -155,7 +148,10 @@ def score_difference(score: ArrayLike, reference_score: ArrayLike) -> Array:
     return np.asarray(found - reference)
 
 
-def _check_reference(name: str, widths: Array) -> None:
-    """Raise for widths that no other can be measured by."""
-    usable = np.isfinite(widths) & (widths > 0)
-    check_each(name, widths, usable, "positive finite widths")
+def _ratio(**widths: ArrayLike) -> Array:
+    """Widths in units of others, which are given second, by which each can be."""
+    (found, reference), (name, of_reference) = checked_alike(**widths), widths
+    check_each(name, found, found >= 0, "widths that are not negative")
+    usable = np.isfinite(reference) & (reference > 0)
+    check_each(of_reference, reference, usable, "positive finite widths")
+    return np.asarray(found / reference)

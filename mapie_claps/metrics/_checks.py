@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import check_number, check_unmasked, raise_for
+from .._validation import check_share, check_unmasked, raise_for
 from ..exceptions import CrossedBoundsWarning
 
 Array = NDArray[np.float64]
@@ -54,15 +54,7 @@ def checked_levels(confidence_level: ArrayLike, n_levels: int) -> Array:
             "Pass the levels in the order given to MAPIE.",
         )
     for level in np.atleast_1d(given):
-        check_number(
-            "confidence_level",
-            float(level),
-            low=0,
-            high=1,
-            low_open=True,
-            high_open=True,
-            hint="Use 0.9 for 90 %.",
-        )
+        check_share("confidence_level", float(level), "Use 0.9 for 90 %.")
     return np.broadcast_to(given, (n_levels,)).copy()
 
 

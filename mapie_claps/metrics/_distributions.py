@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import raise_for
+from .._validation import check_unmasked, raise_for
 
 Array = NDArray[np.float64]
 
@@ -89,6 +89,8 @@ def crps(y: ArrayLike, y_values: ArrayLike) -> float:
 
 def _checked(y: ArrayLike, y_values: ArrayLike, name: str) -> tuple[Array, Array]:
     """Targets (n,) and values (n, m)."""
+    check_unmasked("y", y)
+    check_unmasked(name, y_values)
     y_, values = (np.asarray(a, dtype=np.float64) for a in (y, y_values))
     if y_.ndim != 1 or values.ndim != 2 or len(values) != len(y_) or not values.size:
         raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import column_or_1d
 
-from .._validation import check_number, raise_for
+from .._validation import check_number, check_unmasked, raise_for
 from ._checks import check_each, checked_alike
 
 
@@ -132,9 +132,9 @@ def predictive_nll(y: ArrayLike, mu: ArrayLike, std: ArrayLike) -> float:
     0.918939
     """
     # A column among rows would broadcast to n × n.
-    y_ = _one_number_per_row("y", y)
-    mu_, std_ = _one_number_per_row("mu", mu), _one_number_per_row("std", std)
-    y_, mu_, std_ = checked_alike(y=y_, mu=mu_, std=std_)
+    given = {"y": y, "mu": mu, "std": std}
+    vectors = {name: _one_number_per_row(name, v) for name, v in given.items()}
+    y_, mu_, std_ = checked_alike(**vectors)
     check_each("y", y_, np.isfinite(y_), "finite numbers")
     check_each("mu", mu_, np.isfinite(mu_), "finite numbers")
     check_each("std", std_, np.isfinite(std_) & (std_ > 0), "positive finite numbers")
@@ -144,6 +144,7 @@ def predictive_nll(y: ArrayLike, mu: ArrayLike, std: ArrayLike) -> float:
 
 def _one_number_per_row(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """A vector, also from a column."""
+    check_unmasked(name, values)
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1):
         return np.asarray(column_or_1d(array))

@@ -30,32 +30,12 @@ BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 
 def column_contributions(
     explain: Explain,
-    X: Any,
-    background: Any,
-    n_background: int = 16,
-    seed: int = 0,
+    X: Any,  # (n, p)
+    background: Any,  # (m, p), rows that X is compared with
+    n_background: int = 16,  # used, evenly spread over the widths; all if fewer
+    seed: int = 0,  # of the orders in which columns are changed
 ) -> ColumnContributions:
-    """Contributions of the columns of X to both parts of the width.
-
-    Parameters
-    ----------
-    explain : callable
-        From rows to their ``Explanation``.
-    X : array-like of shape (n, p)
-        Rows to explain.
-    background : array-like of shape (m, p)
-        Rows that they are compared with.
-    n_background : int, default=16
-        Rows of the background that are used, evenly spread over its widths; all if
-        there are fewer.
-    seed : int, default=0
-        Seed of the orders in which columns are changed.
-
-    Returns
-    -------
-    ColumnContributions
-        For all rows and levels.
-    """
+    """Contributions of the columns of X to both parts of the width."""
     check_integer("n_background", n_background, low=1, hint="Use 16.")
     mixer = RowMixer(X, background)
     if mixer.n_rows == 0 or mixer.n_background == 0:
@@ -91,10 +71,10 @@ class _Widths:
     levels: tuple[float, ...]
 
     def __init__(self, explain: Explain, mixer: RowMixer) -> None:
-        self._explain, self._mixer = explain, mixer
+        self._explain, self.mixer = explain, mixer
 
     def __call__(self, index: NDArray[np.int64]) -> Array:  # (n, p)
-        why = self._explain(self._mixer.take(index))
+        why = self._explain(self.mixer.take(index))
         self.levels = why.confidence_level
         if self.levels:
             found = np.stack([why.aleatoric_width, why.epistemic_width], axis=1)
@@ -106,24 +86,18 @@ class _Widths:
 
     def whole(self, rows: NDArray[np.int64]) -> Array:
         """The same of rows as they are."""
-        return self(np.repeat(rows[:, None], self._mixer.n_columns, axis=1))
-
-    @property
-    def background(self) -> NDArray[np.int64]:
-        """Positions of background rows, at most so many, evenly spread."""
-        n = self._mixer.n_background
-        spread = np.linspace(0, n - 1, min(n, MAX_BACKGROUND)).round()
-        return self._mixer.n_rows + spread.astype(np.int64)
+        return self(np.repeat(rows[:, None], self.mixer.n_columns, axis=1))
 
 
 def _spread_rows(f: _Widths, n_background: int) -> tuple[NDArray[np.int64], Array]:
     """Background rows at evenly spaced ranks of the width, and their parts."""
-    rows = f.background
+    n_rows, n = f.mixer.n_rows, f.mixer.n_background
+    spread = np.linspace(0, n - 1, min(n, MAX_BACKGROUND)).round()
+    rows = n_rows + spread.astype(np.int64)
     parts = f.whole(rows)
     sound: NDArray[np.bool_] = np.isfinite(parts.sum(axis=1))  # (n, L)
-    levels = np.asarray(
-        sound.any(axis=0)
-    )  # at another one every interval may be infinite
+    # At a level that no row has, every interval may be infinite.
+    levels = np.asarray(sound.any(axis=0))
     finite = sound[:, levels].all(axis=1) & levels.any()
     rows, parts = rows[finite], parts[finite]
     if not len(rows):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import metrics
-from .._validation import check_integer, check_number, raise_for
+from .._validation import check_integer, check_share, raise_for
 from ..conformal.explanation import Explanation
 
 Array = NDArray[np.float64]
@@ -43,16 +43,7 @@ def coverage_interval(
     k = check_integer("n_covered", n_covered, low=0, hint="Count the covered rows.")
     if k > n:
         raise_for("n_covered", k, f"at most n={n}", "Count the covered rows.")
-    level = check_number(
-        "confidence",
-        confidence,
-        low=0,
-        high=1,
-        low_open=True,
-        high_open=True,
-        hint="Use 0.95.",
-    )
-    tail = (1 - level) / 2
+    tail = (1 - check_share("confidence", confidence, "Use 0.95.")) / 2
     low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
     high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
     return low, high
@@ -73,36 +64,28 @@ def group_columns(
             f"Got y of shape {y.shape} for {len(bounds)} rows of X, but expected one "
             "number per row. Pass the targets of these rows, as one column."
         )
-    rows = []
-    for name, mask in _group_masks(groups, len(bounds)):
-        inside, levels = bounds[mask], np.asarray(why.confidence_level)
+    levels = np.asarray(why.confidence_level)
+    masks, tables = _group_masks(groups, len(bounds)), []
+    for _, mask in masks:
+        inside, n = bounds[mask], int(mask.sum())
         found = metrics.coverage(y[mask], inside)
-        widths = metrics.mean_width(inside)
-        scores = metrics.interval_score(y[mask], inside, levels)
-        n = int(mask.sum())
-        parts = {
-            part: float(getattr(why, part)[mask].mean())
-            for part in ("aleatoric", "epistemic", "epistemic_fraction")
-        }
         limits = coverage_limits(found, n, confidence)
-        for j, level in enumerate(levels):
-            rows.append(
-                {
-                    "group": name,
-                    "confidence_level": float(level),
-                    "n": n,
-                    "coverage": float(found[j]),
-                    "coverage_low": limits[j, 0],
-                    "coverage_high": limits[j, 1],
-                    "width": float(widths[j]),
-                    "score": float(scores[j]),
-                    **parts,
-                }
-            )
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        columns: dict[str, Any] = {
+            "confidence_level": levels,
+            "n": n,
+            "coverage": found,
+            "coverage_low": limits[:, 0],
+            "coverage_high": limits[:, 1],
+            "width": metrics.mean_width(inside),
+            "score": metrics.interval_score(y[mask], inside, levels),
+        }
+        for part in ("aleatoric", "epistemic", "epistemic_fraction"):
+            columns[part] = getattr(why, part)[mask].mean()
+        tables.append({k: np.broadcast_to(v, levels.shape) for k, v in columns.items()})
     # Labels keep their type: an array of "all" and numbers would make them strings.
-    columns["group"] = np.array([row["group"] for row in rows], dtype=object)
-    return columns
+    labels = [label for label, _ in masks for _ in levels]
+    joined = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+    return {"group": np.array(labels, dtype=object)} | joined
 
 
 def _group_masks(

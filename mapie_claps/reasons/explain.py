@@ -11,7 +11,7 @@ from ..conformal import mapie as _mapie
 from ..conformal.bounds import recorded_parts
 from ..conformal.contributions import counted
 from ..conformal.explanation import Explanation, Recorded, explanation_of
-from ..conformal.parts import check_splits_variance, parts_of
+from ..conformal.parts import check_splits_variance, parts_of, split_pipeline
 from ..conformal.scale_estimator import ClapsScaleEstimator
 from ..conformal.score import ClapsScore
 from ..estimators.variance import PredictiveVariance
@@ -152,6 +152,19 @@ def model_of(mapie_or_estimator: Any) -> Any:
         return getattr(mapie_or_estimator, "estimator_", chosen)
     ensemble = _mapie.ensemble_of(mapie_or_estimator)
     return mapie_or_estimator if ensemble is None else _mapie.point_model(ensemble)
+
+
+def last_step_with(
+    method: str, mapie_or_estimator: Any, X: ArrayLike, instead: str, lost: str = ""
+) -> tuple[Any, Any]:
+    """Last step of the model, which must have a method, and X as that step sees it."""
+    last, seen = split_pipeline(model_of(mapie_or_estimator), X)
+    if not hasattr(last, method):
+        raise TypeError(
+            f"Got a {type(last).__name__}, which has no {method}{lost}. Use "
+            f"ClapsRegressor or ClapsModule, or {instead}."
+        )
+    return last, seen
 
 
 def variance_of(mapie_or_estimator: Any, X: ArrayLike) -> PredictiveVariance:

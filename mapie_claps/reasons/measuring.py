@@ -15,9 +15,8 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_integer
-from ..conformal.parts import split_pipeline
 from .as_table import as_table
-from .explain import model_of
+from .explain import last_step_with
 
 Array = NDArray[np.float64]
 # Rows whose intervals are watched, evenly spread: more would hardly change the mean.
@@ -101,24 +100,21 @@ def nearest_rows(
     k = min(n_neighbors, len(phi_train))
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(phi_train)
     distance, near = search.kneighbors(phi)
-    parts = _parts(last, seen)
+    noise, lack = _parts(last, seen)
     rows = np.arange(len(phi))
     narrowing = np.empty((len(phi), k))
     for i in rows:
         neighbours = _safe_indexing(training, near[i])
-        own = _safe_indexing(seen, [i])
-        covariance = last.predict_covariance(own, neighbours)[0]
-        noise, unknown = _parts(last, neighbours)
-        gained = covariance**2 / (noise + unknown)
-        total = parts[0][i] + parts[1][i]
-        left = np.maximum(parts[1][i] - gained, 0.0) + parts[0][i]
-        narrowing[i] = 1 - np.sqrt(left / total)
+        covariance = last.predict_covariance(_safe_indexing(seen, [i]), neighbours)[0]
+        gained = covariance**2 / np.add(*_parts(last, neighbours))
+        left = np.maximum(lack[i] - gained, 0.0) + noise[i]
+        narrowing[i] = 1 - np.sqrt(left / (noise[i] + lack[i]))
     columns = {
         "row": np.repeat(rows, k),
         "neighbour": near.ravel(),
         "distance": distance.ravel() / unit,
         "narrowing": narrowing.ravel(),
-        "own_narrowing": np.repeat(own_narrowing(*parts), k),
+        "own_narrowing": np.repeat(own_narrowing(noise, lack), k),
     }
     if y_train is not None:
         columns["y"] = np.asarray(y_train)[near.ravel()]
@@ -154,7 +150,8 @@ def best_order(
         unknown = among.diagonal()
         # A kernel that looks at near rows only is no covariance of all rows at once.
         limit = np.sqrt(unknown)
-        across = np.clip(across, *_both(limit[:, None] * np.sqrt(c)))
+        largest = limit[:, None] * np.sqrt(c)
+        across = np.clip(across, -largest, largest)
         left = np.maximum(c - across**2 / (noise + unknown)[:, None], 0.0)
         gain = np.mean((np.sqrt(h2 + c) - np.sqrt(h2 + left)) / first, axis=1)
         gain[order] = -np.inf
@@ -162,17 +159,14 @@ def best_order(
         order.append(best)
         gains.append(float(gain[best]))
         root = np.sqrt(noise[best] + unknown[best])
-        step = np.clip(among[best], *_both(limit * limit[best])) / root
+        largest = limit * limit[best]
+        step = np.clip(among[best], -largest, largest) / root
         towards = across[best] / root
         across = across - np.outer(step, towards)
         among = among - np.outer(step, step)
         np.fill_diagonal(among, np.maximum(unknown - step**2, 0.0))
         c = np.maximum(c - towards**2, 0.0)
     return candidates[order], np.array(gains)
-
-
-def _both(limit: Array) -> tuple[Array, Array]:
-    return -limit, limit
 
 
 def _kept_rows(mapie_or_estimator: Any) -> tuple[Any, Any]:
@@ -189,14 +183,9 @@ def _kept_rows(mapie_or_estimator: Any) -> tuple[Any, Any]:
 
 def _with_covariance(mapie_or_estimator: Any, X: ArrayLike) -> tuple[Any, Any]:
     """The model that tells it, and the rows as it sees them."""
-    last, seen = split_pipeline(model_of(mapie_or_estimator), X)
-    if not hasattr(last, "predict_covariance"):
-        raise TypeError(
-            f"Got a {type(last).__name__}, which has no predict_covariance and so does "
-            "not tell what a measurement would bring elsewhere. Use ClapsRegressor or "
-            "ClapsModule, or rank rows by 'epistemic'."
-        )
-    return last, seen
+    method, instead = "predict_covariance", "rank rows by 'epistemic'"
+    lost = " and so does not tell what a measurement would bring elsewhere"
+    return last_step_with(method, mapie_or_estimator, X, instead, lost)
 
 
 def _parts(last: Any, X: Any) -> tuple[Array, Array]:

@@ -13,14 +13,8 @@ class RowMixer:
     """The rows of X and, behind them, those of a background, to be mixed by column.
 
     Columns keep their types: categories, dates, gaps and text pass through unchanged,
-    so that a model sees tables like the one it was fitted on.
-
-    Parameters
-    ----------
-    X : array-like of shape (n, p)
-        Rows to explain: an array, or a table of pandas, polars or pyarrow.
-    background : array-like of shape (m, p)
-        Rows of the same columns, of the same kind.
+    so that a model sees tables like the one it was fitted on: arrays, or tables of
+    pandas, polars or pyarrow, both of the same kind.
 
     Examples
     --------
@@ -96,13 +90,10 @@ class RowMixer:
 
 def _kind_of(X: Any) -> str:
     """Library of the table, recognised without importing it."""
-    for name, types in (
-        ("pandas", ("DataFrame",)),
-        ("polars", ("DataFrame",)),
-        ("pyarrow", ("Table",)),
-    ):
+    tables = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
+    for name, table in tables.items():
         library = sys.modules.get(name)
-        if library and any(isinstance(X, getattr(library, t)) for t in types):
+        if library and isinstance(X, getattr(library, table)):
             return name
     return "array"
 

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..conformal.parts import split_pipeline
 from .as_table import as_table
-from .explain import model_of
+from .explain import last_step_with
 
 Array = NDArray[np.float64]
 
@@ -62,11 +61,7 @@ def remoteness(
 
 
 def _of(mapie_or_estimator: Any, X: ArrayLike) -> Array:
-    last, seen = split_pipeline(model_of(mapie_or_estimator), X)
-    if not hasattr(last, "predict_remoteness"):
-        raise TypeError(
-            f"Got a {type(last).__name__}, which has no predict_remoteness. Use "
-            "ClapsRegressor or ClapsModule, or look at epistemic_quantile of diagnose."
-        )
+    method, instead = "predict_remoteness", "look at epistemic_quantile of diagnose"
+    last, seen = last_step_with(method, mapie_or_estimator, X, instead)
     found: Array = last.predict_remoteness(seen)
     return found

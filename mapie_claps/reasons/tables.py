@@ -78,7 +78,8 @@ def diagnose(
     if X_calibration is not None:
         reference = variance_of(mapie_or_estimator, X_calibration).epistemic
         model = model_of(mapie_or_estimator)
-        columns["epistemic_quantile"] = _quantiles(why.epistemic, reference)
+        n_below = np.searchsorted(np.sort(reference), why.epistemic, side="right")
+        columns["epistemic_quantile"] = n_below / len(reference)
         columns["outside"] = rows_outside(
             _seen_by_model(model, X, why.epistemic),
             _seen_by_model(model, X_calibration, reference),
@@ -243,13 +244,6 @@ def rank_rows(
     order, gains = best_order(mapie_or_estimator, X, n_rows, watched)
     ranked = {name: values[order] for name, values in columns.items()}
     return as_table(ranked | {"mean_narrowing": gains})
-
-
-def _quantiles(values: Array, reference: Array) -> Array:
-    """Share of the reference that is not larger, for each value."""
-    below = np.searchsorted(np.sort(reference), values, side="right")
-    shares: Array = below / len(reference)
-    return shares
 
 
 def _seen_by_model(model: Any, X: ArrayLike, epistemic: Array) -> dict[str, Array]:

@@ -51,7 +51,7 @@ def test_every_analysis_of_the_paper_has_claims(claims):
 
 
 def test_claims_hold_on_the_paper_s_own_tables(claims):
-    """All but those that its printed figures do not bear out."""
+    """All but those that its printed figures do not support."""
     failed = [claim.text for claim in claims if not claim.holds]
     # The paper's mean scale ratio is 1.0452 at λ = 1e-3 and 1.0467 at 1e-2.
     assert failed == ["A larger prior precision moves the scale ratio towards one."]
