@@ -6,10 +6,9 @@
 
 The modules, from the bottom up::
 
-    networks, distributional   what the baselines need beside MAPIE and CLAPS
+    protocol                   its numbers
     methods                    the six methods on one split
-    synthetic, benchmark,
-    sensitivity                what one run of each experiment computes
+    runs                       what one run of each experiment computes
     experiment                 the table of experiments and their runs
     tables, distance, figures  ours beside the published figures in ``published/``
     claims, report             the paper's claims, from the table ``claims.csv``

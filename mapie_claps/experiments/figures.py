@@ -8,7 +8,8 @@ import numpy as np
 
 from ..datasets import NOISY, SPARSE
 from ..studies.store import Row
-from .experiment import SYNTHETIC, SYNTHETIC_TRAINING, Options
+from .experiment import Options
+from .protocol import METHODS, SYNTHETIC
 from .tables import SECOND_READING, TABLES, Cell, fill
 
 OURS, PAPER = "#1f6f8b", "#c2592e"
@@ -46,11 +47,10 @@ def write_figures(
 
 def draw_mechanism(figure: Any, options: Options) -> None:
     """Intervals of every method over the whole domain, seed 0."""
-    from . import synthetic
-    from .methods import METHODS
+    from .runs import synthetic_methods
 
-    training = SYNTHETIC_TRAINING | ({"max_steps": 5} if options.smoke else {})
-    methods, _ = synthetic.paper_methods(SYNTHETIC["n_train"], 0, training)
+    training = options.training(synthetic=True)
+    methods, _ = synthetic_methods(SYNTHETIC["n_train"], 0, training)
     x = np.linspace(-4, 4, 400)
     mean = np.sin(1.5 * x) + 0.3 * x
     methods.split = split = methods.split._replace(X_test=x[:, None], y_test=mean)

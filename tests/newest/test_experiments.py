@@ -9,17 +9,16 @@ from sklearn.model_selection import KFold
 from mapie_claps import ClapsRegressor
 from mapie_claps.experiments import claims, distance, experiment, report, tables
 from mapie_claps.experiments.__main__ import main
-from mapie_claps.experiments.benchmark import benchmark_rows, split_rows
-from mapie_claps.experiments.distributional import (
+from mapie_claps.experiments.experiment import EXPERIMENTS, Options, load_rows
+from mapie_claps.experiments.methods import (
+    NetworkRegressor,
+    PaperMethods,
     distributional_score,
+    quantile_models,
     standardised_residual,
 )
-from mapie_claps.experiments.experiment import EXPERIMENTS, Options, load_rows
-from mapie_claps.experiments.methods import METHODS, PaperMethods, variance_metrics
-from mapie_claps.experiments.networks import (
-    QuantileNetworkRegressor,
-    SquaredErrorRegressor,
-)
+from mapie_claps.experiments.protocol import METHODS
+from mapie_claps.experiments.runs import benchmark_rows, split_rows, variance_metrics
 from mapie_claps.studies.data import Dataset, Split
 from mapie_claps.studies.scoring import stratified_estimate
 from mapie_claps.studies.store import Store
@@ -88,8 +87,8 @@ def test_dcp_equals_lacp(methods, farthest):
 def test_squared_error_network_learns_and_leaves_torch_alone():
     X, y = curve(200)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    model = SquaredErrorRegressor(template(), random_state=0).fit(X, y)
-    again = SquaredErrorRegressor(template(), random_state=0).fit(X, y)
+    model = NetworkRegressor(template(), random_state=0).fit(X, y)
+    again = NetworkRegressor(template(), random_state=0).fit(X, y)
     assert torch.equal(state, torch.get_rng_state())
     assert torch.get_num_threads() == threads
     assert np.array_equal(model.predict(X), again.predict(X))
@@ -98,8 +97,8 @@ def test_squared_error_network_learns_and_leaves_torch_alone():
 
 def test_quantile_network_finds_the_quantiles():
     X, y = curve(400)
-    network = QuantileNetworkRegressor(LEVELS, template(400), random_state=0).fit(X, y)
-    low, high, middle = (model.predict(X) for model in network.models_for_mapie())
+    network = NetworkRegressor(template(400), 0, LEVELS).fit(X, y)
+    low, high, middle = (model.predict(X) for model in quantile_models(network))
     assert np.mean(y < low) == pytest.approx(0.05, abs=0.04)
     assert np.mean(y < high) == pytest.approx(0.95, abs=0.04)
     assert (low <= high).all()
@@ -111,8 +110,8 @@ def three_networks(X, y, **params):
     paper = ClapsRegressor.paper(**params)
     claps = ClapsRegressor.paper(**params, random_state=4).fit(X, y)
     others = (
-        SquaredErrorRegressor(paper, random_state=4),
-        QuantileNetworkRegressor(LEVELS, paper, random_state=4),
+        NetworkRegressor(paper, random_state=4),
+        NetworkRegressor(paper, random_state=4, levels=LEVELS),
     )
     return [claps.network_, *(model.fit(X, y).model_.network_ for model in others)]
 
@@ -201,7 +200,7 @@ def test_claps_and_lacp_differ_by_their_scale_alone(methods):
 
 def test_split_cp_is_the_quantile_of_the_residuals(methods):
     split = methods.split
-    model = SquaredErrorRegressor(methods.template, methods.seed)
+    model = methods.network()
     model.fit(split.X_train, split.y_train)
     residuals = np.sort(np.abs(split.y_cal - model.predict(split.X_cal)))
     half = residuals[math.ceil(81 * 0.9) - 1]
@@ -254,7 +253,7 @@ def test_cv_plus_takes_five_folds_of_training_and_calibration_rows(methods):
     lower, upper = [], []
     folds = KFold(5, shuffle=True, random_state=methods.seed).split(X)
     for train, fold in folds:
-        model = SquaredErrorRegressor(methods.template, methods.seed)
+        model = methods.network()
         model.fit(X[train], y[train])
         residuals = np.abs(y[fold] - model.predict(X[fold]))
         centre = model.predict(split.X_test)[:, None]
