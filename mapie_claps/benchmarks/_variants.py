@@ -162,8 +162,8 @@ class RefittedRegressor(ClapsRegressor):
         with patch.object(trainer, "_Trainer", _Recording):
             super()._fit(*arguments)
 
-    def _fit_posterior(self, trained: Any) -> None:
-        super()._fit_posterior(trained)
+    def _fit_posterior(self, trained: Any, crew: Any) -> None:
+        super()._fit_posterior(trained, crew)
         (X, y, weight, held_out), generator, _ = trained
         first, network = _Recording.last, self._new_network(X, generator)
         everyone = torch.arange(len(X)).expand(self.n_members, -1)

@@ -54,7 +54,7 @@ def checked_levels(confidence_level: ArrayLike, n_levels: int) -> Array:
             "Pass the levels in the order given to MAPIE.",
         )
     for level in np.atleast_1d(given):
-        check_share("confidence_level", float(level), "Use 0.9 for 90 %.")
+        check_share("confidence_level", float(level), hint="Use 0.9 for 90 %.")
     return np.broadcast_to(given, (n_levels,)).copy()
 
 

@@ -43,7 +43,7 @@ def coverage_interval(
     k = check_integer("n_covered", n_covered, low=0, hint="Count the covered rows.")
     if k > n:
         raise_for("n_covered", k, f"at most n={n}", "Count the covered rows.")
-    tail = (1 - check_share("confidence", confidence, "Use 0.95.")) / 2
+    tail = (1 - check_share("confidence", confidence, hint="Use 0.95.")) / 2
     low = float(beta.ppf(tail, k, n - k + 1)) if k else 0.0
     high = float(beta.ppf(1 - tail, k + 1, n - k)) if k < n else 1.0
     return low, high
