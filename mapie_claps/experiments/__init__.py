@@ -10,7 +10,7 @@ The modules, from the bottom up::
     methods                    the six methods on one split
     runs                       what one run of each experiment computes
     experiment                 the table of experiments and their runs
-    tables, distance, figures  ours beside the published figures in ``published/``
+    tables, figures            ours beside the published figures in ``published/``
     claims, report             the paper's claims, from the table ``claims.csv``
 
 Runs are stored and computed by :mod:`mapie_claps.studies`. Needs MAPIE 1.5 or later.

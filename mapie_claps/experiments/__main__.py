@@ -23,31 +23,21 @@ def parser() -> argparse.ArgumentParser:
     ]
     made = argparse.ArgumentParser(
         prog="python -m mapie_claps.experiments",
-        description=(
-            "Run an experiment of the CLAPS paper and write its tables, figures and "
-            "the report of claims. Finished runs are kept in OUT/runs.jsonl: the same "
-            "command continues where it was interrupted."
-        ),
+        description="Run an experiment of the CLAPS paper and write its tables, "
+        "figures and the report of claims. Finished runs are kept in OUT/runs.jsonl: "
+        "the same command continues where it was interrupted.",
         epilog="names:" + "".join(names),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add(
-        "name",
-        choices=[*EXPERIMENTS, "all", "report"],
-        metavar="NAME",
-        help="an experiment (see below), all, or report to write the output again",
-    )
+    name = "an experiment (see below), all, or report to write the output again"
+    add("name", choices=[*EXPERIMENTS, "all", "report"], metavar="NAME", help=name)
     add("--seeds", type=int, help="number of seeds per case")
     add("--jobs", type=int, default=1, help="processes, of one thread each")
-    add(
-        "--data",
-        metavar="FOLDER",
-        help=f"folder with <data set>.csv, target last (or set {DATA_VARIABLE}); "
-        "what is not there is downloaded",
-    )
+    where = f"folder with <data set>.csv, target last (or set {DATA_VARIABLE}); "
+    add("--data", metavar="FOLDER", help=where + "what is not there is downloaded")
     where = "where output goes (paper_results; with --smoke paper_results_smoke)"
-    add("--out", type=Path, default=None, metavar="FOLDER", help=where)
+    add("--out", type=Path, metavar="FOLDER", help=where)
     smoke = "5 steps, 2 seeds, data that scikit-learn ships: shows that it runs"
     add("--smoke", action="store_true", help=smoke)
     return made
@@ -90,9 +80,9 @@ def _run(args: argparse.Namespace) -> int:
             f"{args.jobs} job(s); processor time of all runs {worked:.0f} s\n"
         )
     counts = {n: (len(lines[n]), e.n_runs(n_seeds)) for n, e in EXPERIMENTS.items()}
-    incomplete = {n: both for n, both in counts.items() if both[0] < both[1]}
+    unfinished = {n: both for n, both in counts.items() if both[0] < both[1]}
     rows = {n: [row for x in found for row in x["rows"]] for n, found in lines.items()}
-    for file in write_output(rows, out, options, incomplete):
+    for file in write_output(rows, out, options, unfinished):
         sys.stdout.write(f"{file}\n")
     sys.stdout.writelines(map(str, failures))
     return 1 if failures else 0
@@ -102,20 +92,19 @@ def write_output(
     rows: Mapping[str, list[Row]],
     out: Path,
     options: Options,
-    incomplete: Mapping[str, tuple[int, int]],
+    unfinished: Mapping[str, tuple[int, int]],
 ) -> list[Path]:
     """Rows, tables, figures and report."""
-    from .distance import distance_files
     from .figures import write_figures
-    from .report import write_report
-    from .tables import write_rows, write_tables
+    from .report import report_of
+    from .tables import all_tables
 
-    written = write_rows(rows, out / "rows") + write_tables(rows, out / "tables")
-    written += write_files(distance_files(rows), out / "tables")
+    written = write_files(all_tables(rows), out)
     figures = write_figures(rows, out / "figures", options)
     if not figures:
         sys.stdout.write("No figures: install mapie-claps[plot].\n")
-    return [*written, *figures, write_report(rows, out / "report.md", incomplete)]
+    report = {"report.md": report_of(rows, unfinished)}
+    return written + figures + write_files(report, out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The claims of the paper's analyses, read from ``claims.csv`` and checked.
 
-A line of the table is one check; a line without a claim continues the claim above it,
-which holds if all its checks do.
+A line of the table is one check on an experiment; a line without a claim continues the
+claim above it, which holds if all its checks do.
 
 measure   fields of our rows, or "a - b" or "a / b" of two of them
 of        methods, sizes or grid values; "each" of them; "steps" from each to the next;
@@ -20,10 +20,10 @@ note      shown where the claim does not hold
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..studies.rows import by_dataset, paired_differences, paired_ratios, values_of
 from ..studies.scoring import Estimate, estimate, stratified_estimate
 from ..studies.store import Row
 from .tables import TABLES, label_of, published, read_lines
@@ -37,7 +37,6 @@ QUANTILES = (
     "backbone, steps and rate as the other networks."
 )
 Found = dict[str, Estimate]
-Runs = dict[tuple[str, int], float]  # by data set and seed
 
 
 class Claim(NamedTuple):
@@ -72,27 +71,33 @@ class Relation:
             "within": abs(found.mean - self.centre) < self.number,
         }[self.words]
 
+    def shortfall(self, failed: Found) -> Iterator[str]:
+        """Differences of the wrong sign, and those that are too small."""
+        right = [n for n, e in failed.items() if self.sign * (e.mean - self.number) > 0]
+        wrong = [n for n in failed if n not in right]
+        if wrong:
+            yield f"Not {self.text.removeprefix('clearly ')}: {', '.join(wrong)}."
+        if right:
+            near = f"less than two standard errors from {self.number:g}"
+            yield f"Of the claimed sign, but {near}: {', '.join(right)}."
+
 
 class Check:
     """One line of the table on the rows of its experiment."""
 
     def __init__(self, line: Mapping[str, str], rows: Sequence[Row]) -> None:
-        self.line, self.rows = line, rows
-        self.of, self.against = line["of"], line["against"]
+        self.line, self.of, self.against = line, line["of"], line["against"]
         self.measures = _split(line["measure"])
-        claimed = filter(None, line["relation"].split(" and "))
-        self.relations = list(map(Relation, claimed))
+        self.relations = [Relation(r) for r in line["relation"].split(" and ") if r]
         self.key = next(t.key for t in TABLES if t.experiment == line["experiment"])
         names = _split(line["on"].removeprefix("together: "))
-        self.cases = self._labels("case") if names == ["each"] else names
-        if line["on"].startswith("together: ") or len(self.cases) == 1:
-            self.rows = [row for row in rows if row["case"] in names]
-            self.cases = []
+        each = names == ["each"]
+        self.rows = [r for r in rows if each or not names or r["case"] in names]
+        # Data sets on each of which the relation is asked for.
+        apart = each or (len(names) > 1 and not line["on"].startswith("together"))
+        self.cases = values_of(self.rows, "case") if apart else []
         difference = bool(self.against) or self.of == "steps"
         self.signed = difference or line["measure"] in DIFFERENCES
-
-    def _labels(self, key: str) -> list[str]:
-        return list(dict.fromkeys(label_of(row[key]) for row in self.rows))
 
     def estimates(self, case: str | None = None) -> Found:
         """Estimates by name, of one data set or of all together."""
@@ -100,68 +105,65 @@ class Check:
         return {
             (f"{_words(measure)}, {name}" if several else name): found
             for measure in self.measures
-            for name, found in self._of_measure(measure, case)
+            for name, found in self._of_measure(measure, case).items()
         }
 
-    def _of_measure(
-        self, measure: str, case: str | None
-    ) -> Iterator[tuple[str, Estimate]]:
-        runs = {x: self._runs(measure, x, case) for x in self._labels(self.key)}
+    def _of_measure(self, measure: str, case: str | None) -> Found:
+        labels = map(label_of, values_of(self.rows, self.key))
+        runs = {label: self._runs(measure, label, case) for label in labels}
         if self.of == "span":
             means = [_mean(r).mean for r in runs.values()]
-            yield "span", Estimate(max(means) - min(means), math.nan, len(means))
-            return
+            return {"span": Estimate(max(means) - min(means), math.nan, len(means))}
         if self.of == "steps":
-            for a, b in pairwise(runs):
-                yield f"{a} to {b}", _paired(runs[b], runs[a])
-            return
+            return {f"{a} to {b}": _paired(runs[b], runs[a]) for a, b in pairwise(runs)}
+        wanted = list(runs) if self.of == "each" else _split(self.of)
+        if not self.against:
+            return {one: _mean(runs[one]) for one in wanted}
+        if self.against == "mean of data sets":
+            return {f"{one} − {self.against}": _gap(runs[one]) for one in wanted}
         relative = self.against.startswith("/")
         others = _split(self.against.removeprefix("/"))
-        for one in list(runs) if self.of == "each" else _split(self.of):
-            if not others:
-                yield one, _mean(runs[one])
-            elif others == ["mean of data sets"]:
-                gap = estimate(runs[one].values()).mean - _mean(runs[one]).mean
-                yield f"{one} − {others[0]}", Estimate(gap, math.nan, len(runs[one]))
-            else:
-                rest = [x for x in runs if x != one] if others == ["others"] else others
-                for other in rest:
-                    found = _paired(runs[one], runs[other], relative)
-                    yield f"{one} {'to' if relative else '−'} {other}", found
-
-    def _runs(self, measure: str, label: str, case: str | None = None) -> Runs:
-        """Measure of one label by data set and seed."""
-        whole = self.key == "case"  # where the case is what is compared
         return {
-            ("" if whole else row["case"], row["seed"]): _value(row, measure)
-            for row in self.rows
-            if label_of(row[self.key]) == label and case in (None, row["case"])
+            f"{one} {'to' if relative else '−'} {other}": _paired(
+                runs[one], runs[other], relative
+            )
+            for one in wanted
+            for other in (runs if others == ["others"] else others)
+            if other != one
         }
 
-    def _as_claimed(self, found: Found) -> bool:
-        return all(r.holds(e) for r in self.relations for e in found.values())
+    def _runs(self, measure: str, label: str, case: str | None = None) -> list[Row]:
+        """Measure of one label by data set and seed."""
+        whole = self.key == "case"  # where the case is what is compared
+        return [
+            {"dataset": "" if whole else row["case"], "seed": row["seed"]}
+            | {"value": _value(row, measure)}
+            for row in self.rows
+            if label_of(row[self.key]) == label and case in (None, row["case"])
+        ]
 
-    def result(self) -> tuple[bool, str, str]:
-        """Whether the check holds, its figures, and what is missing."""
+    def result(self) -> tuple[str, str]:
+        """Figures, and what is missing where the check does not hold."""
         title = f"{_words(self.measures[0])}: " if len(self.measures) == 1 else ""
         if not self.cases:
             found = self.estimates()
-            holds = self._as_claimed(found)
-            why = "" if holds else self._shortfall(found)
-            return holds, title + self._listed(found), why
+            return title + self._listed(found), self._shortfall(found)
         by_case = {case: self.estimates(case) for case in self.cases}
         names = list(by_case[self.cases[0]])
         title += f"{names[0]}, on " if len(names) == 1 else ""
         weakest = "; ".join(f"{c} {self._weakest(f)}" for c, f in by_case.items())
         if not self.relations:
-            return True, title + weakest, ""
-        good = [case for case, found in by_case.items() if self._as_claimed(found)]
+            return title + weakest, ""
+        good = [
+            case
+            for case, found in by_case.items()
+            if all(r.holds(e) for r in self.relations for e in found.values())
+        ]
         needed = int(self.line["needed"] or len(self.cases))
         count = f"on {len(good)} of {len(self.cases)} data sets"
         which = f"{self.line['relation']} {count} ({', '.join(good) or 'none'})"
         why = f"{count.capitalize()}, where {needed} are asked for."
-        holds = len(good) >= needed
-        return holds, f"{which}; {title}{weakest}", "" if holds else why
+        return f"{which}; {title}{weakest}", "" if len(good) >= needed else why
 
     def _listed(self, found: Found) -> str:
         colon = "" if self.key == "method" else ":"
@@ -185,7 +187,7 @@ class Check:
         for relation in self.relations:
             failed = {n: e for n, e in found.items() if not relation.holds(e)}
             if failed and relation.sign:
-                parts += [self._extreme(relation.sign), *_unclear(relation, failed)]
+                parts += [self._extreme(relation.sign), *relation.shortfall(failed)]
             elif failed:
                 parts.append(f"Not {relation.text}: {self._listed(failed)}.")
                 if relation.words == "within" and not self.against:
@@ -196,8 +198,7 @@ class Check:
         """The method that is best instead, where one is said to be."""
         if self.against != "others" or len(self.measures) > 1:
             return ""
-        line = {**self.line, "of": "each", "against": "", "relation": ""}
-        each = Check(line, self.rows)
+        each = Check({**self.line, "of": "each", "against": ""}, self.rows)
         found = each.estimates()
         best = max(found, key=lambda name: sign * found[name].mean)
         word = "Largest" if sign > 0 else "Smallest"
@@ -207,25 +208,13 @@ class Check:
         """The run that is furthest from the centre, and where the others are."""
         name = max(failed, key=lambda n: abs(failed[n].mean - centre))
         runs = self._runs(self.measures[0], name)
-        far = max(runs, key=lambda run: abs(runs[run] - centre))
-        others = [value for run, value in runs.items() if run != far] or [runs[far]]
+        far = max(runs, key=lambda run: abs(run["value"] - centre))
+        others = [run["value"] for run in runs if run is not far] or [far["value"]]
         return (
-            f"At {name} the run furthest away is {far[0]}, seed {far[1]}, with "
-            f"{runs[far]:.2f}; the others: {min(others):.2f} to {max(others):.2f}."
+            f"At {name} the run furthest away is {far['dataset']}, seed {far['seed']}, "
+            f"with {far['value']:.2f}; the others: {min(others):.2f} to "
+            f"{max(others):.2f}."
         )
-
-
-def _unclear(relation: Relation, failed: Found) -> Iterator[str]:
-    """Differences of the wrong sign, and those that are too small."""
-    good = [
-        n for n, e in failed.items() if relation.sign * (e.mean - relation.number) > 0
-    ]
-    wrong = [n for n in failed if n not in good]
-    if wrong:
-        yield f"Not {relation.text.removeprefix('clearly ')}: {', '.join(wrong)}."
-    if good:
-        near = f"less than two standard errors from {relation.number:g}"
-        yield f"Of the claimed sign, but {near}: {', '.join(good)}."
 
 
 def _split(text: str) -> list[str]:
@@ -238,25 +227,33 @@ def _words(measure: str) -> str:
 
 def _value(row: Row, measure: str) -> float:
     """A field, or the difference or ratio of two."""
-    first, *rest = measure.split()
-    if not rest:
-        return float(row[first])
-    a, b = float(row[first]), float(row[rest[1]])
-    return a - b if rest[0] == "-" else a / b
+    match measure.split():
+        case [first, "-", second]:
+            return float(row[first] - row[second])
+        case [first, "/", second]:
+            return float(row[first] / row[second])
+    return float(row[measure])
 
 
-def _mean(runs: Runs) -> Estimate:
+def _mean(runs: Sequence[Row]) -> Estimate:
     """Mean over runs, stratified by data set."""
-    strata: dict[str, list[float]] = {}
-    for (case, _), value in runs.items():
-        strata.setdefault(case, []).append(value)
-    return stratified_estimate(strata)
+    return stratified_estimate(by_dataset(runs, "value"))
 
 
-def _paired(one: Runs, other: Runs, relative: bool = False) -> Estimate:
+def _gap(runs: Sequence[Row]) -> Estimate:
+    """Mean over all runs, minus the mean of the means of data sets."""
+    whole = estimate(run["value"] for run in runs)
+    return Estimate(whole.mean - _mean(runs).mean, math.nan, whole.n)
+
+
+def _paired(
+    one: Sequence[Row], other: Sequence[Row], relative: bool = False
+) -> Estimate:
     """Difference run by run, or relative difference."""
-    pairs = {run: (value, other[run]) for run, value in one.items() if run in other}
-    return _mean({r: a / b - 1 if relative else a - b for r, (a, b) in pairs.items()})
+    if not relative:
+        return stratified_estimate(paired_differences(one, other, "value"))
+    ratios = paired_ratios(one, other, "value")
+    return stratified_estimate({d: [r - 1 for r in x] for d, x in ratios.items()})
 
 
 def as_text(found: Estimate, signed: bool) -> str:
@@ -282,7 +279,7 @@ def _noise(rows: Sequence[Row]) -> str:
         paper = {line["Method"]: line for line in published(f"exp3_{name}")}
         lacp, split = (float(paper[m]["Avg. Width"]) for m in ("LACP", "Split CP"))
         line = {"experiment": "benchmark", "measure": "width", "of": "LACP"}
-        line |= {"against": "/ Split CP", "on": f"together: {name}", "relation": ""}
+        line |= {"against": "/ Split CP", "on": name, "relation": ""}
         (ours,) = Check(line, rows).estimates().values()
         parts.append(f"{name} {as_text(ours, True)} (paper {lacp / split - 1:+.2f})")
     return (
@@ -292,30 +289,22 @@ def _noise(rows: Sequence[Row]) -> str:
     )
 
 
-@cache
-def claim_table() -> tuple[tuple[dict[str, str], ...], ...]:
-    """Checks of each claim, each with the experiment, source and claim it is of."""
-    claims: list[list[dict[str, str]]] = []
-    for line in read_lines("claims.csv"):
-        if line["claim"]:
-            claims.append([])
-        first = claims[-1][0] if claims[-1] else line
-        inherited = {name: first[name] for name in ("experiment", "source", "claim")}
-        claims[-1].append(line | inherited)
-    return tuple(map(tuple, claims))
-
-
 def check_claims(rows: Mapping[str, Sequence[Row]]) -> list[Claim]:
     """All claims about experiments that have rows."""
+    table: list[list[dict[str, str]]] = []
+    for line in read_lines("claims.csv"):
+        if line["claim"]:
+            table.append([])
+        table[-1].append(line)
     claims = []
-    for lines in claim_table():
+    for lines in table:
         first, ours = lines[0], rows.get(lines[0]["experiment"])
         if ours:
             checks = [Check(line, ours).result() for line in lines]
-            held, figures, why = zip(*checks, strict=True)
+            figures, missing = zip(*checks, strict=True)
             note = first["note"].replace("{quantiles}", QUANTILES)
             note = _noise(ours) if note == "{noise}" else note
-            reason = " ".join(filter(None, () if all(held) else (*why, note)))
-            about = first["source"], first["claim"], "; ".join(figures)
-            claims.append(Claim(*about, all(held), reason))
+            why = " ".join(filter(None, (*missing, note))) if any(missing) else ""
+            text = "; ".join(figures)
+            claims.append(Claim(first["source"], first["claim"], text, not why, why))
     return claims

@@ -1,12 +1,11 @@
 """The report: every claim of the paper's analyses, with our figures and a verdict."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ..studies.rows import values_of
 from ..studies.scoring import CLEAR
 from ..studies.store import Row
-from ..studies.text import markdown_table, write_files
+from ..studies.text import markdown_table
 from .claims import Claim, check_claims
 
 HOW_TO_READ = f"""# Claims of the paper, checked
@@ -29,7 +28,7 @@ errors are somewhat too small.
 def to_markdown(
     found: Sequence[Claim],
     n_seeds: Mapping[str, int],
-    unfinished: Mapping[str, tuple[int, int]] | None = None,
+    unfinished: Mapping[str, tuple[int, int]],
 ) -> str:
     """The report."""
     held = sum(claim.holds for claim in found)
@@ -50,18 +49,14 @@ def to_markdown(
     return "\n".join(parts)
 
 
-def write_report(
-    rows: Mapping[str, Sequence[Row]],
-    file: Path,
-    unfinished: Mapping[str, tuple[int, int]] | None = None,
-) -> Path:
-    """Write the report.
+def report_of(
+    rows: Mapping[str, Sequence[Row]], unfinished: Mapping[str, tuple[int, int]]
+) -> str:
+    """The report of all finished experiments.
 
-    ``unfinished`` has the finished and planned runs of experiments that are not
-    complete: a mean over some of the data sets says nothing about a claim, and they are
-    only listed.
+    ``unfinished`` has the finished and planned runs of the others: a mean over some of
+    the data sets says nothing about a claim, and they are only listed.
     """
-    rows = {n: found for n, found in rows.items() if n not in (unfinished or ())}
+    rows = {n: found for n, found in rows.items() if n not in unfinished}
     n_seeds = {n: len(values_of(found, "seed")) for n, found in rows.items() if found}
-    text = to_markdown(check_claims(rows), n_seeds, unfinished)
-    return write_files({file.name: text}, file.parent)[0]
+    return to_markdown(check_claims(rows), n_seeds, unfinished)

@@ -1,4 +1,4 @@
-"""Tables: ours, the paper's, and the difference."""
+"""Tables: ours, the paper's, and the difference or distance."""
 
 import csv
 import io
@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..studies.data import PAPER_DATASETS
-from ..studies.rows import values_of, where
+from ..studies.data import PAPER_DATASETS, Array
+from ..studies.rows import grouped, values_of, where
 from ..studies.store import Row
-from ..studies.text import MISSING, csv_table, markdown_table, write_files
+from ..studies.text import csv_table, markdown_table, number
 
 #: Columns of the published tables, and the fields of our rows that they are about.
 COLUMNS = {
@@ -46,6 +45,8 @@ COLUMNS = {
 #: A second reading of a published column, which our tables show after the first.
 SECOND_READING = {"Epi. Frac.": "Epi. Frac. of Means"}
 PUBLISHED_LABEL = {second: first for first, second in SECOND_READING.items()}
+#: Experiments on real data, and the names of their tables of distances.
+DISTANCE_TABLES = {"benchmark": "distance", "further_seeds": "distance_further_seeds"}
 
 
 @dataclass(frozen=True)
@@ -77,24 +78,6 @@ TABLES = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Mean and standard deviation over seeds, beside what the paper gives."""
-
-    row: str
-    column: str
-    mean: float
-    sd: float
-    n_seeds: int
-    paper: float
-    paper_sd: float
-
-    @property
-    def difference(self) -> float:
-        """Ours minus the paper's."""
-        return self.mean - self.paper
-
-
 @cache
 def published(name: str) -> tuple[dict[str, str], ...]:
     """Rows of a published table, as text."""
@@ -118,8 +101,11 @@ def label_of(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def fill(table: Table, rows: Sequence[Row]) -> list[Cell]:
-    """All cells; NaN where there is no run."""
+def fill(table: Table, rows: Sequence[Row]) -> list[Row]:
+    """All cells: mean and deviation over seeds, beside what the paper gives.
+
+    NaN where there is no run, or where the paper gives nothing.
+    """
     found = []
     for line in published(table.name):
         label = next(iter(line.values()))
@@ -129,94 +115,113 @@ def fill(table: Table, rows: Sequence[Row]) -> list[Cell]:
             for row in rows
             if table.case in (None, row["case"]) and label_of(row[table.key]) == wanted
         ]
+        seeds = grouped(mine, "seed").values()
         for column, metric in table.columns.items():
-            values = means_by_seed(mine, metric)
-            sd = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+            each = [float(np.mean([row[metric] for row in seed])) for seed in seeds]
+            mean = float(np.mean(each)) if each else math.nan
+            sd = float(np.std(each, ddof=1)) if len(each) > 1 else math.nan
+            cell = {"row": label, "column": column, "ours": mean, "sd": sd}
             printed = PUBLISHED_LABEL.get(column, column)
-            paper, paper_sd = (
-                float(line.get(name, math.nan)) for name in (printed, f"{printed} sd")
-            )
-            mean = float(np.mean(values)) if values else math.nan
-            cell = Cell(label, column, mean, sd, len(values), paper, paper_sd)
-            found.append(cell)
+            paper = float(line.get(printed, math.nan))
+            paper_sd = float(line.get(f"{printed} sd", math.nan))
+            cell |= {"seeds": len(each), "paper": paper, "paper_sd": paper_sd}
+            found.append(cell | {"difference": mean - paper})
     return found
 
 
-def means_by_seed(rows: Sequence[Row], metric: str) -> list[float]:
-    """Mean of a metric over the rows of each seed."""
-    return [
-        float(np.mean([row[metric] for row in where(rows, seed=seed)]))
-        for seed in sorted(values_of(rows, "seed"))
-    ]
-
-
-def to_csv(cells: Sequence[Cell]) -> str:
-    """One line per cell."""
-
-    def text(value: float) -> str:
-        return "" if math.isnan(value) else f"{value:.6g}"
-
-    names = ("row", "column", "ours", "sd", "seeds", "paper", "paper_sd", "difference")
-    lines = []
-    for c in cells:
-        figures = map(text, (c.paper, c.paper_sd, c.difference))
-        lines.append([c.row, c.column, text(c.mean), text(c.sd), c.n_seeds, *figures])
-    return csv_table(names, lines)
-
-
-def to_markdown(cells: Sequence[Cell]) -> str:
+def to_markdown(cells: Sequence[Row]) -> str:
     """Three lines for each row: ours, the paper's, the difference."""
-    columns = list(dict.fromkeys(cell.column for cell in cells))
+    columns = values_of(cells, "column")
     lines = []
-    for label in dict.fromkeys(cell.row for cell in cells):
-        row = [cell for cell in cells if cell.row == label]
+    for label in values_of(cells, "row"):
+        row = where(cells, row=label)
+        differences = [_decimals(c["difference"], "+") for c in row]
         lines += [
-            [label, "ours", *(_with_sd(c.mean, c.sd) for c in row)],
-            ["", "paper", *(_with_sd(c.paper, c.paper_sd) for c in row)],
-            ["", "difference", *(_signed(c.difference) for c in row)],
+            [label, "ours", *(_with_sd(c["ours"], c["sd"]) for c in row)],
+            ["", "paper", *(_with_sd(c["paper"], c["paper_sd"]) for c in row)],
+            ["", "difference", *(d.replace("-", "−") for d in differences)],
         ]
     return markdown_table(["", "", *columns], lines, align="ll" + "r" * len(columns))
 
 
-def _digits(value: float) -> str:
+def _decimals(value: float, sign: str = "") -> str:
     """Four decimals, as the paper, fewer where numbers are large."""
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:.1f}"
+    return number(value, f"{sign}.4f" if abs(value) < 100 else f"{sign}.1f")
 
 
 def _with_sd(mean: float, sd: float) -> str:
-    if math.isnan(mean):
-        return MISSING
-    return _digits(mean) + ("" if math.isnan(sd) else f" ± {_digits(sd)}")
+    return _decimals(mean) + ("" if math.isnan(sd) else f" ± {_decimals(sd)}")
 
 
-def _signed(value: float) -> str:
-    if math.isnan(value):
-        return MISSING
-    return ("+" if value >= 0 else "−") + _digits(abs(value))
+def to_csv(rows: Sequence[Row], digits: str) -> str:
+    """One line per row, its floats with so many digits."""
+    lines = [
+        [f"{v:{digits}}" if isinstance(v, float) else v for v in row.values()]
+        for row in rows
+    ]
+    return csv_table(list(rows[0]), lines)
 
 
-def write_tables(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """CSV and Markdown of every table whose experiment has rows."""
-    files = {}
-    for table in TABLES:
-        if rows.get(table.experiment):
-            cells = fill(table, rows[table.experiment])
-            files[f"{table.name}.csv"] = to_csv(cells)
-            files[f"{table.name}.md"] = to_markdown(cells)
-    return write_files(files, folder)
+def distances(rows: Sequence[Row]) -> list[Row]:
+    """log(ours / published) of scores and widths, by data set and method.
+
+    Examples
+    --------
+    >>> rows = [
+    ...     {"case": "yacht", "method": name, "score": 4.4833, "width": 2.8589}
+    ...     for name in ("Split CP", "CV+", "LACP", "CQR", "DCP", "CLAPS")]
+    >>> distances(rows)[2]
+    {'case': 'yacht', 'method': 'LACP', 'log_score_ratio': 0.0, 'log_width_ratio': 0.0}
+    """
+    found = []
+    for case in PAPER_DATASETS:
+        ours = where(rows, case=case)
+        for line in published(f"exp3_{case}") if ours else ():
+            mine = where(ours, method=line["Method"])
+            ratios = {
+                f"log_{name}_ratio": math.log(
+                    np.mean([row[name] for row in mine]) / float(line[label])
+                )
+                for name, label in (("score", "Int. Score"), ("width", "Avg. Width"))
+            }
+            found.append({"case": case, "method": line["Method"]} | ratios)
+    return found
 
 
-def write_rows(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Every row of every run, one CSV for each experiment."""
+def distances_to_markdown(found: Sequence[Row]) -> str:
+    """Mean |log ratio|, score / width, by data set and method, and their means."""
+    methods = values_of(found, "method")
+    groups = {case: where(found, case=case) for case in values_of(found, "case")}
+    lines = []
+    for name, group in (groups | {"**all**": list(found)}).items():
+        means = [_mean_distance(where(group, method=m)) for m in methods]
+        pairs = [f"{score:.2f} / {width:.2f}" for score, width in means]
+        lines.append([name, *pairs, f"{np.mean(_mean_distance(group)):.3f}"])
+    header = ["score / width", *methods, "all"]
+    return markdown_table(header, lines, align="l" + "r" * (len(header) - 1))
 
-    def text(value: Any) -> Any:
-        return f"{value:.8g}" if isinstance(value, float) else value
 
+def _mean_distance(found: Sequence[Row]) -> Array:
+    """Of score and width."""
+    ratios = [[d["log_score_ratio"], d["log_width_ratio"]] for d in found]
+    return np.asarray(np.mean(np.abs(ratios), axis=0))
+
+
+def all_tables(rows: Mapping[str, Sequence[Row]]) -> dict[str, str]:
+    """Every row of every run, the tables and the distances: texts by file name."""
     files = {
-        f"{name}.csv": csv_table(
-            list(found[0]), [[text(v) for v in row.values()] for row in found]
-        )
-        for name, found in rows.items()
-        if found
+        f"rows/{n}.csv": to_csv(found, ".8g") for n, found in rows.items() if found
     }
-    return write_files(files, folder)
+    for table in TABLES:
+        ours = rows.get(table.experiment)
+        if ours:
+            cells = fill(table, ours)
+            text = to_csv(cells, ".6g").replace(",nan", ",")  # no figure, an empty cell
+            files[f"tables/{table.name}.csv"] = text
+            files[f"tables/{table.name}.md"] = to_markdown(cells)
+    for experiment, name in DISTANCE_TABLES.items():
+        found = distances(rows.get(experiment, ()))
+        if found:
+            files[f"tables/{name}.csv"] = to_csv(found, ".4f")
+            files[f"tables/{name}.md"] = distances_to_markdown(found)
+    return files

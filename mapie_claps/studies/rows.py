@@ -1,6 +1,7 @@
 """Rows of finished runs: some of them, and pairs of the same split."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from operator import sub, truediv
 from typing import Any
@@ -40,40 +41,21 @@ def by_dataset(rows: Sequence[Row], field: str) -> dict[str, list[float]]:
     return {name: [row[field] for row in found] for (name,), found in groups.items()}
 
 
-def paired_ratios(
-    rows: Sequence[Row], others: Sequence[Row], field: str
-) -> dict[str, list[float]]:
-    """Ratios of rows to others of the same data set and seed, by data set.
-
-    Examples
-    --------
-    >>> ours = [{"dataset": "a", "seed": s, "score": 2.0} for s in (0, 1)]
-    >>> paired_ratios(ours, [{"dataset": "a", "seed": 1, "score": 4.0}], "score")
-    {'a': [0.5]}
-    """
-    return _paired(rows, others, field, truediv)
-
-
-def paired_differences(
-    rows: Sequence[Row], others: Sequence[Row], field: str
-) -> dict[str, list[float]]:
-    """Differences, likewise.
-
-    Examples
-    --------
-    >>> ours = [{"dataset": "a", "seed": s, "score": 2.0} for s in (0, 1)]
-    >>> paired_differences(ours, [{"dataset": "a", "seed": 1, "score": 4.0}], "score")
-    {'a': [-2.0]}
-    """
-    return _paired(rows, others, field, sub)
-
-
 def _paired(
+    compare: Callable[[float, float], float],
     rows: Sequence[Row],
     others: Sequence[Row],
     field: str,
-    compare: Callable[[float, float], float],
 ) -> dict[str, list[float]]:
+    """Compare rows with others of the same data set and seed, by data set.
+
+    Examples
+    --------
+    >>> ours = [{"dataset": "a", "seed": s, "score": 2.0} for s in (0, 1)]
+    >>> others = [{"dataset": "a", "seed": 1, "score": 4.0}]
+    >>> paired_ratios(ours, others, "score"), paired_differences(ours, others, "score")
+    ({'a': [0.5]}, {'a': [-2.0]})
+    """
     known = {(row["dataset"], row["seed"]): row[field] for row in others}
     found: dict[str, list[float]] = {}
     for row in rows:
@@ -82,3 +64,7 @@ def _paired(
             value = compare(row[field], known[dataset, seed])
             found.setdefault(dataset, []).append(value)
     return found
+
+
+paired_ratios = partial(_paired, truediv)
+paired_differences = partial(_paired, sub)

@@ -7,9 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from .data import Array
 
 CLEAR = 2.0  # standard errors
 

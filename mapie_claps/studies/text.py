@@ -72,8 +72,9 @@ def csv_table(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Texts by file name, written to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in files]
+    """Texts by file name, which may hold a folder, written to a folder."""
+    paths = [folder / name for name in files]
+    for path, text in zip(paths, files.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return paths

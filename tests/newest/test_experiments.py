@@ -7,7 +7,7 @@ import torch
 from sklearn.model_selection import KFold
 
 from mapie_claps import ClapsRegressor
-from mapie_claps.experiments import claims, distance, experiment, report, tables
+from mapie_claps.experiments import claims, experiment, report, tables
 from mapie_claps.experiments.__main__ import main
 from mapie_claps.experiments.experiment import EXPERIMENTS, Options, load_rows
 from mapie_claps.experiments.methods import (
@@ -357,14 +357,16 @@ def test_tables_average_cases_before_seeds():
     (claps,) = (
         cell
         for cell in tables.fill(table, rows)
-        if (cell.row, cell.column) == ("CLAPS", "Coverage")
+        if (cell["row"], cell["column"]) == ("CLAPS", "Coverage")
     )
-    assert (claps.row, claps.n_seeds, claps.paper) == ("CLAPS", 2, 0.8995)
-    assert claps.mean == pytest.approx(0.925)
-    assert claps.sd == pytest.approx(np.std([0.9, 0.95], ddof=1))
-    assert claps.difference == pytest.approx(0.0255)
+    assert (claps["seeds"], claps["paper"]) == (2, 0.8995)
+    assert claps["ours"] == pytest.approx(0.925)
+    assert claps["sd"] == pytest.approx(np.std([0.9, 0.95], ddof=1))
+    assert claps["difference"] == pytest.approx(0.0255)
     assert "| CLAPS | ours | 0.9250 ± 0.0354 |" in tables.to_markdown([claps])
-    assert tables.to_csv([claps]).splitlines()[1].startswith("CLAPS,Coverage,0.925,")
+    text = tables.all_tables({"benchmark": rows})["tables/exp3_real_benchmark.csv"]
+    assert "\nCLAPS,Coverage,0.925,0.0353553,2,0.8995,,0.0255\n" in text
+    assert "\nSplit CP,Coverage,,,0,0.8956,,\n" in text
 
 
 def test_every_published_table_is_in_the_package():
@@ -384,10 +386,10 @@ def test_a_second_reading_stands_beside_the_same_published_figure():
     table = next(t for t in tables.TABLES if t.experiment == "contraction")
     row = dict.fromkeys(table.columns.values(), 0.0) | {"case": "100", "seed": 0}
     row |= {"epistemic_fraction": 0.1, "epistemic_fraction_of_means": 0.2}
-    cells = {c.column: c for c in tables.fill(table, [row]) if c.row == "100"}
-    assert cells["Epi. Frac."].mean == 0.1
-    assert cells["Epi. Frac. of Means"].mean == 0.2
-    assert cells["Epi. Frac. of Means"].paper == cells["Epi. Frac."].paper == 0.0943
+    cells = {c["column"]: c for c in tables.fill(table, [row]) if c["row"] == "100"}
+    first, second = cells["Epi. Frac."], cells["Epi. Frac. of Means"]
+    assert (first["ours"], second["ours"]) == (0.1, 0.2)
+    assert second["paper"] == first["paper"] == 0.0943
 
 
 def test_distance_is_the_mean_log_ratio_of_means_over_seeds():
@@ -398,18 +400,18 @@ def test_distance_is_the_mean_log_ratio_of_means_over_seeds():
         for line in tables.published("exp3_yacht")
         for seed, factor in enumerate((1.5, 2.5))
     ]
-    found = distance.distances(rows)
+    found = tables.distances(rows)
     assert len(found) == 6
     for one in found:
-        assert one.score == pytest.approx(math.log(2))
-        assert one.width == pytest.approx(0)
-    assert distance.mean_distance(found) == pytest.approx(math.log(2) / 2)
-    files = distance.distance_files({"further_seeds": rows})
-    assert list(files) == [f"distance_further_seeds.{end}" for end in ("csv", "md")]
-    lines = files["distance_further_seeds.md"].splitlines()
+        assert one["log_score_ratio"] == pytest.approx(math.log(2))
+        assert one["log_width_ratio"] == pytest.approx(0)
+    files = tables.all_tables({"further_seeds": rows})
+    names = [f"tables/distance_further_seeds.{end}" for end in ("csv", "md")]
+    assert list(files) == ["rows/further_seeds.csv", *names]
+    lines = files[names[1]].splitlines()
     assert lines[2].startswith("| yacht | 0.69 / 0.00 |")
     assert lines[-1].startswith("| **all** |")
-    assert lines[-1].endswith("| 0.347 |")
+    assert lines[-1].endswith("| 0.347 |")  # log(2) / 2
 
 
 def test_estimates_are_paired():
@@ -440,7 +442,7 @@ def test_standard_errors_take_data_sets_as_given():
 def test_report_says_why_a_claim_does_not_hold():
     held = claims.Claim("Here", "Water is wet.", "1 of 1", True, "never shown")
     failed = claims.Claim("Here", "Pigs fly.", "0 of 3", False, "No wings.")
-    text = report.to_markdown([held, failed], {"mechanism": 2})
+    text = report.to_markdown([held, failed], {"mechanism": 2}, {})
     assert "1 of 2 claims hold" in text
     assert "| Water is wet. | 1 of 1 | holds |" in text
     assert "| Pigs fly. | 0 of 3 | **does not hold**: No wings. |" in text
