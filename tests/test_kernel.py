@@ -271,6 +271,16 @@ def test_blocks_do_not_matter(monkeypatch):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("m", [1, 40, 400, 1024, 1025, 1031, 5000])
+def test_smallest_values(m):
+    values = torch.randn(7, m, generator=rng_of(), dtype=torch.float64)
+    values[0] = torch.arange(m, dtype=torch.float64)  # all in neighbouring places
+    values[1] = -values[0]
+    k = min(32, m)
+    expected = values.argsort(dim=1)[:, :k]
+    assert torch.equal(kernel._smallest(values, k), expected)
+
+
 def test_no_rows_to_predict():
     parts = member().predict(torch.empty(0, 3).double(), torch.empty(0).double())
     assert [part.shape for part in parts] == [(0,)] * 3
