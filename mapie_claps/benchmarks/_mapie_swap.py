@@ -75,11 +75,8 @@ def _swap() -> None:
         module.StdConformityScore = Score
     by_name = utils.CONFORMITY_SCORES_STRING_MAP[conformity_scores.BaseRegressionScore]
     by_name |= {"absolute": Score, "std_normalized": Score}
-    _hand_over(Score)
 
-
-def _hand_over(score_class: type) -> None:
-    """Where MAPIE asks no estimator for its scale, the score has to hold it."""
+    # Imported with the new scores.
     from mapie.conditional_conformal_prediction import (
         ConditionalSplitConformalRegressor as Conditional,
     )
@@ -87,9 +84,9 @@ def _hand_over(score_class: type) -> None:
     conformalize = Conditional.conformalize
 
     def with_estimator(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self._conformity_score, score_class):
-            score: Any = self._conformity_score
-            score.estimator = self._mapie_regressor.estimator
+        # MAPIE asks no estimator for its scale here: the score has to hold it.
+        if isinstance(self._conformity_score, Score):
+            self._conformity_score.estimator = self._mapie_regressor.estimator
         return conformalize(self, *args, **kwargs)
 
     Conditional.conformalize = with_estimator
@@ -111,15 +108,12 @@ def pytest_runtest_logreport(report: Any) -> None:
     """Write what became of a test, a line of JSON each."""
     if report.when != "call" and report.passed:
         return
-    message = ""
-    if report.failed and report.longrepr is not None:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        message = str(crash.message if crash else report.longrepr)
+    crash = getattr(report.longrepr, "reprcrash", None)
     line = {
         "file": Path(report.location[0]).name,
         "test": report.location[2],
         "outcome": report.outcome,
-        "message": message,
+        "message": str(crash.message if crash else report.longrepr or ""),
     }
     with Path(os.environ[REPORT]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

@@ -40,3 +40,17 @@ def test_smoke_of_tilted_rows(tmp_path, capsys):
     found = capsys.readouterr().out
     for method in ("split", "true", "estimated", "estimated φ", "crepes"):
         assert f"| {method} |" in found
+
+
+def test_false_alarms_of_both_bets_are_those_of_one_stream(monkeypatch):
+    streams = iter([{"inputs": None, "noise": 7}, {"inputs": 3, "noise": 5}] * 20)
+    watched = []
+
+    def watch(model, rng, n, *change):
+        watched.append(n)
+        return next(streams)
+
+    monkeypatch.setattr(_coverage_drift, "_watch", watch)
+    false_alarms, *_ = _coverage_drift.findings("monitor", 30, seed=0)
+    assert false_alarms["found"] == 1
+    assert watched == 10 * [_coverage_drift.N_WATCHED] + 20 * [_coverage_drift.N_DELAY]
