@@ -72,17 +72,18 @@ def test_ends_of_one_and_of_two_ranks():
 
 
 def test_message_of_too_few_scores():
-    quantile.check_rank(9, 9, 0.1, False)
-    quantile.check_rank(10, 9, 0.1, True)
+    assert quantile.checked_ranks(9, [0.1, 0.5], False) == [9, 5]
+    assert quantile.checked_ranks(8, [0.1, 0.5], True) == [9, 5]
+    assert quantile.checked_ranks(19, [0.1], False, 2) == [19]
     message = "Got 8 calibration scores, but confidence_level=0.9 needs at least 9. Cal"
     with pytest.raises(ValueError, match=exactly(message)):
-        quantile.check_rank(9, 8, 0.1, False)
+        quantile.checked_ranks(8, [0.1], False)
     message = (
         "Got 8 calibration scores, but confidence_level=0.9 with sym=False needs at "
         "least 19. Cal"
     )
     with pytest.raises(ValueError, match=exactly(message)):
-        quantile.check_rank(9, 8, 0.1, False, 2)
+        quantile.checked_ranks(8, [0.1], False, 2)
 
 
 # Support

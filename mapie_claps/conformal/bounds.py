@@ -16,7 +16,7 @@ from . import mapie as _mapie
 from .explanation import Recorded
 from .laws import checked_law, checked_std, law_of
 from .parts import check_gives_std, last_step, parts_of, split_pipeline
-from .quantile import ScoreEnds, check_rank, conformal_rank
+from .quantile import ScoreEnds, checked_ranks
 from .row_rule import RowRule
 from .support import Support
 
@@ -138,10 +138,8 @@ def cross_bounds(
     They do not see the shape of a law, which aggregation over the folds would lose: μ
     and √v of each fold make symmetric scores.
     """
-    n, n_ranks = len(scores), 1 if sym else 2
-    ranks = [conformal_rank(n, a / n_ranks) for a in alphas]
-    for rank, alpha in zip(ranks, alphas, strict=True):
-        check_rank(rank, n, alpha, allow_infinite, n_ranks)
+    n = len(scores)
+    ranks = checked_ranks(n, alphas, allow_infinite, 1 if sym else 2)
     below = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
     mu, std = _predict_folds(ensemble, X, params)
     lower = np.full((len(mu), len(ranks)), -np.inf)

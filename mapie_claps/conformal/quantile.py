@@ -1,7 +1,7 @@
 """Which rank: the conformal quantile, used wherever scores become intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,9 +73,7 @@ def conformal_quantile(
             f"Got scores of shape {values.shape} with {int(np.isnan(values).sum())} "
             "NaN, but expected one number per calibration row. NaN has no rank."
         )
-    ranks = [conformal_rank(len(values), a) for a in alphas]
-    for rank, alpha in zip(ranks, alphas, strict=True):
-        check_rank(rank, len(values), alpha, allow_infinite)
+    ranks = checked_ranks(len(values), alphas, allow_infinite)
     finite = sorted({rank - 1 for rank in ranks if rank <= len(values)})
     ordered = np.partition(values, finite) if finite else values
     return np.array([ordered[k - 1] if k <= len(values) else np.inf for k in ranks])
@@ -103,11 +101,8 @@ def score_ends(
     if sym:
         q = conformal_quantile(np.abs(values), alphas, allow_infinite)
         return ScoreEnds(-q, q)
+    checked_ranks(len(values), alphas, allow_infinite, 2)
     halves = [alpha / 2 for alpha in alphas]
-    for half, alpha in zip(halves, alphas, strict=True):
-        check_rank(
-            conformal_rank(len(values), half), len(values), alpha, allow_infinite, 2
-        )
     below = np.where(np.isposinf(values), np.inf, -values)
     return ScoreEnds(
         -conformal_quantile(below, halves, True),
@@ -115,15 +110,20 @@ def score_ends(
     )
 
 
-def check_rank(
-    rank: int, n: int, alpha: float, allow_infinite: bool, n_ranks: int = 1
-) -> None:
-    """Raise where the level asks for more scores than there are."""
-    if rank > n and not allow_infinite:
-        needed = math.ceil((n_ranks / alpha - 1) * (1 - 1e-12))
-        two = " with sym=False" if n_ranks == 2 else ""
-        raise ValueError(
-            f"Got {n} calibration scores, but confidence_level={1 - alpha:g}{two} "
-            f"needs at least {needed}. Calibrate on more rows, lower confidence_level, "
-            "or pass allow_infinite_bounds=True to get (-inf, inf)."
-        )
+def checked_ranks(
+    n: int, alphas: Iterable[float], allow_infinite: bool, n_ends: int = 1
+) -> list[int]:
+    """Rank at each α, or at α/2 for two ends; no more than n if it is to be finite."""
+    ranks = []
+    for alpha in alphas:
+        ranks.append(conformal_rank(n, alpha / n_ends))
+        if ranks[-1] > n and not allow_infinite:
+            needed = math.ceil((n_ends / alpha - 1) * (1 - 1e-12))
+            two = " with sym=False" if n_ends == 2 else ""
+            raise ValueError(
+                f"Got {n} calibration scores, but confidence_level={1 - alpha:g}{two} "
+                f"needs at least {needed}. Calibrate on more rows, lower "
+                "confidence_level, or pass allow_infinite_bounds=True to get "
+                "(-inf, inf)."
+            )
+    return ranks
