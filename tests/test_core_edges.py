@@ -75,7 +75,7 @@ def test_bounds_without_further_arguments_are_of_one_model_and_no_ensemble():
 
 
 def test_scores_of_small_types_do_not_wrap_round():
-    found = quantile.score_ends(np.array([1, 2, 3, 4], dtype=np.uint8), [0.5], False)
+    found = quantile.score_bounds(np.array([1, 2, 3, 4], dtype=np.uint8), [0.5], False)
     np.testing.assert_array_equal(np.ravel(found), [1, 4])
 
 

@@ -52,23 +52,23 @@ def test_scores_without_a_rank(scores):
 
 def test_ends_of_one_and_of_two_ranks():
     scores = [-4.0, 1.0, 2.0, 3.0, -0.5, 0.25, 8.0]
-    lower, upper = quantile.score_ends(scores, [0.25, 0.5])
+    lower, upper = quantile.score_bounds(scores, [0.25, 0.5])
     assert upper.tolist() == [4, 2]
     assert lower.tolist() == [-4, -2]
-    lower, upper = quantile.score_ends(scores, [0.25, 0.5], sym=False)
+    lower, upper = quantile.score_bounds(scores, [0.25, 0.5], sym=False)
     assert lower.tolist() == [-4, -0.5]
     assert upper.tolist() == [8, 3]
     # One score of +∞ is missed on both sides.
-    lower, upper = quantile.score_ends([*scores[:-1], np.inf], [0.5], sym=False)
+    lower, upper = quantile.score_bounds([*scores[:-1], np.inf], [0.5], sym=False)
     assert (lower.tolist(), upper.tolist()) == ([-4], [3])
-    lower, upper = quantile.score_ends([-1.0, 1.0], [0.5], False, True)
+    lower, upper = quantile.score_bounds([-1.0, 1.0], [0.5], False, True)
     assert (lower.tolist(), upper.tolist()) == ([-math.inf], [math.inf])
     # Two ranks at 0.4: ⌈4 · 0.8⌉ = 4 of 3 scores are not there; one at 0.5 is.
     with pytest.raises(ValueError, match="with sym=False needs at least 4"):
-        quantile.score_ends([1.0, 2.0, 3.0], [0.4], sym=False)
+        quantile.score_bounds([1.0, 2.0, 3.0], [0.4], sym=False)
     with pytest.raises(ValueError, match="calibration scores"):
-        quantile.score_ends([1.0], [0.1])
-    assert quantile.score_ends([1.0], [0.5]).upper.tolist() == [1]
+        quantile.score_bounds([1.0], [0.1])
+    assert quantile.score_bounds([1.0], [0.5]).upper.tolist() == [1]
 
 
 def test_message_of_too_few_scores():
@@ -197,7 +197,7 @@ def test_supports_that_training_targets_tell():
 
 def test_numbers_of_any_type_become_float64():
     assert conformal_quantile(objects(3, 1, 2), [0.5]).tolist() == [2]
-    ends = quantile.score_ends(objects(3, -1, 2), [0.5])
+    ends = quantile.score_bounds(objects(3, -1, 2), [0.5])
     assert (ends.lower.tolist(), ends.upper.tolist()) == ([-2], [2])
     small = np.array([0.1, 0.2, 0.3], dtype=np.float32)
     assert conformal_quantile(small, [0.5]).dtype == np.float64

@@ -51,7 +51,7 @@ TARGETS: dict[str, Callable[[Generator, Array, Array], Array]] = {
 }
 TIED = ("discrete", "bounded")
 #: What a law may have beyond μ and √v; a wrong shape and map have nothing to do with y.
-LAWS = ("two-sided", "shaped", "mapped", "all three", "wrong shape", "wrong map")
+SHAPES = ("two-sided", "shaped", "mapped", "all three", "wrong shape", "wrong map")
 
 
 class Case(NamedTuple):
@@ -60,7 +60,7 @@ class Case(NamedTuple):
     generator: str
     scale: str = "claps"  # or "random", "shuffled"
     support: Any = None
-    law: str = ""  # or one of LAWS, or "learned"
+    law: str = ""  # or one of SHAPES, or "learned"
     ranks: str = "one rank"  # or "two ranks", or "quantile", which is one end alone
 
     @property
@@ -92,7 +92,7 @@ CASES = (
     Case("discrete", support="integer"),
     Case("heteroscedastic", "random"),
     Case("heteroscedastic", "shuffled"),
-    *(Case("skewed", law=law) for law in LAWS),
+    *(Case("skewed", law=law) for law in SHAPES),
     Case("skewed", law="all three", ranks="two ranks"),
     Case("heavy-tailed", law="wrong shape", ranks="two ranks"),
     Case("skewed", law="all three", ranks="quantile"),
@@ -119,7 +119,7 @@ def law_of(case: Case, model: ClapsRegressor, X: Array, rng: Generator) -> Local
     if case.scale == "random":
         std = np.exp(2 * rng.standard_normal(len(X)))
         law = LocalLaw.symmetric(law.centre, std)
-    return _with_shape(case, law, X) if case.law in LAWS else law
+    return _with_shape(case, law, X) if case.law in SHAPES else law
 
 
 def _with_shape(case: Case, law: LocalLaw, X: Array) -> LocalLaw:

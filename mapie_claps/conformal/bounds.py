@@ -16,7 +16,7 @@ from . import mapie as _mapie
 from .explanation import Recorded
 from .laws import checked_law, checked_std, law_of
 from .parts import check_gives_std, last_step, parts_of, split_pipeline
-from .quantile import ScoreEnds, checked_ranks
+from .quantile import ScoreBounds, checked_ranks
 from .row_rule import RowRule
 from .support import Support
 
@@ -65,7 +65,7 @@ def predict_law(
 def bounds_of_rows(
     model: Any,
     X: Any,
-    ends: ScoreEnds | RowRule,
+    ends: ScoreBounds | RowRule,
     params: dict[str, Any],
     support: Support,
     first_row: int = 0,
@@ -105,7 +105,7 @@ def _parts(model: Any, X: Any, points: Array, law: LocalLaw) -> Parts:
 def split_bounds(
     model: Any,
     X: ArrayLike,
-    ends: ScoreEnds,
+    ends: ScoreBounds,
     params: dict[str, Any],
     support: Support,
     shaped: bool,

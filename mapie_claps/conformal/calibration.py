@@ -20,7 +20,7 @@ from .explanation import Explanation, explanation_of
 from .observing import ObservesRows
 from .one_row import RowPredictor
 from .parts import check_splits_variance
-from .quantile import ScoreEnds
+from .quantile import ScoreBounds
 from .row_parts import joined_parts, row_parts
 from .row_rule import EVERYBODY, CalibrationRows, RowRule, RowValues
 from .support import check_support
@@ -288,7 +288,7 @@ class Calibrated(ObservesRows, PredictiveDistribution, SaveMixin):
         yield from self._intervals(parts, rule)
 
     def _intervals(
-        self, parts: Iterator[Any], rule: ScoreEnds | RowRule
+        self, parts: Iterator[Any], rule: ScoreBounds | RowRule
     ) -> Iterator[tuple[Array, Array]]:
         """Points (n,) and intervals (n, 2, n_levels), part by part."""
         n_rows = 0

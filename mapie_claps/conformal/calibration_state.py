@@ -15,7 +15,7 @@ from ..network.batches import column
 from .bounds import predict_law
 from .online import AdaptiveLevels
 from .parts import check_unchanged, fingerprint_of, last_step, split_pipeline
-from .quantile import ScoreEnds, score_ends
+from .quantile import ScoreBounds, score_bounds
 from .ranks import RankTable
 from .row_keys import known_rows
 from .row_parts import row_parts
@@ -116,19 +116,19 @@ class CalibrationState:
                 "calibrate without them."
             )
 
-    def _ends(self, allow_infinite: bool) -> ScoreEnds:
+    def _ends(self, allow_infinite: bool) -> ScoreBounds:
         """Signed scores of both ends of each level; of many scores found once."""
         scores = self._scores() if self.sym else self._checked_signed()
         known, key = self._state.known_ends, (*self.levels, allow_infinite, self.sym)
         if key not in known:
             alphas = [1 - level for level in self.levels]
-            known[key] = score_ends(scores, alphas, self.sym, allow_infinite)
-        ends: ScoreEnds = known[key]
+            known[key] = score_bounds(scores, alphas, self.sym, allow_infinite)
+        ends: ScoreBounds = known[key]
         return ends
 
     def _rule(
         self, allow_infinite: bool, weights: Any = None, groups: Any = None
-    ) -> ScoreEnds | RowRule:
+    ) -> ScoreBounds | RowRule:
         """Ends of all rows alike, or what gives those of each row."""
         rows, adaptive = self._kept(), self._adaptive()
         values = self._values_for(weights, groups, "predict_interval")

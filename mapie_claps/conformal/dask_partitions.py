@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .bounds import bounds_of_rows
 from .groups import EpistemicGroups
 from .parts import check_unchanged, parts_of
-from .quantile import ScoreEnds
+from .quantile import ScoreBounds
 from .row_rule import CalibrationRows, RowRule, RowValues
 from .support import Support
 
@@ -69,7 +69,7 @@ def rows_of_partitions(
 def points_and_bounds(
     estimator: Any,
     fingerprint: str | None,
-    ends: ScoreEnds | RowRule,
+    ends: ScoreBounds | RowRule,
     support: Support,
     names: tuple[str, ...],
     columns: list[str] | None,

@@ -24,7 +24,7 @@ from .._validation import (
 from ..estimators.local_law import LocalLaw
 from .bounds import predict_law
 from .calibration_state import CalibrationState
-from .quantile import score_ends
+from .quantile import score_bounds
 from .row_parts import row_parts
 
 Array = NDArray[np.float64]
@@ -179,7 +179,7 @@ class PredictiveDistribution(CalibrationState):
         """Signed score of each level, by rank."""
         values = self._checked_signed()
         outside = 2 * np.minimum(levels, 1 - levels)  # of two ranks
-        ends = score_ends(values, outside.tolist(), sym=False, allow_infinite=True)
+        ends = score_bounds(values, outside.tolist(), sym=False, allow_infinite=True)
         at = np.where(levels < 0.5, *ends)
         if tails == "infinite":
             return at

@@ -17,7 +17,7 @@ from .support import Support
 Array = NDArray[np.float64]
 # By which ends move outwards, in units of their size: other arithmetic than that of the
 # calibration scores must lose no target that has the score of the rank.
-ROUND_OUT = 1e-12
+ROUND_OUT_SHARE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from ..network.target_map import Identity
 from ..network.views import PeriodicView
 from ..posterior.mixture import FAR_FACTOR, KernelMixture
 from ..posterior.skew import LARGEST_SKEW
-from .frozen import ROUND_OUT, frozen_rule
+from .frozen import ROUND_OUT_SHARE, frozen_rule
 
 Array = NDArray[np.float64]
 LARGEST = np.finfo(np.float64).max / 64
@@ -81,7 +81,7 @@ class RowPredictor:
         self._below = self._residuals < 0
         m = len(rule.levels)
         self._side = np.repeat([-1.0, 1.0], m)
-        self._outwards = ROUND_OUT * self._side
+        self._outwards = ROUND_OUT_SHARE * self._side
         self._below_nodes = rule.nodes < 0
         self._shape = 1, 2, m
 

@@ -79,19 +79,19 @@ def conformal_quantile(
     return np.array([ordered[k - 1] if k <= len(values) else np.inf for k in ranks])
 
 
-class ScoreEnds(NamedTuple):
+class ScoreBounds(NamedTuple):
     """Signed scores between which the intervals of each level lie."""
 
     lower: NDArray[np.float64]  # (n_levels,)
     upper: NDArray[np.float64]  # (n_levels,)
 
 
-def score_ends(
+def score_bounds(
     scores: ArrayLike,  # (n,), signed; of one rank, absolute ones will do
     alphas: Sequence[float],
     sym: bool = True,
     allow_infinite: bool = False,
-) -> ScoreEnds:
+) -> ScoreBounds:
     """∓ the rank of the absolute scores, or a rank of α/2 on each side.
 
     A score of +∞ is that of a target which no interval can hold: it counts on both
@@ -100,11 +100,11 @@ def score_ends(
     values = np.asarray(scores, dtype=np.float64)
     if sym:
         q = conformal_quantile(np.abs(values), alphas, allow_infinite)
-        return ScoreEnds(-q, q)
+        return ScoreBounds(-q, q)
     checked_ranks(len(values), alphas, allow_infinite, 2)
     halves = [alpha / 2 for alpha in alphas]
     below = np.where(np.isposinf(values), np.inf, -values)
-    return ScoreEnds(
+    return ScoreBounds(
         -conformal_quantile(below, halves, True),
         conformal_quantile(values, halves, True),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .quantile import ScoreEnds
+from .quantile import ScoreBounds
 
 Array = NDArray[np.float64]
 # As in conformal_rank: what is an integer on paper is often a little more in binary.
@@ -83,7 +83,7 @@ class RankTable:
         with np.errstate(over="ignore"):
             return np.minimum(weight / self.unit, HUGE)
 
-    def ends(self, alpha: Array, weight: Array) -> ScoreEnds:
+    def ends(self, alpha: Array, weight: Array) -> ScoreBounds:
         """Signed scores (r, m) of the ends of r rows.
 
         ``alpha`` is (m,) or (r, m) and ``weight`` (r,). A miscoverage of 0 or less
@@ -98,7 +98,7 @@ class RankTable:
             upper = self.above.quantile(alpha / 2, weight)
             lower = -self.below.quantile(alpha / 2, weight)
         empty = alpha >= 1
-        return ScoreEnds(
+        return ScoreBounds(
             np.where(empty, np.inf, lower), np.where(empty, -np.inf, upper)
         )
 

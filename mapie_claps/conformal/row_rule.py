@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..estimators.local_law import LocalLaw
 from .groups import checked_groups, labels_of, rows_by_group
 from .online import AdaptiveLevels
-from .quantile import ScoreEnds
+from .quantile import ScoreBounds
 from .ranks import RankTable
 from .weighted import checked_weights, warn_of_infinite
 
@@ -192,7 +192,7 @@ class RowRule:
     def _alpha(self, label: Any) -> Array:
         return self.alpha if self.followed is None else self.followed.of(label)
 
-    def __call__(self, X: Any, law: LocalLaw, first_row: int) -> ScoreEnds:
+    def __call__(self, X: Any, law: LocalLaw, first_row: int) -> ScoreBounds:
         """Signed scores (n, m) of both ends of n rows."""
         rows = slice(first_row, first_row + len(law))
         weights = self.values.weights_at(X, rows)
@@ -208,7 +208,7 @@ class RowRule:
         weights: Array | None,
         n: int,
         first_row: int = 0,
-    ) -> ScoreEnds:
+    ) -> ScoreBounds:
         """Signed scores (n, m) of both ends, of rows with labels and weights."""
         own = np.ones(n) if weights is None else weights
         if labels is None:
@@ -223,7 +223,7 @@ class RowRule:
             self._check_rank(label, weights)
             ends = self.tables[label].ends(self._alpha(label), own[some])
             lower[some], upper[some] = ends
-        return ScoreEnds(lower, upper)
+        return ScoreBounds(lower, upper)
 
     def _refuse_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows, if ends must be finite."""

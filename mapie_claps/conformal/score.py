@@ -11,7 +11,7 @@ from . import mapie as _mapie
 from .bounds import cross_bounds, split_bounds
 from .laws import checked_predictions, checked_std, law_of
 from .parts import check_gives_std, check_unchanged, fingerprint_of
-from .quantile import score_ends
+from .quantile import score_bounds
 from .support import Support, check_support, score_rows
 
 Array = NDArray[np.float64]
@@ -341,7 +341,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             return mu, *support.of(law).snap(lower, upper)
         model = _mapie.point_model(estimator)
         check_unchanged(model, getattr(conformity_scores, "fingerprint", None))
-        ends = score_ends(scores, list(alpha_np), self.sym, allow_infinite_bounds)
+        ends = score_bounds(scores, list(alpha_np), self.sym, allow_infinite_bounds)
         shaped = self._are_shaped(conformity_scores)
         return split_bounds(model, X, ends, params, support, shaped)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..conformal.frozen import ROUND_OUT, FrozenRule
+from ..conformal.frozen import ROUND_OUT_SHARE, FrozenRule
 from ..conformal.support import Support
 from ..estimators.regressor import ClapsRegressor
 from ..network.columns import FewValues, ManyValues, Numbers
@@ -126,9 +126,12 @@ class IntervalGraph(nn.Module):
         )
         steps = [_steps(r, sides) for r in (rule.lower, rule.upper)]
         centre_ = centre[:, None]
+        outward = -ROUND_OUT_SHARE, ROUND_OUT_SHARE
         ends = [
             centre_ + step + constant(outwards) * (centre_.abs() + step.abs())
-            for step, outwards in zip(steps, (-ROUND_OUT, ROUND_OUT), strict=True)
+            for step, outwards in zip(
+                steps, (-ROUND_OUT_SHARE, ROUND_OUT_SHARE), strict=True
+            )
         ]
         lower, upper = (self.inverse(z) for z in ends)
         if rule.support is not None:
