@@ -126,7 +126,6 @@ class IntervalGraph(nn.Module):
         )
         steps = [_steps(r, sides) for r in (rule.lower, rule.upper)]
         centre_ = centre[:, None]
-        outward = -ROUND_OUT_SHARE, ROUND_OUT_SHARE
         ends = [
             centre_ + step + constant(outwards) * (centre_.abs() + step.abs())
             for step, outwards in zip(
