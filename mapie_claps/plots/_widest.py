@@ -1,5 +1,6 @@
 """The widest rows, and why they are wide."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from ._intervals import LACK, NOISE
 from ._style import ALEATORIC, EPISTEMIC, Array, percent
 
 
+@dataclass(repr=False, eq=False)
 class WidestRowsDisplay(Display):
     """The rows with the widest intervals, each split into noise and lack of data.
 
@@ -47,19 +49,11 @@ class WidestRowsDisplay(Display):
 
     figsize = (7, 3.8)
 
-    def __init__(
-        self,
-        labels: list[str],
-        aleatoric_width: Array,
-        epistemic_width: Array,
-        confidence_level: float,
-        reasons: list[str] | None = None,
-    ) -> None:
-        self.labels = labels
-        self.aleatoric_width = aleatoric_width
-        self.epistemic_width = epistemic_width
-        self.confidence_level = confidence_level
-        self.reasons = reasons
+    labels: list[str]
+    aleatoric_width: Array
+    epistemic_width: Array
+    confidence_level: float
+    reasons: list[str] | None = None
 
     @classmethod
     def from_estimator(
