@@ -41,6 +41,7 @@ def diabetes_split() -> Split:
 
 def calibrated_methods(split: Split) -> Iterator[tuple[str, Any]]:
     """CLAPS and MAPIE's own methods, fitted and calibrated on the same rows."""
+    from mapie.conformity_scores import ResidualNormalisedScore
     from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 
     train, cal, _ = split
@@ -48,7 +49,12 @@ def calibrated_methods(split: Split) -> Iterator[tuple[str, Any]]:
     for name, model, score in (
         ("CLAPS", ClapsRegressor(random_state=0), ClapsScore()),
         ("absolute, HistGB", booster, "absolute"),
-        ("residual-normalised, HistGB", booster, "residual_normalized"),
+        # By its name MAPIE would split the rows of the second model at random.
+        (
+            "residual-normalised, HistGB",
+            booster,
+            ResidualNormalisedScore(random_state=0),
+        ),
     ):
         mapie = SplitConformalRegressor(model, LEVEL, score, prefit=False)
         yield name, mapie.fit(*train).conformalize(*cal)

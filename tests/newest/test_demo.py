@@ -1,5 +1,6 @@
 """``python -m mapie_claps.demo``, with small models in place of the large ones."""
 
+import numpy as np
 from conftest import tiny
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -14,6 +15,8 @@ def test_two_tables_and_a_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "HistGradientBoostingRegressor", booster)
     demo.main(["--out", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
+    np.random.seed(1)  # no figure may hang on it
+    assert demo.table("Diabetes", demo.diabetes_split()).splitlines() == lines[-8:-2]
     methods = ("CLAPS", "absolute", "residual-normalised", "quantile regression")
     for method in methods:
         found = [line.split()[-3:] for line in lines if line.startswith(method)]
