@@ -5,7 +5,7 @@ import math
 import pytest
 
 from mapie_claps.experiments import report, tables
-from mapie_claps.experiments.claims import Relation, check_claims
+from mapie_claps.experiments.claims import Check, Relation, check_claims
 from mapie_claps.experiments.experiment import EXPERIMENTS
 from mapie_claps.studies.scoring import stratified_estimate
 
@@ -109,6 +109,16 @@ def test_nothing_is_clear_with_one_seed():
     assert math.isnan(one.error)
     assert not any([one.above(0), one.below(0)])
     assert not Relation("not clearly below 0").holds(one)
+
+
+def test_each_data_set_may_be_one():
+    """Once, the rows of a data set named "each" were looked for."""
+    rows = [row for row in published_rows("benchmark") if row["case"] == "yacht"]
+    line = {"experiment": "benchmark", "measure": "width", "of": "CLAPS", "needed": ""}
+    line |= {"against": "/ CV+", "on": "each", "relation": "clearly below 0"}
+    figures, missing = Check(line, rows).result()
+    assert figures.startswith("clearly below 0 on 1 of 1 data sets (yacht); width: ")
+    assert missing == ""
 
 
 def test_unfinished_experiments_are_listed_and_not_checked():
