@@ -12,6 +12,7 @@ from mapie.conformity_scores import StdConformityScore
 from mapie.regression import SplitConformalRegressor
 
 from .. import CalibratedRegressor, ClapsRegressor, ClapsScore, load
+from ..conformal.mapie import ensemble_of, point_model, regressor_of
 from ..export import graph_inputs, to_onnx
 from ..studies.data import Array, split_rows
 from ..studies.fitted import Fitted
@@ -91,7 +92,7 @@ def intervals(settings: Settings) -> Iterator[Result]:
     X = make_rows(n, seed=2)[0]
     for members in (1, ClapsRegressor().n_members):
         mapie = calibrated(1000, n_members=members)
-        model = mapie._mapie_regressor.estimator_.single_estimator_
+        model = point_model(ensemble_of(mapie))
         calls = {
             "ours": partial(mapie.predict_interval, X),
             PLAIN: partial(plain_interval, model, X, 2.0),
@@ -116,7 +117,7 @@ def intervals(settings: Settings) -> Iterator[Result]:
 def interval_peak(n_test: int, n_cal: int) -> float:
     """MB at the peak of ``predict_interval`` above input and output; in a child."""
     mapie = calibrated(1000)
-    inner = mapie._mapie_regressor
+    inner = regressor_of(mapie)
     # Scores alone: to calibrate on as many rows would have a peak of its own.
     inner.conformity_scores_ = np.resize(inner.conformity_scores_, n_cal)
     X = make_rows(n_test, seed=2)[0]
@@ -131,7 +132,7 @@ def interval_step(score: Any, n_cal: int, n_test: int) -> partial[Any]:
     rng = np.random.default_rng(0)
     X_cal, X_test = rng.standard_normal((n_cal, 1)), rng.standard_normal((n_test, 1))
     model = Fitted(lambda X: X[:, 0], lambda X: np.abs(X[:, 0]) + 0.1)
-    inner = in_mapie(model, score, X_cal, rng.standard_normal(n_cal))._mapie_regressor
+    inner = regressor_of(in_mapie(model, score, X_cal, rng.standard_normal(n_cal)))
     return partial(
         inner.conformity_score_function_.get_bounds,
         *(X_test, np.array([0.1]), inner.estimator_, inner.conformity_scores_),

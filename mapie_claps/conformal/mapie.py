@@ -125,11 +125,11 @@ def calibrating_model() -> Any:
     To be called from a property of the score: two frames up is its reader.
     """
     reader = sys._getframe(2).f_locals.get("self")
-    inner = None if reader is None else _regressor_of(reader)
+    inner = None if reader is None else regressor_of(reader)
     return None if inner is None else getattr(inner, "estimator", None)
 
 
-def _regressor_of(mapie: Any) -> Any:
+def regressor_of(mapie: Any) -> Any:
     """The object that holds ``estimator_``; None if this is no MAPIE regressor."""
     inner = getattr(mapie, "_mapie_regressor", mapie)
     is_mapie = type(inner).__module__.split(".")[0] == "mapie"
@@ -138,7 +138,7 @@ def _regressor_of(mapie: Any) -> Any:
 
 def ensemble_of(mapie: Any) -> Any:
     """Models of a calibrated MAPIE object; None if this is no MAPIE regressor."""
-    inner = _regressor_of(mapie)
+    inner = regressor_of(mapie)
     if inner is None:
         return None
     ensemble = getattr(inner, "estimator_", None)
@@ -152,12 +152,12 @@ def ensemble_of(mapie: Any) -> Any:
 
 def score_of(mapie: Any) -> Any:
     """Score of a calibrated MAPIE object."""
-    return _regressor_of(mapie).conformity_score_function_
+    return regressor_of(mapie).conformity_score_function_
 
 
 def conformity_scores_of(mapie: Any) -> Array:
     """Scores of the calibration rows, as the score function returned them."""
-    scores: Array = _regressor_of(mapie).conformity_scores_
+    scores: Array = regressor_of(mapie).conformity_scores_
     return scores
 
 
