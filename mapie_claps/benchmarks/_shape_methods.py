@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import norm
+from sklearn.base import clone
 
 from .. import CalibratedRegressor, ClapsRegressor
 from ..estimators.residual_law import PLAIN_LAW
@@ -134,8 +135,10 @@ def quantile_forest(split: Split, seed: int, alpha: float) -> Row:
 def ngboost(split: Split, seed: int, alpha: float) -> Row:
     """Normal law of NGBoost, fitted to all rows."""
     from ngboost import NGBRegressor
+    from ngboost.learners import default_tree_learner
 
-    model = NGBRegressor(random_state=seed, verbose=False)
+    tree = clone(default_tree_learner).set_params(random_state=seed)
+    model = NGBRegressor(Base=tree, random_state=seed, verbose=False)
     law = model.fit(*_training_and_calibration(split)).pred_dist(split.X_test)
     return _normal(split.y_test, law.loc, law.scale)
 
