@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import heteroscedastic, tiny
 
-from mapie_claps.network.encoding import PiecewiseLinearEncoding
+from mapie_claps.network.encoding import PiecewiseLinearEncoding, bin_edges
 from mapie_claps.network.ensemble import HeteroscedasticNetwork
 from mapie_claps.network.views import VIEWS, members_per_view
 
@@ -144,3 +144,25 @@ def test_weights_sum_to_one_and_results_are_numbers(params, columns):
     assert np.isfinite(mu).all()
     assert np.isfinite(std).all()
     assert (std > 0).all()
+
+
+def test_a_network_of_some_members_has_weights_of_its_own():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    encoding = PiecewiseLinearEncoding(bin_edges(X, 4, 2), 2)
+    views = ("bins", "periodic", "raw")
+    network = HeteroscedasticNetwork(
+        encoding, (5, 4), 6, 1e-6, generator, views, 3.0, 0.1
+    )
+    before = [p.detach().clone() for p in network.parameters()]
+    out = network(X.float())
+    taken = network.take([0, 3, 5])
+    assert taken.encoding is encoding
+    names = [name for name, _ in network.named_parameters()]
+    assert [name for name, _ in taken.named_parameters()] == names
+    assert torch.equal(taken(X.float()).mu, out.mu[[0, 3, 5]])
+    with torch.no_grad():
+        for p in taken.parameters():
+            p += 1
+    assert all(map(torch.equal, before, network.parameters()))
+    assert network.n_members == sum(first.n_members for first in network.first) == 6

@@ -4,7 +4,7 @@ Each is a context: while it lasts, one named place of the package does something
 and models are fitted as usual.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -62,13 +62,6 @@ class ParametricNetwork(HeteroscedasticNetwork):
         """With the activations'."""
         everyone = slice(0, self.n_members)
         return [(p, everyone) for p in self.bend] + super().parameters_of_members()
-
-    def take(self, members: Sequence[int]) -> "HeteroscedasticNetwork":
-        """A network of some members."""
-        taken = super().take(members)
-        for p in taken.bend.parameters():  # type: ignore[union-attr]
-            p.data = p.data[list(members)]
-        return taken
 
     def features(self, x: Tensor) -> Tensor:
         """φ(x)."""

@@ -220,16 +220,19 @@ class HeteroscedasticNetwork(nn.Module):
 
         It shares the encoding.
         """
-        taken = copy.deepcopy(self, {id(self.encoding): self.encoding})
+        taken = copy.copy(self)
+        shared = self.encoding, self.first
+        taken._modules = {
+            name: module if module in shared else _of_members(module, members)  # type: ignore[arg-type]
+            for name, module in self._modules.items()
+        }
         kept = []
-        for first, part in zip(taken.first, self.members_by_view(), strict=True):
+        for first, part in zip(self.first, self.members_by_view(), strict=True):
             own = [k - part.start for k in members if part.start <= k < part.stop]
-            _keep_members(first, own)
-            first.n_members = first.view.n_members = len(own)  # type: ignore[assignment, union-attr]
-            kept += [first] if own else []
+            if own:
+                kept.append(_of_members(first, own))
+                kept[-1].n_members = kept[-1].view.n_members = len(own)  # type: ignore[assignment, union-attr]
         taken.first = nn.ModuleList(kept)
-        for module in (*taken.trunk, taken.mean_head, taken.noise_head):
-            _keep_members(module, members)
         return taken
 
     def trained_weights(self) -> Tensor:
@@ -250,7 +253,17 @@ class HeteroscedasticNetwork(nn.Module):
         )
 
 
-def _keep_members(module: nn.Module, members: Sequence[int]) -> None:
-    """Drop what belongs to other members from parameters with an axis of members."""
-    for p in module.parameters():
-        p.data = p.data[list(members)]
+def _of_members(module: nn.Module, members: Sequence[int]) -> nn.Module:
+    """A copy with some members' part of all parameters; faster than a deep one."""
+    taken = copy.copy(module)
+    rows = list(members)
+    taken._parameters = {
+        name: None if p is None else nn.Parameter(p.detach()[rows], p.requires_grad)
+        for name, p in module._parameters.items()
+    }
+    taken._buffers = dict(module._buffers)
+    taken._modules = {
+        name: None if inner is None else _of_members(inner, members)
+        for name, inner in module._modules.items()
+    }
+    return taken

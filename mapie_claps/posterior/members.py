@@ -104,7 +104,7 @@ def fit_last_layers(
     several = network.n_members > 1
     skewed = held_out is not None and two_sided and structure == "full"
     cross = torch.zeros_like(homoscedastic.cross) if skewed else None
-    residuals, noise, start = Spread(), torch.empty_like(y), 0
+    residuals, noise, start = Spread(), torch.full_like(y, torch.nan), 0
     for rows in batches if several or skewed or with_noise else ():
         part = slice(start, start + len(rows))
         start = part.stop
