@@ -1,1 +1,0 @@
-"""v → score → interval: all that knows MAPIE."""

@@ -1,1 +1,0 @@
-"""Fitted estimators to a file and back, without pickle."""

@@ -1,1 +1,0 @@
-"""X → φ, μ, h²: encodings, networks and their training."""

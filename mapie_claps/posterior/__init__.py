@@ -1,1 +1,0 @@
-"""φ, h² → HᵀWH → Σ → v: the last layer's Gaussian posterior."""

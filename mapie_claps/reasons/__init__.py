@@ -1,1 +1,0 @@
-"""interval → why. NumPy only."""
