@@ -1,0 +1,33 @@
+"""Errors and warnings of the package."""
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """The posterior precision has no Cholesky factor, not even with jitter."""
+
+
+class TrainingDivergedError(ArithmeticError):
+    """The training loss became NaN or infinite."""
+
+
+class NumericalWarning(UserWarning):
+    """A result was computed with an alteration that the message quantifies."""
+
+
+class FileFormatError(ValueError):
+    """A file is not what ``save`` wrote: foreign, damaged, or from a newer version."""
+
+
+class OutsideCalibrationWarning(UserWarning):
+    """Test inputs lie where calibration has seen none; coverage may not hold there."""
+
+
+class CrossedBoundsWarning(UserWarning):
+    """Intervals have a lower end above their upper end: they hold no value at all."""
+
+
+class EffectiveSampleSizeWarning(UserWarning):
+    """Weights leave so few effective calibration rows that intervals are unsteady."""
+
+
+class ExchangeabilityWarning(UserWarning):
+    """New rows are not like those that a model was calibrated on."""
