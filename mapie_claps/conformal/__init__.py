@@ -1,0 +1,1 @@
+"""v → score → interval, and all that knows MAPIE."""

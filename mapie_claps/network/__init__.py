@@ -1,0 +1,1 @@
+"""X → φ, μ, h²: tables, members and their training."""

@@ -1,0 +1,1 @@
+"""φ, h² → HᵀWH → Σ: the Gaussian posterior of last layers."""
