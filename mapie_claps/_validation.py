@@ -1,0 +1,175 @@
+"""Checks of arguments: the parameter, the value found, what is accepted, the remedy."""
+
+import datetime
+import inspect
+import math
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, NoReturn
+
+import numpy as np
+from sklearn.utils import check_array
+
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # scikit-learn < 1.6 has it as a method
+
+    def validate_data(_estimator: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Validate input and set ``n_features_in_`` and ``feature_names_in_``."""
+        if not kwargs.pop("skip_check_array", False):
+            return _estimator._validate_data(*args, **kwargs)
+        (X,) = args
+        _estimator._check_feature_names(X, reset=kwargs["reset"])
+        _estimator._check_n_features(X, reset=kwargs["reset"])
+        return X
+
+
+# Argument of check_array that leaves NaN and infinity to the caller; 1.6 renamed it.
+_RENAMED = "ensure_all_finite" in inspect.signature(check_array).parameters
+ANY_NUMBER = {"ensure_all_finite" if _RENAMED else "force_all_finite": False}
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+    hint: str,
+) -> float:
+    """Return ``value`` as a float if it is a finite real number in the interval."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if real and math.isfinite(value):
+        above = value > low if low_open else value >= low
+        below = value < high if high_open else value <= high
+        if above and below:
+            return float(value)
+    opening = "(" if low_open or math.isinf(low) else "["
+    closing = ")" if high_open or math.isinf(high) else "]"
+    interval = f"{opening}{low:g}, {high:g}{closing}"
+    raise_for(name, value, f"a finite number in {interval}", hint)
+
+
+# A share, a level: strictly between 0 and 1.
+check_share = partial(check_number, low=0, high=1, low_open=True, high_open=True)
+
+
+def check_integer(name: str, value: Any, *, low: int, hint: str) -> int:
+    """Return ``value`` as an int if it is an integer of at least ``low``."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(value)
+        if number >= low:
+            return number
+    raise_for(name, value, f"an integer of at least {low}", hint)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> Any:
+    """Return ``value`` if it is one of the choices."""
+    for choice in choices:
+        if isinstance(value, type(choice)) and value == choice:
+            return choice
+    raise_for(name, value, "one of " + ", ".join(map(repr, choices)), hint)
+
+
+def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
+    """Raise the error of all checks."""
+    raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")
+
+
+def check_unmasked(name: str, values: Any) -> None:
+    """Raise for masked values: NumPy and scikit-learn take what is behind the mask."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise ValueError(
+            f"Got {name} as a masked array with {int(np.ma.count_masked(values))} "
+            "masked values, but masks are not read. Pass X.filled(np.nan) for gaps in "
+            "X; leave rows out whose target, weight or score is masked."
+        )
+
+
+def warn_if_reordered(X: Any, y: Any) -> None:
+    """Warn if X and y have the same row labels in another order (pandas).
+
+    Rows and targets are paired by position, as everywhere in scikit-learn.
+    """
+    rows, labels = getattr(X, "index", None), getattr(y, "index", None)
+    if not hasattr(rows, "equals") or not hasattr(labels, "equals"):
+        return
+    if len(rows) != len(labels) or rows.equals(labels):
+        return
+    there, here = list(rows), list(labels)  # Int64 and int64 count as equal
+    if there != here and Counter(there) == Counter(here):
+        warnings.warn(
+            "Got X and y with the same index in another order. Rows and targets are "
+            "paired by position: pass y.loc[X.index] if labels are meant, or "
+            "y.reset_index(drop=True) and X.reset_index(drop=True) if positions are.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def check_real(name: str, values: Any) -> None:
+    """Raise for numbers with gaps (None, pandas.NA), complex numbers and dates.
+
+    NumPy would make NaN of a gap after others have looked for it, leave the imaginary
+    part out, and count nanoseconds.
+    """
+    check_unmasked(name, values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"Got {name} whose rows have different lengths, but expected one number "
+            "per row."
+        ) from error
+    if array.dtype.kind in "cmM":
+        raise ValueError(
+            f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
+            "them first. (Complex data not supported; dates neither.)"
+        )
+    if array.dtype.kind != "O":
+        return
+    for i, value in enumerate(array.ravel()):
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            raise ValueError(
+                f"Got {name} with {value!r} in row {i * len(array) // array.size}, but "
+                "expected numbers. Leave such rows out."
+            )
+        if isinstance(value, datetime.date | datetime.timedelta):
+            raise ValueError(
+                f"Got {name} with the date or length of time {value!r}, but expected "
+                "real numbers. Convert them first, for example to days."
+            )
+
+
+def where_bad(name: str, values: Any) -> str:
+    """First row that is no finite number, and what to do; "" if none is found."""
+    for row, value in enumerate(np.asarray(values, dtype=object).ravel().tolist()):
+        try:
+            if math.isfinite(float(value)):
+                continue
+        except (TypeError, ValueError):
+            pass
+        return (
+            f" Got {value!r} in {name}, row {row}, but expected finite numbers. Leave "
+            f"rows without a number in {name} out, or convert it."
+        )
+    return ""
+
+
+def new_tensors_on(device: Any) -> AbstractContextManager[object]:
+    """New tensors on this device, whatever ``torch.set_default_device`` says.
+
+    Ours live on the CPU, and those that a network makes have to meet its weights.
+    """
+    import torch
+
+    target = torch.device(device)
+    # Not torch.get_default_device: up to torch 2.6 it fails after a reset to None.
+    same = torch.empty(0).device.type == target.type
+    return nullcontext() if same else target

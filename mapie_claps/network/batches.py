@@ -1,0 +1,259 @@
+"""Arrays, tensors, loaders → batches of tensors; checks of rows; seeds.
+
+What may stand where X stands: an array-like or tensor (with y beside it), or batches:
+a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_array, check_random_state
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from .._validation import check_real, check_unmasked, warn_if_reordered, where_bad
+
+T = TypeVar("T")
+KEPT_ELEMENTS = 2**24
+
+
+class KeptBatches(Generic[T]):
+    """Batches that can be iterated again: few are kept, many are computed again."""
+
+    def __init__(
+        self, compute: Callable[[], Iterable[T]], n_elements: Callable[[T], int]
+    ) -> None:
+        self.compute, self.n_elements = compute, n_elements
+        self._kept: list[T] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[T] = []
+        elements = 0
+        for batch in self.compute():
+            yield batch
+            elements += self.n_elements(batch)
+            if elements <= KEPT_ELEMENTS:
+                kept.append(batch)
+            else:
+                kept.clear()
+        if elements <= KEPT_ELEMENTS:
+            self._kept = kept
+
+
+class Batch(NamedTuple):
+    """Some rows; y and weight in float64, weights of one where none were given."""
+
+    x: Any  # a tensor (n, ...), or the named tuple that ``check`` made of X
+    y: Tensor | None  # (n,)
+    weight: Tensor  # (n,)
+
+    @property
+    def target(self) -> Tensor:
+        """Targets, where there must be some."""
+        if self.y is None:
+            raise ValueError("Got a batch without y. Pass (X, y).")
+        return self.y
+
+
+def is_batches(X: Any) -> bool:
+    """Whether X is an iterable of batches rather than one array."""
+    if isinstance(X, DataLoader | Tensor):
+        return isinstance(X, DataLoader)
+    if isinstance(X, list | tuple):
+        pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
+        # Not hasattr(shape): a row of NumPy numbers is no batch.
+        return bool(X) and pairs and all(getattr(b[0], "ndim", 0) for b in X)
+    arrays = ("shape", "__array__", "__dataframe__")
+    return isinstance(X, Iterable) and not any(hasattr(X, a) for a in arrays)
+
+
+def batches_of(
+    X: Any,
+    y: Any = None,
+    weight: Any = None,
+    *,
+    size: int,
+    need_y: bool = False,
+    check: Callable[[Any], Any] | None = None,
+) -> Iterator[Batch]:
+    """Go through X in batches of at most ``size`` rows.
+
+    ``check`` sees each X as the user gave it, names of columns included, and returns
+    what is used in its place: an array, or a named tuple of arrays or None, which is
+    cut into batches part by part and otherwise left alone.
+    """
+    for x, *rest in items_of(X, y, weight, need_y):
+        part = _from_arrays(x if check is None else check(x), *rest)
+        for start in range(0, len(part.weight), size):
+            piece = slice(start, start + size)
+            yield Batch(*(_cut(values, piece) for values in part))
+
+
+def _cut(values: Any, piece: slice) -> Any:
+    """Rows of an array, or of each array of a named tuple."""
+    if values is None:
+        return None
+    if isinstance(values, tuple):
+        return values._make(_cut(part, piece) for part in values)  # type: ignore[attr-defined]
+    return values[piece]
+
+
+def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
+    """(X, y, weight) of the arrays, or of each batch; y and weight may be None."""
+    if not is_batches(X):
+        if need_y:
+            check_has_target(y)
+        warn_if_reordered(X, y)
+        yield X, y, weight
+        return
+    for name, values in (("y", y), ("sample_weight", weight)):
+        if values is not None:
+            raise ValueError(
+                f"Got {name} together with batches as X. Let each batch be (X, y) or "
+                "(X, y, sample_weight), or pass arrays."
+            )
+    for item in X:
+        parts = tuple(item) if isinstance(item, list | tuple) else (item,)
+        if not 1 <= len(parts) <= 3 or (need_y and len(parts) < 2):
+            raise ValueError(
+                f"Got a batch of {len(parts)} parts, but expected (X, y) or (X, y, "
+                "sample_weight)" + ("." if need_y else ", or X alone.")
+            )
+        if isinstance(parts[0], dict | list | tuple):
+            raise TypeError(
+                f"Got a batch whose X is a {type(parts[0]).__name__}, but expected one "
+                "array or tensor. Wrap the network in one that takes its inputs as one "
+                "tensor apart."
+            )
+        yield (*parts, None, None)[:3]
+
+
+def _from_arrays(X: Any, y: Any, weight: Any) -> Batch:
+    """Tensors from what the user gave, lengths and values checked."""
+    x = X if isinstance(X, tuple) else inputs(X)
+    n = len(x[0] if isinstance(x, tuple) else x)
+    target = None if y is None else column("y", y, n)
+    if weight is None:
+        return Batch(x, target, torch.ones(n, dtype=torch.float64))
+    w = column("sample_weight", weight, n)
+    if bool((w < 0).any()):
+        raise ValueError(
+            f"Got sample_weight={float(w.min())!r} in a row, but expected numbers of "
+            "at least 0."
+        )
+    return Batch(x, target, w)
+
+
+def inputs(X: Any) -> Tensor:
+    """X as a tensor on the CPU, in the type that it has."""
+    if isinstance(X, Tensor):
+        tensor = _dense("X", X)
+    else:
+        check_unmasked("X", X)
+        array = check_array(
+            X, allow_nd=True, dtype="numeric", ensure_min_samples=0, input_name="X"
+        )
+        tensor = torch.from_numpy(_native(array))
+    if tensor.ndim < 2:
+        raise ValueError(
+            f"Got X of shape {tuple(tensor.shape)}, but expected rows first and at "
+            "least two dimensions. Reshape a single feature to (n, 1)."
+        )
+    return tensor
+
+
+def _dense(name: str, tensor: Tensor) -> Tensor:
+    """A tensor on the CPU, if it is a plain block of real numbers."""
+    kinds = {
+        "nested": tensor.is_nested,
+        "sparse": tensor.layout is not torch.strided,
+        "on the device 'meta', without numbers": tensor.is_meta,
+        "complex": tensor.is_complex(),
+        "quantised": tensor.is_quantized,
+    }
+    kind = next((kind for kind, found in kinds.items() if found), None)
+    if kind is not None:
+        raise ValueError(
+            f"Got {name} as a tensor that is {kind}, but expected a dense one of real "
+            "numbers. Convert it first."
+        )
+    return tensor.detach().cpu()
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that torch accepts without a warning: writable, native, contiguous."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return array if array.flags.writeable else array.copy()
+
+
+def column(name: str, values: Any, n: int) -> Tensor:
+    """One finite float64 number per row."""
+    if isinstance(values, Tensor):
+        numbers = _dense(name, values).double()
+    else:
+        check_real(name, values)
+        try:
+            numbers = torch.from_numpy(_native(np.asarray(values, dtype=np.float64)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{error}.{where_bad(name, values)}") from error
+    if numbers.shape not in ((n,), (n, 1)):
+        raise ValueError(
+            f"Got {name} of shape {tuple(numbers.shape)} for {n} rows of X, but "
+            "expected one number per row."
+        )
+    if not bool(torch.isfinite(numbers).all()):
+        raise ValueError(
+            f"Got {name} with NaN or infinity.{where_bad(name, numbers.numpy())}"
+        )
+    return numbers.reshape(n)
+
+
+def check_has_target(y: Any) -> None:
+    """Raise if an array came without its y, in words that scikit-learn looks for."""
+    if y is None:
+        raise ValueError(
+            "Got y=None with an array as X, which requires y to be passed, but the "
+            "target y is None. Pass y, or an iterable of (X, y)."
+        )
+
+
+def check_is_reiterable(X: Any) -> None:
+    """Raise if X is an iterator, which is used up after one pass."""
+    if isinstance(X, Iterator):
+        raise ValueError(
+            "Got an iterator that can be used once, but fitting a variance head "
+            "takes several passes. Pass a DataLoader, a list or another iterable that "
+            "starts again, or a module with a variance head."
+        )
+
+
+def row_hashes(X: Any, y: Any = None, seed: int = 0) -> NDArray[np.uint64]:
+    """A hash of each row, (n,), that depends on its numbers alone.
+
+    Equal rows have equal hashes, in whatever order, batches or partitions they come.
+    """
+    rows = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+    if y is not None:
+        rows = np.column_stack([rows, np.asarray(y, dtype=np.float64)])
+    words = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    rng = np.random.default_rng(seed)
+    odd = rng.integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    # Products of low bits carry upwards only: the high half is mixed in before.
+    mixed = words ^ (words >> np.uint64(32))
+    hashes: NDArray[np.uint64] = (mixed * odd).sum(axis=1, dtype=np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
+    return hashes ^ (hashes >> np.uint64(31))
+
+
+def draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """A seed for torch, without touching NumPy's global generator."""
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31))
+    return int(check_random_state(random_state).randint(2**31 - 1))
