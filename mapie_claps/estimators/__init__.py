@@ -1,1 +1,1 @@
-"""Arrays in, arrays out: ``ClapsRegressor`` and ``ClapsModule``."""
+"""Estimators: arrays in, predictive distributions out."""

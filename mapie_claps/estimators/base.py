@@ -1,0 +1,436 @@
+"""φ, μ, h², Σ → arrays: what ``ClapsRegressor`` and ``ClapsModule`` share."""
+
+import copy
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from .._validation import check_choice, new_tensors_on, raise_for
+from ..network.batches import row_hashes
+from ..posterior.forward import SCALES, ForwardPass, Predicted
+from ..posterior.last_layer import LastLayerSums
+from .predictive import PredictiveDistribution, PredictiveVariance, StdArray
+from .recipe import check_prior_precision
+
+Array = NDArray[np.float64]
+MAX_SEEN_ROWS = 4096  # hashes of training rows that are kept, 32 kB
+
+
+def check_scale(value: Any) -> str:
+    """Name of a scale."""
+    return str(check_choice("scale", value, SCALES, "Use 'claps' if unsure."))
+
+
+def choose_device(value: Any) -> torch.device:
+    """Where to train; "auto" takes CUDA if there is any."""
+    if isinstance(value, str) and value == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(value)
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
+        raise_for("device", value, "a device that torch knows", "Use 'auto' or 'cpu'.")
+    return device
+
+
+class MeanAndStd(tuple[Array, Array]):
+    """μ and √v: a tuple that tells who takes it for an array what to do instead.
+
+    ``TransformedTargetRegressor`` hands ``return_std`` on to its regressor and takes
+    what comes back for predictions.
+    """
+
+    __slots__ = ()
+
+    @property
+    def ndim(self) -> NoReturn:
+        """Not there: two arrays have no number of axes."""
+        raise AttributeError(
+            "Got predictions together with standard deviations where predictions alone "
+            "are expected. TransformedTargetRegressor cannot bring a standard "
+            "deviation back to the units of y. Let the regressor transform y itself, "
+            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
+            "target and transform the bounds back. Scaling y is not needed."
+        )
+
+
+class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A network, sums over training rows, and the posterior that they make."""
+
+    scale: str
+    prior_precision: Any
+    forward_: ForwardPass
+    sums_: LastLayerSums
+    _fit_id: str  # of the network and the units: sums of one fit add up
+    _update_id: str  # of what came after the fit
+    _seen_rows: NDArray[np.uint64]
+
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict the mean of y, and the standard deviation if asked for.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
+        return_std : bool, default=False
+            Whether to return the standard deviation as well.
+
+        Returns
+        -------
+        ndarray of shape (n,), or tuple of two
+            Mean, or mean and √v(x), in units of y. The array of standard deviations
+            carries the predictive distribution, from which
+            :class:`~mapie_claps.ClapsScore` makes scores and intervals.
+        """
+        rows = self.predict_distribution(X)
+        if not return_std:
+            return rows.mean
+        return MeanAndStd((rows.mean, StdArray.carry(rows.std, self.fit_id_, rows)))
+
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Predict all that scores, intervals and reasons are made from, in one pass.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
+
+        Returns
+        -------
+        PredictiveDistribution
+            Mean, both parts of the variance, and the way between targets and scores.
+        """
+        check_is_fitted(self, "forward_")
+        centre, unit = self._target_units()
+        with new_tensors_on("cpu"), torch.no_grad():
+            parts = list(self._predicted(X, check_scale(self.scale)))
+        mu, aleatoric, epistemic = (
+            np.concatenate([np.empty(0), *(part[i].numpy() for part in parts)])
+            for i in range(3)
+        )
+        return PredictiveDistribution.from_parts(
+            mu * unit + centre,
+            aleatoric * unit**2,
+            epistemic * unit**2,
+            **self._distribution_settings(),
+        )
+
+    def predict_variance(self, X: Any) -> PredictiveVariance:
+        """Split the predictive variance into its two parts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
+
+        Returns
+        -------
+        PredictiveVariance
+            Aleatoric and epistemic variance, for the ``scale`` in use.
+        """
+        return self.predict_distribution(X).variance
+
+    def predict_median(self, X: Any) -> Array:
+        """Predict the median of y.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The target whose score is zero. Where noise is skewed it differs from
+            ``predict``, which gives the mean.
+        """
+        return self.predict_distribution(X).median
+
+    def predict_covariance(self, X: Any, X_other: Any) -> Array:
+        """Posterior covariance between the means of two sets of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+        X_other : array-like of shape (m, p)
+            Other inputs.
+
+        Returns
+        -------
+        ndarray of shape (n, m)
+            φᵀΣφ' (and the covariance of the members' means, if there are several), in
+            the units in which the networks see the target. Of a row with itself it is
+            the epistemic variance.
+        """
+        check_is_fitted(self, "forward_")
+        scale = check_scale(self.scale)
+        if scale in ("aleatoric", "constant"):
+            raise ValueError(
+                f"Got scale={scale!r}, which counts no lack of data. Use 'claps'."
+            )
+        unit = self._target_units()[1]
+        with new_tensors_on("cpu"), torch.no_grad():
+            first, second = (
+                torch.cat(list(self._inputs(rows))) for rows in (X, X_other)
+            )
+            found = self.forward_.covariance(first, second) * unit**2
+            # What else counts as lack of data has no direction in φ: it is shared in
+            # proportion, so that a row with itself has its epistemic variance.
+            for axis, (rows, x) in enumerate(((X, first), (X_other, second))):
+                parts = [p.epistemic for p in self._predicted(rows, scale)]
+                own = self.forward_.own_variance(x).clamp(min=1e-300)
+                ratio = (torch.cat(parts) / own).sqrt()
+                found *= ratio[:, None] if axis == 0 else ratio
+        return np.asarray(found)
+
+    def embed(self, X: Any) -> Array:
+        """Give φ, the representation in which rows are near or far for the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+
+        Returns
+        -------
+        ndarray of shape (n, n_members · d)
+            φ of all members side by side, each times the root of its weight.
+        """
+        check_is_fitted(self, "forward_")
+        with new_tensors_on("cpu"), torch.no_grad():
+            found = [self.forward_.embed(x).numpy() for x in self._inputs(X)]
+        return np.concatenate(found)
+
+    def partial_sums(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> LastLayerSums:
+        """Sums over some rows for the posterior; the estimator stays as it is.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of (X, y)
+            Rows.
+        y : array-like of shape (n,), optional
+            Targets, unless X is an iterable of batches.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows: a row of weight 2 counts as two.
+
+        Returns
+        -------
+        LastLayerSums
+            Sums, to be added to those over other rows, for ``with_sums``.
+        """
+        check_is_fitted(self, "forward_")
+        with new_tensors_on("cpu"), torch.no_grad():
+            return self._sum(X, y, sample_weight)
+
+    def with_sums(self, sums: LastLayerSums) -> Self:
+        """Return a copy whose posterior rests on these sums alone.
+
+        Parameters
+        ----------
+        sums : LastLayerSums
+            From ``partial_sums`` or ``sums_`` of this estimator or a copy of it.
+
+        Returns
+        -------
+        estimator
+            A fitted copy that shares the networks. ``ClapsModule`` chooses λ again if
+            ``prior_precision="marglik"``; otherwise λ stays.
+        """
+        check_is_fitted(self, "forward_")
+        if sums.fit_id != self._fit_id:
+            raise ValueError(
+                "Got sums that belong to another fit (another network, variance head, "
+                "or other units of X or y), but only sums of one fit add up. Make them "
+                "with partial_sums of the estimator that is to use them, or of a copy "
+                "of it."
+            )
+        other = copy.copy(self)
+        other._set_sums(sums)
+        other._update_id = secrets.token_hex(8)
+        return other
+
+    def update_posterior(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Return a copy whose posterior has seen more rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of (X, y)
+            Further training rows.
+        y : array-like of shape (n,), optional
+            Targets, unless X is an iterable of batches.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        estimator
+            A fitted copy; networks, noise variance and scaling stay as they are. An
+            object that was calibrated with the estimator must be calibrated again.
+        """
+        other = self.with_sums(self.sums_ + self.partial_sums(X, y, sample_weight))
+        other._seen_rows = _smallest(self._seen_rows, self._hashes(X, y))
+        return other
+
+    def with_prior_precision(self, prior_precision: float) -> Self:
+        """Return a copy with another λ and the same networks, without retraining.
+
+        Parameters
+        ----------
+        prior_precision : float
+            λ > 0, in standardised units of y.
+
+        Returns
+        -------
+        estimator
+            A fitted copy that shares the networks.
+        """
+        check_is_fitted(self, "forward_")
+        value = check_prior_precision(prior_precision)
+        if isinstance(value, str):
+            raise_for(
+                "prior_precision", value, "a positive number", "Call fit for a rule."
+            )
+        other = copy.copy(self)
+        other.prior_precision = value
+        return other.with_sums(self.sums_)
+
+    def count_seen(self, X: Any, y: Any) -> tuple[int, int]:
+        """How many rows the posterior has seen, of those that can be compared.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+        y : array-like of shape (n,)
+            Targets.
+
+        Returns
+        -------
+        tuple of int
+            Different rows that are equal to a training row in X and y, and different
+            rows that were compared: of more than 4,096 training rows only a random
+            part is remembered.
+        """
+        known = self._seen_rows
+        hashes = np.unique(self._hashes(X, y))
+        if len(known) == MAX_SEEN_ROWS:
+            hashes = hashes[hashes <= known[-1]]
+        return int(np.isin(hashes, known).sum()), len(hashes)
+
+    @property
+    def fit_id_(self) -> str:
+        """Text that differs between fits, updates and scales."""
+        check_is_fitted(self, "forward_")
+        return f"{self._fit_id}{self._update_id} {self.scale}"
+
+    @property
+    def prior_precision_(self) -> float:
+        """λ in use, in standardised units of y."""
+        check_is_fitted(self, "forward_")
+        return self._prior_precision()
+
+    @property
+    def posterior_covariance_(self) -> Array:
+        """Σ of every member, in units of y."""
+        check_is_fitted(self, "forward_")
+        unit = self._target_units()[1]
+        return np.asarray(self.forward_.last_layers.covariance() * unit**2)
+
+    @property
+    def residual_variance_(self) -> float:
+        """σ², the mean squared training residual, in squared units of y."""
+        check_is_fitted(self, "forward_")
+        return float(self.forward_.residual_variance) * self._target_units()[1] ** 2
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to a file, without pickle.
+
+        Parameters
+        ----------
+        path : path-like
+            File to write; see :func:`mapie_claps.load`.
+        """
+        from ..files import save
+
+        save(self, path)
+
+    def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Fit an unfitted copy, whose content is taken over when it is done.
+
+        Neither bad input nor an interrupt can leave this object half-fitted: what
+        takes over is one assignment.
+        """
+        fitted = copy.copy(self)
+        fitted.__dict__ = {k: getattr(self, k) for k in self.get_params(deep=False)}
+        fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
+        # Tensors made in a caller's inference mode could not be changed in training,
+        # and in autocast weights would be trained to three digits.
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            new_tensors_on("cpu"),
+        ):
+            fitted._fit(X, y, sample_weight)
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
+        """μ and both parts, some rows at a time, in the units of the networks."""
+        return (self.forward_(x, scale) for x in self._inputs(X))
+
+    def _distribution_settings(self) -> dict[str, Any]:
+        """Shape of the noise, map and range of the targets, if they were learned."""
+        return {}
+
+    def _target_units(self) -> tuple[float, float]:
+        """Centre and unit of the targets that the networks see."""
+        return 0.0, 1.0
+
+    @abstractmethod
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit this object, which is a copy that nobody else sees."""
+
+    @abstractmethod
+    def _inputs(self, X: Any) -> Iterator[Tensor]:
+        """Rows of X as ``forward_`` takes them, some at a time."""
+
+    @abstractmethod
+    def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
+        """A number for each row, by its content."""
+
+    @abstractmethod
+    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
+        """Sums over some rows."""
+
+    @abstractmethod
+    def _set_sums(self, sums: LastLayerSums) -> None:
+        """Take over sums of this fit, and make the posteriors from them."""
+
+    @abstractmethod
+    def _prior_precision(self) -> float:
+        """λ in use, in standardised units of y."""
+
+
+def _smallest(*hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The smallest hashes of rows, which are a random part of all that may come."""
+    return np.unique(np.concatenate(hashes))[:MAX_SEEN_ROWS].copy()
+
+
+def seen_rows(inputs: Array, y: Array) -> NDArray[np.uint64]:
+    """What is kept of training rows to know them again."""
+    return _smallest(row_hashes(inputs, y))

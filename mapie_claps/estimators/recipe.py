@@ -1,0 +1,238 @@
+"""Every inner number of ``ClapsRegressor``: the default recipe and the paper's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from .._validation import check_choice, check_integer, check_number, raise_for
+from ..network.ensemble import VIEWS
+
+LAST_LAYERS = ("ridge", "trained")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the networks of a ``ClapsRegressor`` are made and trained.
+
+    Numbers that hardly anybody has to change. To change one, pass
+    ``ClapsRegressor(recipe=dataclasses.replace(DEFAULT, beta=0.0))``.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int
+        Widths of the hidden layers; the last one is φ(x), which both heads share.
+    n_members : int
+        Networks trained side by side, divided among the views.
+    views : tuple of {"bins", "periodic", "raw"}
+        What members see beside the standardised features: a piecewise-linear encoding,
+        sines with learned frequencies (of numbers, not of categories), or nothing.
+    n_bins : int
+        Most quantile bins of the piecewise-linear encoding of each feature.
+    scaling_rate : float
+        Each network gives each of its inputs a factor, which starts at one and learns
+        this many times as fast as the weights. 0 for no factors.
+    max_steps, batch_size : int or "auto"
+        Steps of the optimiser (AdamW), and rows in one step of one member; "auto"
+        grows with the number of rows.
+    learning_rate : float
+        Peak learning rate.
+    schedule : {"cosine", "constant"}
+        Cosine decay to zero after a short warm-up, or a constant learning rate.
+    weight_decay : float
+        Decoupled weight decay.
+    beta : float
+        Exponent of the β-NLL loss, which weighs each row by h²ᵝ; 0 is the Gaussian
+        likelihood.
+    max_gradient_norm : float or None
+        Largest norm of the gradient of a member in one step.
+    initial_bias : float or None
+        Initial biases are uniform within ± this number; None for 1/√fan_in, as in
+        torch.
+    validation_fraction : float
+        Share of the training rows that each member holds out (each its own) to keep
+        its best state, to weigh the views and to choose ``prior_precision="grid"``.
+    patience : int, "auto" or None
+        Evaluations (there are about 20 in a full run) without a better state after
+        which a member stops. "auto" is 4, or 6 where there is little noise, and gives
+        up a view that is far behind the best one.
+    variance_floor : float
+        Added to h², in standardised units.
+    input_clip : float or None
+        Standard deviations beyond which a feature counts as an outlier and is clipped.
+    prior_precision : float, "grid" or "marglik"
+        λ, in standardised units.
+    last_layer : {"ridge", "trained"}
+        ŵ: the posterior mean under λ, in closed form, or the weights as trained.
+    bias_in_posterior : bool
+        Whether φ carries a constant, so that the bias of the last layer is uncertain
+        too.
+    kernel : bool
+        Whether a Gaussian process on the nearest training rows may join the networks.
+    target_map : str
+        Map of the target.
+    noise_shape : bool
+        Whether scores take the shape of the residuals of held-out rows, and bounds and
+        grades are learned from training targets.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from mapie_claps import ClapsRegressor, Recipe
+    >>> plain = replace(Recipe(), beta=0.0, weight_decay=0.0)
+    >>> ClapsRegressor(recipe=plain).recipe.beta
+    0.0
+    """
+
+    hidden_layer_sizes: tuple[int, ...] = (64, 64, 64)
+    n_members: int = 6
+    views: tuple[str, ...] = VIEWS
+    n_bins: int = 16
+    scaling_rate: float = 3.0
+    max_steps: int | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] = "auto"
+    learning_rate: float = 1e-2
+    schedule: str = "cosine"
+    weight_decay: float = 1e-3
+    beta: float = 0.5
+    max_gradient_norm: float | None = 5.0
+    initial_bias: float | None = 0.1
+    validation_fraction: float = 0.12
+    patience: int | Literal["auto"] | None = "auto"
+    variance_floor: float = 1e-6
+    input_clip: float | None = 6.0
+    prior_precision: float | str = "grid"
+    last_layer: str = "ridge"
+    bias_in_posterior: bool = True
+    kernel: bool = True
+    target_map: Any = "auto"
+    noise_shape: bool = True
+
+    def check(self) -> "Recipe":
+        """Return the recipe if every number in it makes sense."""
+        _check_layer_sizes(self.hidden_layer_sizes)
+        _check_views(self.views)
+        for name, check in _CHECKS.items():
+            value = getattr(self, name)
+            if value is None and name in _MAY_BE_NONE:
+                continue
+            if isinstance(value, str) and value == "auto" and name in _MAY_BE_AUTO:
+                continue
+            check(name, value)
+        check_prior_precision(self.prior_precision)
+        if not self.bias_in_posterior and self.last_layer == "ridge":
+            raise_for(
+                "bias_in_posterior",
+                self.bias_in_posterior,
+                "True with last_layer='ridge'",
+                "A refit moves the bias with the weights; or use last_layer='trained'.",
+            )
+        if self.prior_precision == "grid" and self.validation_fraction == 0:
+            raise_for(
+                "validation_fraction",
+                self.validation_fraction,
+                "a share above 0 with prior_precision='grid'",
+                "Hold out some rows, for example 0.12, or give prior_precision a "
+                "number.",
+            )
+        return self
+
+
+DEFAULT = Recipe()
+# The paper is silent on much of this: it was found by searching for what lies nearest
+# to its tables, and says nothing about how good the method can be.
+PAPER = Recipe(
+    n_members=1,
+    views=("raw",),
+    n_bins=0,
+    scaling_rate=0.0,
+    max_steps=150,
+    batch_size=2**31,
+    learning_rate=1e-3,
+    schedule="constant",
+    weight_decay=0.0,
+    beta=0.0,
+    max_gradient_norm=None,
+    initial_bias=None,
+    validation_fraction=0.0,
+    patience=None,
+    variance_floor=1e-3,
+    input_clip=None,
+    prior_precision=1.0,
+    last_layer="trained",
+    bias_in_posterior=False,
+    kernel=False,
+    target_map="identity",
+    noise_shape=False,
+)
+RECIPES = {"default": DEFAULT, "paper": PAPER}
+
+
+def check_prior_precision(value: Any) -> float | str:
+    """λ as a positive number, or the name of a rule."""
+    if isinstance(value, str):
+        hint = "Or use a positive number, for example 1.0."
+        return str(check_choice("prior_precision", value, ("grid", "marglik"), hint))
+    hint = "Use 1.0, as the paper does, if unsure."
+    return check_number("prior_precision", value, low=0, low_open=True, hint=hint)
+
+
+def _check_layer_sizes(sizes: Any) -> None:
+    hint = "Use for example (64, 64, 64)."
+    if isinstance(sizes, str) or not hasattr(sizes, "__iter__") or not tuple(sizes):
+        raise_for("hidden_layer_sizes", sizes, "a tuple of one or more integers", hint)
+    for size in sizes:
+        check_integer("hidden_layer_sizes", size, low=1, hint=hint)
+
+
+def _check_views(views: Any) -> None:
+    """Names of views, each at most once."""
+    if (
+        isinstance(views, str)
+        or not isinstance(views, Sequence)
+        or not views
+        or any(view not in VIEWS for view in views)
+        or len(set(views)) < len(views)
+    ):
+        raise_for(
+            "views",
+            views,
+            f"a tuple of one or more of {VIEWS}, each at most once",
+            "Use ('raw',) for networks on the features alone.",
+        )
+
+
+_MAY_BE_NONE = {"max_gradient_norm", "initial_bias", "patience", "input_clip"}
+_MAY_BE_AUTO = {"max_steps", "batch_size", "patience"}
+_positive = partial(
+    check_number, low=0, low_open=True, hint="Use the default if unsure."
+)
+_count = partial(check_integer, low=1, hint="Use the default if unsure.")
+_flag = partial(check_choice, choices=(True, False), hint="Use the default if unsure.")
+_CHECKS: dict[str, Any] = {
+    "n_members": _count,
+    "n_bins": partial(check_integer, low=0, hint="Use 0 for no encoding."),
+    "scaling_rate": partial(check_number, low=0, hint="Use 0 for no factors."),
+    "max_steps": _count,
+    "batch_size": _count,
+    "learning_rate": _positive,
+    "schedule": partial(
+        check_choice, choices=("cosine", "constant"), hint="Use 'cosine'."
+    ),
+    "weight_decay": partial(check_number, low=0, hint="Use 0 for no decay."),
+    "beta": partial(
+        check_number, low=0, high=1, hint="Use 0 for the Gaussian likelihood."
+    ),
+    "max_gradient_norm": _positive,
+    "initial_bias": partial(check_number, low=0, hint="Use None for torch's own."),
+    "validation_fraction": partial(
+        check_number, low=0, high=0.5, hint="Use 0.12 if unsure."
+    ),
+    "patience": _count,
+    "variance_floor": _positive,
+    "input_clip": _positive,
+    "last_layer": partial(check_choice, choices=LAST_LAYERS, hint="Use 'ridge'."),
+    "bias_in_posterior": _flag,
+    "kernel": _flag,
+    "noise_shape": _flag,
+}
