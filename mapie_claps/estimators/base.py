@@ -73,9 +73,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     _update_id: str  # of what came after the fit
     _seen_rows: NDArray[np.uint64]
 
-    def predict(
-        self, X: Any, return_std: bool = False
-    ) -> Array | tuple[Array, Array]:
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Predict the mean of y, and the standard deviation if asked for.
 
         Parameters

@@ -161,9 +161,7 @@ class PredictiveDistribution:
         """Signed scores of targets (n,) or (n, m); +∞ outside the domain of T."""
         z = self.target_map.forward(y)
         by_row = (slice(None),) + (None,) * (z.ndim - 1)
-        score = self.shape.curve.forward(
-            (z - self.centre[by_row]) / self.scale[by_row]
-        )
+        score = self.shape.curve.forward((z - self.centre[by_row]) / self.scale[by_row])
         return np.where(np.isnan(score), np.inf, score)
 
     def quantile(self, score: ArrayLike) -> Array:

@@ -1,0 +1,645 @@
+"""``ClapsRegressor``: networks with a last-layer Laplace posterior, from table to v."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from .._validation import check_choice, check_integer, raise_for
+from ..network.batches import batches_of, draw_seed, row_hashes
+from ..network.ensemble import (
+    HeteroscedasticNetwork,
+    PiecewiseLinearEncoding,
+    bin_edges,
+)
+from ..network.kernel import KernelMember, fit_kernel
+from ..network.preprocessing import (
+    EncodedRows,
+    TableEncoder,
+    as_table,
+    check_columns,
+    check_training_data,
+    fit_scalers,
+    fit_table,
+)
+from ..network.target import MonotoneMap, NoiseShape, fit_noise_shape
+from ..network.target import fit_target_map as fit_named_map
+from ..network.training import (
+    TrainingConfig,
+    WorkerPool,
+    batch_size_for,
+    max_steps_for,
+    n_held_out,
+    split_rows,
+    train,
+    worker_pool,
+)
+from ..posterior.forward import ForwardPass, Predicted
+from ..posterior.last_layer import (
+    SHARPNESS,
+    FittedLastLayers,
+    LastLayerSums,
+    fit_last_layers,
+)
+from .base import LastLayerEstimator, check_scale, choose_device, seen_rows
+from .predictive import TargetRange
+from .recipe import RECIPES, Recipe
+from .target_choice import choose_target_map
+
+Array = NDArray[np.float64]
+# A kernel member is for tables with next to no noise: it is tried where the best view
+# has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
+# units), and kept from this weight on. Elsewhere it takes noise for lack of data.
+LITTLE_NOISE, MIN_KERNEL_WEIGHT = -0.5, 0.5
+KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
+
+
+class ClapsRegressor(LastLayerEstimator):
+    r"""Heteroscedastic networks with a last-layer Laplace posterior.
+
+    :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
+    :math:`\Sigma = (\lambda I + H^\top W H)^{-1}`, :math:`W = \mathrm{diag}(1/h^2)`.
+
+    Networks with features φ(x), mean μ(x) = φ(x)ᵀw and noise variance h²(x) are
+    trained by maximum likelihood; laplace-torch then gives the posterior of w with φ
+    and h² held fixed. √v is the local scale of the conformal score
+    :class:`~mapie_claps.ClapsScore`. The scale decides where intervals are wide;
+    that they cover is the doing of the calibration, on rows not seen in ``fit``.
+
+    X may be a table as it is, of pandas, polars or pyarrow, or an array, with gaps in
+    any column; :mod:`mapie_claps.network.preprocessing` says what becomes of text,
+    categories and dates. X and y are standardised inside. A value that never occurred
+    in training (a new category, a gap where there was none) counts as lack of data:
+    the row is predicted with known values in its place, and what the predictions vary
+    by is added to the epistemic part.
+
+    Parameters
+    ----------
+    n_members : int, optional
+        Networks trained side by side; 6 by default. μ is their mean, aleatoric variance
+        the geometric mean of their h², epistemic variance their mean φᵀΣφ plus the
+        variance of μ over them; all are weighted by held-out likelihood.
+    target_map : str or transformer, optional
+        Strictly increasing map z = T(y), fitted on training targets, in whose units
+        networks, h², Σ and v live. "auto", the default, takes the identity, a monotone
+        spline towards a normal distribution or Yeo and Johnson's power, whichever has
+        the best interval score on held-out training rows; the identity unless the gain
+        is clear or if there are fewer than 250 rows. "identity", "spline",
+        "yeo-johnson", "log" (y > 0) and "sqrt" (y ≥ 0) are taken as said, as is a
+        scikit-learn transformer with ``inverse_transform`` that increases strictly.
+    categorical_features : "from_dtype" or array-like, default="from_dtype"
+        Columns of text, truth values and categorical type are always categories. More
+        columns, such as numbers that are codes, can be named: by their names,
+        positions, or a mask.
+    n_jobs : int or None, default=None
+        Cores to train on. With a number members are trained side by side in threads;
+        −1 is all cores; never more than torch may use in this process. The result is
+        the same for every number. None trains all members in one batch on one core,
+        which differs from that by rounding.
+    random_state : int, RandomState or None, default=None
+        Seed of initial weights, hold-outs and batches.
+    verbose : int, default=0
+        1 shows the progress of training.
+    hidden_layer_sizes : tuple of int, optional
+        Widths of the hidden layers, (64, 64, 64) by default; the last one is φ(x).
+    max_steps, batch_size : int, optional
+        Steps of the optimiser, and rows in one step of one member; by default they
+        grow with the number of rows.
+    learning_rate : float, optional
+        Peak learning rate, 0.01 by default.
+    prior_precision : float, "grid" or "marglik", optional
+        λ, in standardised units. "grid", the default, minimises the predictive negative
+        log-likelihood on held-out training rows (under 20 rows nothing is held out, and
+        λ is 1), "marglik" maximises the marginal likelihood.
+    kernel : bool, optional
+        Whether a Gaussian process on the nearest training rows may join the networks,
+        True by default. It does where there is next to no noise and it has most of the
+        weight by held-out likelihood; the fitted estimator then **keeps training rows**
+        (at most 20,000, also in saved files).
+    scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
+        What v is: h² + φᵀΣφ; h² (LACP); σ² + φᵀΣφ with W = I/σ²; or σ², where σ² is
+        the mean squared training residual. "posterior" has to be chosen before ``fit``;
+        the others may be changed on a fitted estimator with ``set_params``, after which
+        it must be calibrated again.
+    preprocessor : transformer or None, default=None
+        A scikit-learn transformer, such as a ``ColumnTransformer``, that turns X into
+        finite numbers; it is cloned and fitted. None for our own.
+    recipe : {"default", "paper"} or Recipe, default="default"
+        All other numbers, and the defaults of the parameters above that are None.
+    device : str, default="auto"
+        Where to train: "auto" takes CUDA if torch finds it (not tested by the
+        project, which has none). Everything after training runs on the CPU.
+
+    Attributes
+    ----------
+    laplace_ : list of laplace.BaseLaplace
+        laplace-torch's last-layer posterior of each member, on its features, in
+        standardised units.
+    forward_ : ForwardPass
+        The torch module from standardised inputs to mean and both parts of v.
+    sums_ : LastLayerSums
+        HᵀWH and companions over the training rows, in standardised units.
+    preprocessor_ : transformer
+        The fitted transformer that turns a table into numbers.
+    target_map_ : MonotoneMap
+        T in use.
+    prior_precision_ : float
+        λ in use.
+    posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
+        Σ of every member, in units of y.
+    residual_variance_ : float
+        σ², mean squared training residual, in squared units of y.
+    kernel_ : KernelMember or None
+        The kernel member with the training rows it keeps.
+    recipe_ : Recipe
+        Every number of the fit.
+    fit_id_ : str
+        Identity of the fit.
+    loss_curve_, validation_curve_ : list of float
+        Training and held-out loss at each evaluation, mean over the members.
+    n_iter_ : int
+        Steps of the members that took most.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where X has names that are all strings.
+
+    References
+    ----------
+    Kim, Choi, Rasool, Oh: CLAPS: Aleatoric-Epistemic Scaling via Last-Layer Laplace
+    for Conformal Regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, (200, 1))
+    >>> y = np.sin(2 * X[:, 0]) + rng.normal(0, 0.1, 200)
+    >>> model = ClapsRegressor(n_members=2, random_state=0).fit(X, y)
+    >>> mu, std = model.predict([[0.5]], return_std=True)
+    >>> bool(abs(mu[0] - np.sin(1.0)) < 0.3), bool(std[0] > 0)
+    (True, True)
+    """
+
+    table_: TableEncoder
+    recipe_: Recipe
+    target_map_: MonotoneMap
+    noise_shape_: NoiseShape
+    target_range_: TargetRange
+
+    def __init__(
+        self,
+        n_members: int | None = None,
+        *,
+        target_map: Any = None,
+        categorical_features: Any = "from_dtype",
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+        hidden_layer_sizes: tuple[int, ...] | None = None,
+        max_steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        prior_precision: float | str | None = None,
+        kernel: bool | None = None,
+        scale: str = "claps",
+        preprocessor: Any = None,
+        recipe: str | Recipe = "default",
+        device: str = "auto",
+    ) -> None:
+        self.n_members = n_members
+        self.target_map = target_map
+        self.categorical_features = categorical_features
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.prior_precision = prior_precision
+        self.kernel = kernel
+        self.scale = scale
+        self.preprocessor = preprocessor
+        self.recipe = recipe
+        self.device = device
+
+    @classmethod
+    def paper(cls, **params: Any) -> Self:
+        """Return the small network of the CLAPS paper.
+
+        One member of three layers of 64, the last of which is φ, without a constant in
+        φ, h² with a floor of 1e-3, λ = 1, weights as trained. X is not clipped, initial
+        weights are torch's, and 150 full-batch steps of Adam at a constant 1e-3 go by
+        the plain Gaussian likelihood. The same as ``ClapsRegressor(recipe="paper")``.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters that override those of the paper.
+
+        Returns
+        -------
+        ClapsRegressor
+            An unfitted regressor.
+
+        Examples
+        --------
+        >>> from mapie_claps import ClapsRegressor
+        >>> ClapsRegressor.paper(random_state=0)
+        ClapsRegressor(random_state=0, recipe='paper')
+        """
+        return cls(**({"recipe": "paper"} | params))
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Train the networks and compute the posterior of their last layers.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Training inputs: numbers, text, truth values, dates; gaps are allowed,
+            infinite numbers are not.
+        y : array-like of shape (n,)
+            Training targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows in the loss and in W. A weight of zero leaves the row
+            out.
+
+        Returns
+        -------
+        ClapsRegressor
+            The estimator. If anything fails it is left as it was.
+        """
+        return self._fit_on_a_copy(X, y, sample_weight)
+
+    def input_columns(self, X: Any) -> dict[str, Array]:
+        """Inputs of the networks, by name, before they are standardised.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            A table, as in ``predict``.
+
+        Returns
+        -------
+        dict of ndarray of shape (n,)
+            Numbers as they are; categories, gaps and dates as the networks see them.
+        """
+        check_is_fitted(self, "forward_")
+        values = self._encoded(X).values
+        return dict(zip(self.table_.output_names, values.T, strict=True))
+
+    @property
+    def laplace_(self) -> list[Any]:
+        """laplace-torch's posterior of each member, on its features."""
+        check_is_fitted(self, "forward_")
+        layers = self.forward_.last_layers
+        return [layers.laplace(k) for k in range(len(layers.trained))]
+
+    @property
+    def preprocessor_(self) -> Any:
+        """The fitted transformer that turns a table into numbers."""
+        check_is_fitted(self, "forward_")
+        return self.table_.transformer
+
+    @property
+    def kernel_(self) -> KernelMember | None:
+        """The kernel member, if it has earned its place."""
+        check_is_fitted(self, "forward_")
+        return self.forward_.kernel
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = False
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        return tags
+
+    def _resolved_recipe(self) -> Recipe:
+        """The recipe with the parameters that were given in its place, checked."""
+        recipe = self.recipe
+        if not isinstance(recipe, Recipe):
+            name = check_choice("recipe", recipe, tuple(RECIPES), "Or pass a Recipe.")
+            recipe = RECIPES[name]
+        names = (
+            "hidden_layer_sizes",
+            "n_members",
+            "max_steps",
+            "batch_size",
+            "learning_rate",
+            "prior_precision",
+            "kernel",
+            "target_map",
+        )
+        given = {k: v for k in names if (v := getattr(self, k)) is not None}
+        return replace(recipe, **given).check()
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit this object, which is a copy that nobody else sees."""
+        recipe = self.recipe_ = self._resolved_recipe()
+        check_scale(self.scale)
+        device = choose_device(self.device)
+        check_integer("verbose", self.verbose, low=0, hint="Use 0 or 1.")
+        if self.n_jobs is not None:
+            hint = "Use -1 for all cores, 1 for one."
+            if check_integer("n_jobs", self.n_jobs, low=-(2**31), hint=hint) == 0:
+                raise_for("n_jobs", 0, "None or an integer other than 0", hint)
+        data = check_training_data(self, X, y, sample_weight)
+        y_, weight = data.y, data.weight
+        seed = draw_seed(self.random_state)
+        self.table_, values = fit_table(
+            data.table,
+            y_,
+            weight,
+            self.categorical_features,
+            self.preprocessor,
+            seed,
+        )
+        for text in self.table_.remarks:
+            warnings.warn(text, UserWarning, stacklevel=4)
+        self._seen_rows = seen_rows(values, y_)
+        names = self.table_.output_names
+        self.scaler_X_, self.scaler_y_ = fit_scalers(values, y_, weight, names)
+        x = self._scaled(values)
+        self.target_range_ = TargetRange.fit(y_, learn=recipe.noise_shape)
+        with worker_pool(self.n_jobs, recipe.n_members) as pool:
+            self.target_map_ = self._fit_target_map(x, y_, seed, device, pool)
+            z = self.target_map_.forward(y_)
+            if not self.target_map_.is_identity:
+                self.scaler_y_ = fit_scalers(values, z, weight, names)[1]
+            target, weights = self._scaled_target(y_), torch.from_numpy(weight)
+            # The order of draws is part of the recipe: hold-outs, weights, batches.
+            generator = torch.Generator().manual_seed(seed)
+            held_out = n_held_out(len(x), recipe.validation_fraction)
+            rows = split_rows(len(x), held_out, recipe.n_members, generator)
+            network = self._new_network(x, generator, recipe.views, recipe.n_members)
+            result = train(
+                network,
+                network.encoding(x.float()),
+                target.float(),
+                None if bool((weights == 1).all()) else weights.float(),
+                rows,
+                self._training_config(len(x)),
+                generator,
+                device,
+                pool,
+            )
+            self.loss_curve_ = result.loss_curve
+            self.validation_curve_ = result.validation_curve
+            self.n_iter_ = result.n_iter
+            network = network.cpu().double().eval().requires_grad_(False)
+            found = fit_last_layers(
+                network,
+                x,
+                target,
+                weights,
+                rows.held_out,
+                prior_precision=recipe.prior_precision,
+                last_layer=recipe.last_layer,
+                with_bias=recipe.bias_in_posterior,
+                variance_floor=recipe.variance_floor,
+                homoscedastic=self.scale == "posterior",
+                fit_id=self._fit_id,
+                pool=pool,
+            )
+            kernel, kernel_weight = None, 0.0
+            if recipe.kernel and found.held_out_nll is not None:
+                own = torch.Generator().manual_seed(seed + 2)
+                kernel, kernel_weight = _fit_kernel_member(
+                    network, found, x, target, weights, rows.held_out, own, pool
+                )
+        self.sums_ = found.sums
+        self.noise_shape_ = NoiseShape()
+        if recipe.noise_shape and found.held_out_residual is not None:
+            self.noise_shape_ = fit_noise_shape(found.held_out_residual.numpy())
+        self.forward_ = ForwardPass(
+            network,
+            found.last_layers,
+            found.member_weight,
+            found.residual_variance,
+            kernel,
+            kernel_weight,
+        )
+
+    def _training_config(self, n_rows: int) -> TrainingConfig:
+        """How to train, with every "auto" resolved."""
+        recipe = self.recipe_
+        return TrainingConfig(
+            max_steps=(
+                max_steps_for(n_rows)
+                if recipe.max_steps == "auto"
+                else recipe.max_steps
+            ),
+            batch_size=(
+                batch_size_for(n_rows)
+                if recipe.batch_size == "auto"
+                else recipe.batch_size
+            ),
+            learning_rate=float(recipe.learning_rate),
+            weight_decay=float(recipe.weight_decay),
+            schedule=recipe.schedule,
+            beta=float(recipe.beta),
+            variance_floor=float(recipe.variance_floor),
+            max_gradient_norm=recipe.max_gradient_norm,
+            patience=recipe.patience,
+            verbose=self.verbose,
+        )
+
+    def _new_network(
+        self,
+        X: Tensor,
+        generator: torch.Generator,
+        views: tuple[str, ...],
+        n_members: int,
+    ) -> HeteroscedasticNetwork:
+        """Untrained members in float32."""
+        recipe, n_numbers = self.recipe_, self.table_.n_numbers
+        n_bins = recipe.n_bins if "bins" in recipe.views else 0
+        edges = bin_edges(X, n_bins, n_numbers)
+        return HeteroscedasticNetwork(
+            PiecewiseLinearEncoding(edges, n_numbers),
+            recipe.hidden_layer_sizes,
+            n_members,
+            float(recipe.variance_floor),
+            generator,
+            views,
+            float(recipe.scaling_rate),
+            recipe.initial_bias,
+        )
+
+    def _fit_target_map(
+        self,
+        X: Tensor,
+        y: Array,
+        seed: int,
+        device: torch.device,
+        pool: WorkerPool | None,
+    ) -> MonotoneMap:
+        """T as asked for, or the one that pays."""
+        recipe = self.recipe_
+        if not (isinstance(recipe.target_map, str) and recipe.target_map == "auto"):
+            return fit_named_map(recipe.target_map, y)
+        views = recipe.views[: recipe.n_members]
+        # Its own generator: where T is the identity, all else is as if not asked.
+        generator = torch.Generator().manual_seed(seed + 1)
+
+        def new_network(X: Tensor, n_maps: int) -> HeteroscedasticNetwork:
+            return self._new_network(X, generator, views, n_maps * len(views))
+
+        config = self._training_config(len(X))
+        return choose_target_map(
+            X, y, new_network, config, generator, device, pool, recipe.kernel
+        )
+
+    def _scaled(self, values: Array) -> Tensor:
+        """Standardised, clipped inputs in float64."""
+        scaled = values - self.scaler_X_.mean_
+        scaled /= self.scaler_X_.scale_
+        clip = self.recipe_.input_clip
+        if clip is not None:
+            np.clip(scaled, -clip, clip, out=scaled)
+        return torch.from_numpy(scaled)
+
+    def _scaled_target(self, y: Array) -> Tensor:
+        """Standardised z = T(y) in float64."""
+        z = self.target_map_.forward(y)
+        if np.isnan(z).any():
+            raise ValueError(
+                f"Got the target {float(y[np.isnan(z)][0])!r}, which is outside the "
+                f"domain of target_map={self.target_map!r}. Leave this row out, or fit "
+                "with target_map='auto'."
+            )
+        return torch.from_numpy((z - self.scaler_y_.mean_) / self.scaler_y_.scale_)
+
+    def _target_units(self) -> tuple[float, float]:
+        return float(self.scaler_y_.mean_[0]), float(self.scaler_y_.scale_[0])
+
+    def _distribution_settings(self) -> dict[str, Any]:
+        return {
+            "shape": self.noise_shape_,
+            "target_map": self.target_map_,
+            "targets": self.target_range_,
+        }
+
+    def _encoded(self, X: Any, min_rows: int = 1) -> EncodedRows:
+        """Rows of X as numbers, its columns, their names and values checked."""
+        table = as_table(X, min_rows)
+        check_columns(self, X, table, reset=False)
+        return self.table_.encode(table)
+
+    def _batches(self, X: Any) -> Iterator[EncodedRows]:
+        """As many rows at a time as fit into the cache."""
+        values, unseen = self._encoded(X)
+        size = self.forward_.network.rows_per_batch()
+        for start in range(0, len(values), size):
+            part = slice(start, start + size)
+            yield EncodedRows(values[part], None if unseen is None else unseen[part])
+
+    def _inputs(self, X: Any) -> Iterator[Tensor]:
+        return (self._scaled(rows.values) for rows in self._batches(X))
+
+    def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
+        for values, unseen in self._batches(X):
+            found = self.forward_(self._scaled(values), scale)
+            if unseen is not None and (rows := unseen.any(axis=1)).any():
+                filled = self._predict_unseen(values[rows], unseen[rows], scale)
+                for part, replacement in zip(found, filled, strict=True):
+                    part[torch.from_numpy(rows)] = replacement
+            yield found
+
+    def _predict_unseen(
+        self, values: Array, unseen: NDArray[np.bool_], scale: str
+    ) -> Predicted:
+        """Predict rows with values that never occurred in training.
+
+        Such a value is taken as one more draw from the K values that did: μ and h² are
+        means over draws with known values in its place, and the variance of the next
+        draw, (V + h²/K)(1 + 1/K) with V the variance of μ over the draws, is lack of
+        data. h²/K keeps one prior observation as large as the noise, without which a
+        column of a single value would pass for one that does not matter.
+        """
+        draws = [
+            self.forward_(self._scaled(draw), scale)
+            for draw in self.table_.alternatives(values, unseen)
+        ]
+        mu, aleatoric, epistemic = map(torch.stack, zip(*draws, strict=True))
+        mean, noise, lack = mu.mean(0), aleatoric.mean(0), epistemic.mean(0)
+        if scale in ("claps", "posterior"):
+            n_known = torch.from_numpy(self.table_.n_known(unseen))
+            spread = (mu - mean).square().mean(0)
+            lack = lack + (spread + noise / n_known) * (1 + 1 / n_known)
+        return Predicted(mean, noise, lack)
+
+    def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
+        return row_hashes(self._encoded(X).values, np.asarray(y, dtype=np.float64))
+
+    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
+        forward = self.forward_
+        batches = batches_of(
+            X,
+            y,
+            sample_weight,
+            size=forward.network.rows_per_batch(),
+            need_y=True,
+            check=partial(self._encoded, min_rows=0),
+        )
+        rows = (
+            (self._scaled(b.x.values), self._scaled_target(b.target.numpy()), b.weight)
+            for b in batches
+        )
+        return forward.sum_rows(rows, self.sums_)
+
+    def _set_sums(self, sums: LastLayerSums) -> None:
+        """Posteriors from other sums; λ, unless it is a number, and weights stay."""
+        value = self.prior_precision
+        if value is None or isinstance(value, str):
+            value = self.prior_precision_
+        self.forward_ = self.forward_.with_sums(sums, float(value))
+        self.sums_ = sums
+
+    def _prior_precision(self) -> float:
+        return self.forward_.last_layers.prior_precision
+
+
+def _fit_kernel_member(
+    network: HeteroscedasticNetwork,
+    found: FittedLastLayers,
+    X: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    held_out_rows: Tensor,
+    generator: torch.Generator,
+    pool: WorkerPool | None,
+) -> tuple[KernelMember | None, float]:
+    """A kernel member and its weight, as of one more view; None where it earns none."""
+    nll = found.held_out_nll  # (n_views,)
+    if nll is None or float(nll.min()) > LITTLE_NOISE:
+        return None, 0.0
+    kernel = fit_kernel(
+        X,
+        y,
+        weight,
+        found.noise,
+        held_out_rows,
+        found.held_out_h2,
+        KERNEL_FLOOR * network.variance_floor,
+        generator,
+        pool,
+    )
+    if kernel is None:
+        return None, 0.0
+    sizes = nll.new_tensor([v.stop - v.start for v in network.members_by_view()])
+    logits = (sizes / sizes.mean()).log() - SHARPNESS * nll
+    gap = -SHARPNESS * kernel.held_out_nll - torch.logsumexp(logits, dim=0)
+    share = float(torch.sigmoid(gap))
+    return (kernel, share) if share >= MIN_KERNEL_WEIGHT else (None, 0.0)
