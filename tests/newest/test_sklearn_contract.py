@@ -1,0 +1,19 @@
+"""scikit-learn's own checks."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from mapie_claps import ClapsRegressor
+
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "mini-batches and hold-outs are drawn by row, so that a row of weight 2 is not "
+        "drawn as two rows are; the sums of the posterior are equivalent"
+    ),
+}
+
+
+@parametrize_with_checks(
+    [ClapsRegressor()], expected_failed_checks=lambda _: EXPECTED_FAILURES
+)
+def test_scikit_learn_compatible(estimator, check):
+    check(estimator)
