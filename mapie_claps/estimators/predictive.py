@@ -207,7 +207,7 @@ class PredictiveDistribution:
         """Both parts of the variance of y; under a map divided as v is in z."""
         if self.aleatoric is None or self.epistemic is None:
             raise ValueError(
-                "Got a model that gives a standard deviation alone, which has no parts. "
+                "Got a model that gives a standard deviation alone, without parts. "
                 "Use ClapsRegressor or ClapsModule."
             )
         if self.target_map.is_identity:
