@@ -1,1 +1,1 @@
-"""X → φ, μ, h²: tables, members and their training."""
+"""X → φ, μ, h²: tables become numbers, networks and their training, a kernel."""
