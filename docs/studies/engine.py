@@ -1,0 +1,595 @@
+"""What the studies share: data, splits, stored runs, estimates and tables of text.
+
+A study makes a list of :class:`Run`, hands it to :func:`run_missing` and makes its
+tables from the rows of the runs that are finished. ``OUT/runs.jsonl`` holds one line
+for each of them: ``key`` (see :func:`run_key`), ``rows`` (what the run found),
+``seconds`` and ``cpu_seconds``. A run is found again only if its whole key is the same:
+other data, another split, parameter or version of the code is another run, so that one
+folder may hold all of them, and an interrupted command goes on where it stopped.
+"""
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+
+Array = NDArray[np.float64]
+Row = dict[str, Any]
+Line = dict[str, Any]
+
+PAPER_DATASETS = (
+    *("concrete", "energy", "yacht", "airfoil", "wine_red"),
+    *("naval", "bike", "california"),
+)
+MIN_ROWS = 50  # below, a fifth of the rows cannot calibrate a level of 0.9
+MAX_ROWS = 5000
+CLEAR = 2.0  # standard errors
+MISSING = "–"
+FILE = "runs.jsonl"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+#: Part of every key. Raise "protocol" when splits, the tuning of peers or a measure
+#: change: all runs are then computed again. Raise "claps" when a fitted ClapsRegressor
+#: or ClapsScore predicts something else with the same parameters: only the runs that
+#: contain it are computed again. Other defaults need neither: they are in the key.
+RESULTS_VERSION = {"protocol": 1, "claps": 4}
+
+
+# Commands -----------------------------------------------------------------------------
+
+
+def new_parser(description: str | None, out: str) -> argparse.ArgumentParser:
+    """Parser with the options that all studies share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path(out), metavar="FOLDER", help=f"({out})")
+    add("--jobs", type=int, default=1, metavar="N", help="processes of one thread (1)")
+    add("--smoke", action="store_true", help="quick trial: shows that it runs, no more")
+    return parser
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where data sets are and how many splits of them to take."""
+    add = parser.add_argument
+    add("--data", type=Path, metavar="FOLDER", help="<data set>.csv, the target last")
+    add("--seeds", type=int, metavar="N", help="splits of each data set")
+
+
+def run_command(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], int],
+    given: Sequence[str] | None,
+) -> int:
+    """Run a study and return its exit status; bad input ends with its message."""
+    arguments = parser.parse_args(given)
+    try:
+        for name, value in vars(arguments).items():
+            if isinstance(value, int) and name not in ("smoke", "seed", "first"):
+                _check_positive(name, value)
+        return run(arguments)
+    except (ValueError, OSError, RuntimeError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted; the same command continues from here.\n")
+        return 130
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(
+            f"Got --{name.replace('_', '-')} {value}, but expected at least 1. Leave "
+            "it out to get the default."
+        )
+
+
+def check_names(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise if a name is not known."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(
+            f"Got --{option} {' '.join(unknown)}, but expected names of "
+            f"{', '.join(known)}. Correct the name."
+        )
+
+
+def check_installed(modules: Iterable[str]) -> None:
+    """Raise if a module that a study needs is not installed."""
+    absent = sorted(name for name in set(modules) if find_spec(name) is None)
+    if absent:
+        raise ValueError(
+            f"Got no module named {', '.join(absent)}. Install what is missing with: "
+            'pip install "mapie-claps[bench]"'
+        )
+
+
+# Data ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Features (n, p) and targets (n,), with the names of data set and target."""
+
+    name: str
+    X: Array
+    y: Array
+    target: str = "y"
+
+    @cached_property
+    def key(self) -> dict[str, str]:
+        """What the key of a run says of the data: the layout of the file is free."""
+        digest = content_hash(self.X, self.y)
+        return {"name": self.name, "target": self.target, "sha256": digest}
+
+
+def content_hash(X: Array, y: Array) -> str:
+    """First 16 digits of the SHA-256 of all values, column by column."""
+    found = hashlib.sha256(repr(X.shape).encode())
+    for column in (*X.T, y):
+        found.update(np.ascontiguousarray(column, dtype=np.float64).tobytes())
+    return found.hexdigest()[:16]
+
+
+def load_csv(path: Path, target: str | None = None) -> Dataset:
+    """Read numbers from a CSV file with a header; the last column is the target."""
+    if not path.is_file():
+        others = ", ".join(sorted(p.stem for p in path.parent.glob("*.csv"))) or "none"
+        raise ValueError(
+            f"Got the path {str(path)!r}, but no such file is there (CSV files beside "
+            f"it: {others}). Correct --data, or the name of the data set."
+        )
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        header = [name.strip() for name in next(csv.reader(stream), [])]
+        try:
+            values = np.loadtxt(stream, delimiter=",", ndmin=2, comments=None)
+        except ValueError as error:
+            raise ValueError(
+                f"Got {path.name}, which does not hold numbers alone: {error}. Encode "
+                "text and fill gaps first."
+            ) from None
+    target = header[-1] if target is None and header else target
+    if target not in header or len(set(header)) < len(header):
+        raise ValueError(
+            f"Got the target {target!r} and the columns {', '.join(header)} of "
+            f"{path.name}, but expected different names, one of them the target's. "
+            "Name one of these columns."
+        )
+    if values.shape[1:] != (len(header),) or len(values) < MIN_ROWS:
+        raise ValueError(
+            f"Got a table of shape {values.shape} in {path.name}, but expected at "
+            f"least {MIN_ROWS} rows of {len(header)} cells. Repair the file."
+        )
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"Got {values[row, column]} in row {row + 1}, column {header[column]!r} of "
+            f"{path.name}, but expected finite numbers. Fill the gap or drop the row."
+        )
+    j = header.index(target)
+    return Dataset(path.stem, np.delete(values, j, axis=1), values[:, j], target)
+
+
+def load_named(name: str, folder: Path | None) -> Dataset:
+    """``folder/name.csv``."""
+    if folder is None:
+        raise ValueError(
+            f"Got no --data, but expected the folder of {name}.csv, whose last column "
+            "is the target. Add --data FOLDER, or try --smoke, which needs no data."
+        )
+    return load_csv(folder / f"{name}.csv")
+
+
+def load_diabetes_rows(n_rows: int = 150) -> Dataset:
+    """First rows of scikit-learn's diabetes data, for trials."""
+    from sklearn.datasets import load_diabetes
+
+    X, y = load_diabetes(return_X_y=True)
+    return Dataset("diabetes", X[:n_rows], y[:n_rows].astype(np.float64))
+
+
+def make_rows(n: int, p: int, seed: int = 0) -> tuple[Array, Array]:
+    """Standard normal rows (n, p), and targets that depend on three columns."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p))
+    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(n)
+
+
+class Split(NamedTuple):
+    """Rows to train on, to calibrate with and to test on."""
+
+    X_train: Array
+    y_train: Array
+    X_cal: Array
+    y_cal: Array
+    X_test: Array
+    y_test: Array
+
+
+def split_rows(
+    data: Dataset, seed: int, max_rows: int, count: Callable[[int], tuple[int, int]]
+) -> Split:
+    """At most ``max_rows`` rows in a seeded order: training, calibration, test.
+
+    ``count`` gives the numbers of training and calibration rows of n.
+    """
+    order = np.random.default_rng(seed).permutation(len(data.y))[:max_rows]
+    parts = np.split(order, np.cumsum(count(len(order))))
+    return Split(*(a for rows in parts for a in (data.X[rows], data.y[rows])))
+
+
+class Fitted(RegressorMixin, BaseEstimator):
+    """Functions of the rows in the form of a fitted estimator, as MAPIE wants it."""
+
+    fitted_ = True  # MAPIE looks for an attribute of this kind
+
+    def __init__(self, mean: Any, std: Any = None) -> None:
+        self.mean = mean
+        self.std = std
+
+    def fit(self, X: Array, y: Array) -> "Fitted":
+        """Do nothing: the functions are fitted."""
+        return self
+
+    def predict(self, X: Array, return_std: bool = False) -> Any:
+        """Evaluate the functions."""
+        return (self.mean(X), self.std(X)) if return_std else self.mean(X)
+
+
+# Runs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to compute, and the key under which it is kept."""
+
+    label: str  # for the progress bar and for errors
+    key: dict[str, Any]  # see run_key
+    compute: Callable[[], list[Row]]  # with several processes it must be picklable
+
+
+def run_key(
+    study: str,
+    *,
+    data: Mapping[str, Any],
+    split: Mapping[str, Any],
+    method: Mapping[str, Any],
+    uses_claps: bool = True,
+) -> dict[str, Any]:
+    """All that a run depends on, as it is read back from JSON.
+
+    ``data`` is the data set with a hash of its content, or how it is generated;
+    ``split`` seed and sizes; ``method`` name and all parameters. ``uses_claps`` is
+    False for methods that the studies only measure.
+    """
+    names = ("protocol", "claps") if uses_claps else ("protocol",)
+    version = {name: RESULTS_VERSION[name] for name in names}
+    key = {"study": study, "data": data, "split": split, "method": method}
+    plain: dict[str, Any] = json.loads(
+        json.dumps(key | {"version": version}, default=_plain)
+    )
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    return (
+        asdict(value)
+        if is_dataclass(value) and not isinstance(value, type)
+        else repr(value)
+    )
+
+
+def claps_parameters(model: Any) -> dict[str, Any]:
+    """All parameters of a regressor for the key, with every number of its recipe."""
+    from mapie_claps.estimators.recipe import RECIPES
+
+    found = model.get_params(deep=False)
+    for name in ("random_state", "n_jobs", "verbose"):  # the seed is the split's
+        del found[name]
+    recipe = found["recipe"]
+    return found | {"recipe": RECIPES[recipe] if isinstance(recipe, str) else recipe}
+
+
+class Store:
+    """Finished runs in ``runs.jsonl`` of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / FILE
+
+    def lines(self) -> list[Line]:
+        """All runs; a line that an interruption cut short is left out."""
+        if not self.file.is_file():
+            return []
+        found = []
+        texts = self.file.read_text(encoding="utf-8").splitlines()
+        for number, text in enumerate(texts, start=1):
+            try:
+                line = json.loads(text)
+            except json.JSONDecodeError:
+                continue
+            if not (
+                isinstance(line, dict) and {"key", "rows", "cpu_seconds"} <= {*line}
+            ):
+                raise ValueError(
+                    f"Got line {number} of {str(self.file)!r}, which is JSON but not a "
+                    "finished run. Delete the line to have its run computed again."
+                )
+            found.append(line)
+        return found
+
+    def add(self, line: Line) -> None:
+        """Append one run, after ending a line that was cut short."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        before = self.file.read_bytes() if self.file.is_file() else b""
+        cut = before != b"" and not before.endswith(b"\n")
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(("\n" if cut else "") + json.dumps(line, ensure_ascii=False))
+            stream.write("\n")
+
+    def by_key(self) -> dict[str, Line]:
+        """The last run of each key, under :func:`identity`."""
+        return {identity(line["key"]): line for line in self.lines()}
+
+
+def identity(key: Mapping[str, Any]) -> str:
+    """A key as one string, whatever the order of its parts."""
+    return json.dumps(key, sort_keys=True)
+
+
+def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[str]:
+    """Compute what is not stored in ``out``, and store each run once it is finished.
+
+    Runs that raise are returned in words, and the others go on: one failure must not
+    end hours of work.
+    """
+    from tqdm import tqdm  # comes with laplace-torch
+
+    store = Store(out)
+    finished = store.by_key()
+    pending = [run for run in runs if identity(run.key) not in finished]
+    failures = []
+    with tqdm(total=len(runs), initial=len(runs) - len(pending), unit="run") as bar:
+        for run, result in _results(pending, jobs):
+            if isinstance(result, str):
+                failures.append(f"FAILED {run.label}: {result}\n")
+            else:
+                store.add(result)
+            bar.set_postfix_str(run.label)
+            bar.update()
+    return failures
+
+
+def finished_lines(runs: Sequence[Run], out: Path) -> list[Line]:
+    """Stored lines of the runs that are finished, in the order of the runs."""
+    stored = Store(out).by_key()
+    keys = [identity(run.key) for run in runs]
+    return [stored[key] for key in keys if key in stored]
+
+
+def finished_rows(runs: Sequence[Run], out: Path) -> list[Row]:
+    """Rows of the runs that are finished, in the order of the runs."""
+    return [row for line in finished_lines(runs, out) for row in line["rows"]]
+
+
+def _results(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Line | str]]:
+    """Lines, or errors in words, in the order in which the runs end."""
+    if jobs == 1 or len(runs) < 2:
+        yield from ((run, _compute(run)) for run in runs)
+        return
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # of the new processes
+    # A forked process may hang in torch; a spawned one starts clean.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    try:
+        futures = {pool.submit(_compute, run): run for run in runs}
+        for future in as_completed(futures):
+            error = future.exception()
+            yield futures[future], str(error) if error else future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _compute(run: Run) -> Line | str:
+    """The line of a run, computed on one thread, or its error."""
+    from threadpoolctl import threadpool_limits
+
+    started, worked = time.perf_counter(), time.process_time()
+    try:
+        # Standard output is the report's.
+        with threadpool_limits(1), redirect_stdout(sys.stderr):
+            rows = run.compute()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    seconds, cpu = time.perf_counter() - started, time.process_time() - worked
+    return {"key": run.key, "rows": rows, "seconds": seconds, "cpu_seconds": cpu}
+
+
+# Rows of finished runs ----------------------------------------------------------------
+
+
+def values_of(rows: Iterable[Row], field: str) -> list[Any]:
+    """Different values of a field, in the order of the rows."""
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def where(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
+    """Rows that have the given values."""
+    wanted = fields.items()
+    return [row for row in rows if all(row[name] == value for name, value in wanted)]
+
+
+def score_intervals(
+    y: Array, lower: Array, upper: Array, alpha: float
+) -> dict[str, float]:
+    """Coverage, mean width and mean interval score of one level."""
+    from mapie_claps import metrics
+
+    bounds = np.stack([lower, upper], axis=1)
+    return {
+        "coverage": float(metrics.coverage(y, bounds)[0]),
+        "width": float(metrics.mean_width(bounds)[0]),
+        "interval_score": float(metrics.interval_score(y, bounds, 1 - alpha)[0]),
+    }
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean over runs, its standard error (NaN for one run), and the number of runs."""
+
+    mean: float
+    error: float
+    n: int
+
+    def above(self, constant: float) -> bool:
+        """Above the constant by two standard errors."""
+        return self.mean > constant and self.mean - constant >= CLEAR * self.error
+
+    def below(self, constant: float) -> bool:
+        """Below the constant by two standard errors."""
+        return self.mean < constant and constant - self.mean >= CLEAR * self.error
+
+
+def estimate(values: Iterable[float | None]) -> Estimate:
+    """Mean and standard error of numbers; None is left out."""
+    given = np.array([v for v in values if v is not None], dtype=np.float64)
+    n = len(given)
+    mean = float(given.mean()) if n else math.nan
+    error = float(given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return Estimate(mean, error, n)
+
+
+def stratified_estimate(strata: Mapping[Any, Sequence[float]]) -> Estimate:
+    """Mean of the means of all strata (data sets), which are taken as given.
+
+    The standard error comes from the values within each; what differs between them does
+    not enter it.
+    """
+    each = [estimate(values) for values in strata.values()]
+    mean = float(np.mean([e.mean for e in each])) if each else math.nan
+    error = math.sqrt(sum(e.error**2 for e in each)) / len(each) if each else math.nan
+    return Estimate(mean, error, sum(e.n for e in each))
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Geometric mean; NaN of nothing."""
+    logs = np.log(list(ratios))
+    return float(np.exp(logs.mean())) if len(logs) else math.nan
+
+
+# The exact law of coverage ------------------------------------------------------------
+
+
+def covered_rank(n_cal: int, alpha: float, n_ranks: int = 1) -> int:
+    """How many of the n + 1 gaps between calibration scores an interval holds.
+
+    One rank holds the k smallest. Two hold what lies between the k-th score and the
+    k-th from the other end, with k for α/2: 2k − n − 1 gaps. The coverage given the
+    calibration rows is Beta(k, n + 1 − k) with this number, which may be n + 1.
+    """
+    from mapie_claps import conformal_rank
+
+    rank = min(conformal_rank(n_cal, alpha / n_ranks), n_cal + 1)
+    return rank if n_ranks == 1 else 2 * rank - n_cal - 1
+
+
+def covered_limits(
+    sizes: Sequence[tuple[int, int]], alpha: float, tail: float, n_ranks: int = 1
+) -> tuple[int, int]:
+    """Numbers of covered test rows that leave at most ``tail`` on either side.
+
+    ``sizes`` has the numbers of calibration and test rows of independent runs.
+    """
+    pmf = _covered_pmf(tuple(sizes), alpha, n_ranks)
+    low = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
+    high = len(pmf) - 1 - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
+    return low, high
+
+
+@lru_cache(maxsize=64)
+def _covered_pmf(
+    sizes: tuple[tuple[int, int], ...], alpha: float, n_ranks: int
+) -> Array:
+    """Distribution of the number of covered test rows of all runs together.
+
+    Given the fit and its calibration rows, test rows are covered independently with a
+    probability that is Beta(k, n_cal + 1 − k), whatever the model. So each run is a
+    beta-binomial count, and their sum a convolution.
+    """
+    from scipy.stats import betabinom
+
+    total: Array = np.ones(1)
+    for n_cal, n_test in sizes:
+        rank = covered_rank(n_cal, alpha, n_ranks)
+        if rank > n_cal:  # the interval is the whole line
+            pmf = np.eye(1, n_test + 1, n_test)[0]
+        else:
+            pmf = betabinom.pmf(np.arange(n_test + 1), n_test, rank, n_cal + 1 - rank)
+        total = np.convolve(total, pmf)
+    return total
+
+
+# Text ---------------------------------------------------------------------------------
+
+
+def number(value: float | None, digits: str = ".4g") -> str:
+    """Four significant digits, or a dash."""
+    return MISSING if value is None or math.isnan(value) else f"{value:{digits}}"
+
+
+def plus_minus(found: Estimate) -> str:
+    """Mean and standard error."""
+    if math.isnan(found.error):
+        return number(found.mean)
+    return (
+        f"{number(found.mean)} ± {found.error:{'.2g' if found.error < 99.5 else '.0f'}}"
+    )
+
+
+def markdown_table(
+    header: Sequence[str], lines: Iterable[Sequence[str]], align: str = ""
+) -> str:
+    """Table in Markdown; ``align`` has one letter per column, "r" for numbers."""
+    letters = align.ljust(len(header), "l")
+    rule = "|" + "|".join("---:" if a == "r" else "---" for a in letters) + "|"
+    rows = ["| " + " | ".join(line) + " |" for line in (header, *lines)]
+    return "\n".join([rows[0], rule, *rows[1:]]) + "\n"
+
+
+def csv_table(header: Iterable[str], lines: Iterable[Iterable[Any]]) -> str:
+    """Table in CSV."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([header, *lines])
+    return stream.getvalue()
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Lines of a CSV file with a header, as text."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Texts by file name, which may hold a folder, written to a folder."""
+    paths = [folder / name for name in files]
+    for path, text in zip(paths, files.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return paths
