@@ -1,0 +1,191 @@
+"""Inputs → μ, h², φᵀΣφ: the one forward pass of predictions and exports."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .last_layer import (
+    FeatureRows,
+    LastLayers,
+    LastLayerSums,
+    Spread,
+    make_last_layers,
+    mean_noise,
+    sum_rows,
+)
+
+if TYPE_CHECKING:
+    from ..network.kernel import KernelMember
+
+SCALES = ("claps", "aleatoric", "posterior", "constant")
+# What a kernel's φᵀΣφ has in excess of its usual size counts three times: length scales
+# are learned where rows are dense and promise too much elsewhere.
+FAR_FACTOR = 2.0
+
+
+class Predicted(NamedTuple):
+    """Mean and both parts of the variance of n rows, (n,) each."""
+
+    mu: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+class ForwardPass(nn.Module):
+    """A network, the posteriors of its last layers, and perhaps a kernel member.
+
+    μ is the mean over the members with their weights, the aleatoric variance the
+    geometric mean of h², the epistemic variance the mean of φᵀΣφ and the variance of
+    the members' means. All of it lives in the units in which the network sees targets.
+    """
+
+    member_weight: Tensor
+    residual_variance: Tensor
+
+    def __init__(
+        self,
+        network: Any,  # x → Features
+        last_layers: LastLayers,
+        member_weight: Tensor,  # (K,), sums to one
+        residual_variance: float,  # σ²
+        kernel: "KernelMember | None" = None,
+        kernel_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.network, self.last_layers = network, last_layers
+        self.register_buffer("member_weight", member_weight)
+        sigma2 = torch.tensor(residual_variance, dtype=torch.float64)
+        self.register_buffer("residual_variance", sigma2)
+        self.kernel, self.kernel_weight = kernel, kernel_weight
+
+    def forward(self, x: Tensor, scale: str = "claps") -> Predicted:
+        """μ, aleatoric and epistemic variance of the rows x, for one of ``SCALES``."""
+        layers, weight = self.last_layers, self.member_weight
+        if scale in ("claps", "posterior"):
+            self._check_scale(scale)
+        out = self.network(x)
+        by_member = out.mu if layers.last_layer == "trained" else layers.mu(out.phi)
+        mu = by_member[0] if len(by_member) == 1 else weight @ by_member
+        noise = aleatoric = mean_noise(out.h2, weight)
+        if scale in ("posterior", "constant"):
+            aleatoric = torch.ones_like(mu) * self.residual_variance
+        if scale in ("aleatoric", "constant"):
+            epistemic = torch.zeros_like(mu)
+        else:
+            epistemic = layers.epistemic(out.phi)
+            if len(by_member) == 1:
+                epistemic = epistemic[0]
+            else:
+                epistemic = weight @ epistemic.add_((by_member - mu).square_())
+        if self.kernel is None:
+            return Predicted(mu, aleatoric, epistemic)
+        w, kernel = self.kernel_weight, Predicted(*self.kernel.predict(x, noise))
+        if scale in ("claps", "aleatoric"):
+            aleatoric = torch.lerp(aleatoric.log(), kernel.aleatoric.log(), w).exp()
+        if scale in ("claps", "posterior"):
+            excess = (kernel.epistemic - self.kernel.usual_epistemic).clamp(min=0)
+            epistemic = torch.lerp(epistemic, kernel.epistemic, w)
+            epistemic += w * (1 - w) * (kernel.mu - mu).square()
+            epistemic += FAR_FACTOR * w * excess
+        return Predicted(torch.lerp(mu, kernel.mu, w), aleatoric, epistemic)
+
+    def embed(self, x: Tensor) -> Tensor:  # (n, K·d)
+        """φ of all members side by side, by the roots of their weights."""
+        phi: Tensor = self.network(x).phi * self.member_weight.sqrt()[:, None, None]
+        return phi.movedim(0, 1).flatten(1)
+
+    def covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, m)
+        """Posterior covariance between the means of two sets of rows.
+
+        φᵀΣφ' as the mean over the members, and the covariance of their means.
+        """
+        first, second = self._deviations(x), self._deviations(z)
+        found = first[0] @ second[0].mT
+        if self.kernel is None:
+            return found
+        w = self.kernel_weight
+        of_kernel = self.kernel.posterior_covariance(x, z)
+        apart = torch.outer(first[1], second[1])
+        return torch.lerp(found, of_kernel, w) + w * (1 - w) * apart
+
+    def own_variance(self, x: Tensor) -> Tensor:  # (n,)
+        """Covariance of each row with itself."""
+        vectors, apart = self._deviations(x)
+        found = vectors.square().sum(1)
+        if self.kernel is None:
+            return found
+        w = self.kernel_weight
+        of_kernel = self.kernel.predict(x, torch.ones_like(found))[2]
+        return torch.lerp(found, of_kernel, w) + w * (1 - w) * apart.square()
+
+    def sum_rows(
+        self, rows: Iterable[tuple[Tensor, Tensor, Tensor]], like: LastLayerSums
+    ) -> LastLayerSums:
+        """Sums over rows (x, y, weight), to be added to the sums that are like them."""
+
+        def features() -> Iterator[FeatureRows]:
+            for x, y, weight in rows:
+                found = FeatureRows.of(self.network, x, y, weight)
+                residual = self.member_weight @ self.last_layers.residual(found)
+                yield replace(
+                    found,
+                    targets=Spread.of(y, weight),
+                    residuals=Spread.of(residual, weight),
+                )
+
+        structure = self.last_layers.structure
+        return sum_rows(features(), structure, like.homoscedastic, like.fit_id)
+
+    def with_sums(
+        self,
+        sums: LastLayerSums,
+        prior_precision: float,
+        centre: float = 0.0,
+        unit: float = 1.0,
+    ) -> "ForwardPass":
+        """The same networks with the posterior that other sums make."""
+        old = self.last_layers
+        sigma2 = sums.residual_variance(self.network.variance_floor)
+        layers = make_last_layers(
+            sums,
+            old.trained,
+            old.last_layer,
+            prior_precision,
+            with_bias=old.with_bias,
+            centre=centre,
+            unit=unit,
+            residual_variance=sigma2,
+        )
+        return ForwardPass(
+            self.network,
+            layers,
+            self.member_weight,
+            sigma2,
+            self.kernel,
+            self.kernel_weight,
+        )
+
+    def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors whose products are the networks' covariances; kernel's mean − μ."""
+        out, layers, weight = self.network(x), self.last_layers, self.member_weight
+        by_member = out.mu if layers.last_layer == "trained" else layers.mu(out.phi)
+        root = weight.sqrt()
+        vectors = (layers.whitened(out.phi) * root[:, None, None]).movedim(0, 1)
+        mu = weight @ by_member
+        spread = (by_member - mu) * root[:, None]
+        vectors = torch.cat([vectors.flatten(1), spread.mT], dim=1)
+        if self.kernel is None:
+            return vectors, torch.zeros_like(mu)
+        return vectors, self.kernel.predict(x, torch.ones_like(mu))[0] - mu
+
+    def _check_scale(self, scale: str) -> None:
+        """Raise where the posterior has another W than the scale."""
+        if (scale == "posterior") != self.last_layers.homoscedastic:
+            weight = "I/σ²" if self.last_layers.homoscedastic else "diag(1/h²)"
+            raise ValueError(
+                f"Got scale={scale!r}, but the posterior was made with W = {weight}, "
+                "for another scale. Set the scale before fit, and call fit again."
+            )

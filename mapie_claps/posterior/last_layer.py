@@ -1,0 +1,699 @@
+"""φ, h² → HᵀWH → Σ: last layers as laplace-torch sees them, and sums that add up.
+
+Posterior precision, its factor, covariance and marginal likelihood are laplace-torch's.
+Tensors are kept, not its objects, which do not pickle and hold a copy of the network:
+``LastLayers.laplace`` loads them into a fitted object again.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils import skip_init
+from torch.utils.data import TensorDataset
+
+from .._validation import check_integer
+from ..exceptions import NotPositiveDefiniteError, NumericalWarning
+from ..network.batches import KeptBatches
+from ..network.ensemble import HeteroscedasticNetwork
+from ..network.training import WorkerPool, gaussian_nll, one_thread
+
+# Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
+# is a third of the weight, worse by 0.5 next to none.
+SHARPNESS = 10.0
+LEAST_WEIGHT = 0.1  # of a member whose residuals tell of the noise, by the mean weight
+PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
+PAPER_PRIOR_PRECISION = 1.0
+# Elements of φ for one call of Laplace.fit, which has a price of its own, also by d².
+FIT_ELEMENTS, FIT_SQUARES, MOST_ELEMENTS = 2**20, 8, 2**22
+LARGEST = 1e150  # its square, and sums of such squares, are numbers
+
+
+class TensorLoader:
+    """Batches of tensors that are in memory, cut as slices, for ``Laplace.fit``.
+
+    The same batches as ``DataLoader(TensorDataset(X, y), batch_size)``, which picks row
+    by row and collates: at 64 features that takes ten times as long as the forward pass
+    and the Gram matrix together.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, ...)
+        Inputs of the network.
+    y : Tensor of shape (n, 1), (n, 2) or (n, 3)
+        Targets; row weights and h², as far as given.
+    batch_size : int, default=65536
+        Rows at a time; the last batch may have fewer. ``HeteroscedasticGGN`` cuts them
+        further by itself.
+
+    Attributes
+    ----------
+    dataset : torch.utils.data.TensorDataset
+        Both tensors; laplace-torch asks for its length.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mapie_claps import TensorLoader
+    >>> loader = TensorLoader(torch.zeros(10, 3), torch.zeros(10, 1), batch_size=4)
+    >>> [len(x) for x, y in loader], len(loader), len(loader.dataset)
+    ([4, 4, 2], 3, 10)
+    """
+
+    def __init__(self, X: Tensor, y: Tensor, batch_size: int = 2**16) -> None:
+        check_integer("batch_size", batch_size, low=1, hint="Use the default 65536.")
+        for name, value in (("X", X), ("y", y)):
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"Got {name} of type {type(value).__name__}, but expected a "
+                    "tensor. Use torch.as_tensor."
+                )
+        if y.ndim != 2 or X.ndim == 0 or len(X) != len(y):
+            raise ValueError(
+                f"Got X of shape {tuple(X.shape)} and y of shape {tuple(y.shape)}, but "
+                "expected y of shape (n, 1), (n, 2) with row weights or (n, 3) with "
+                "weights and h², for n rows of X. Reshape a vector of targets with "
+                "y[:, None]."
+            )
+        self.dataset = TensorDataset(X, y)
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.dataset) / self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        X, y = self.dataset.tensors
+        for start in range(0, len(X), self.batch_size):
+            part = slice(start, start + self.batch_size)
+            yield X[part], y[part]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Weight, mean and sum of squared deviations of one number per row."""
+
+    weight: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, values: Tensor, weight: Tensor) -> "Spread":  # (n,), (n,)
+        """Spread of one batch."""
+        total = float(weight.sum())
+        if total == 0:
+            return cls()
+        if float(values.abs().max()) > LARGEST:
+            raise ValueError(
+                "Got y whose values overflow when squared. Divide them by a constant, "
+                "for example 1e100, or leave these rows out."
+            )
+        mean = float((weight * values).sum()) / total
+        return cls(total, mean, float((weight * (values - mean).square()).sum()))
+
+    def __add__(self, other: "Spread") -> "Spread":
+        weight = self.weight + other.weight
+        if weight == 0:
+            return self
+        step, share = other.mean - self.mean, other.weight / weight
+        between = step**2 * self.weight * share
+        squares = self.squares + other.squares + between
+        return Spread(weight, self.mean + step * share, squares)
+
+    @property
+    def variance(self) -> float:
+        """Population variance."""
+        return self.squares / self.weight if self.weight else 0.0
+
+    @property
+    def mean_square(self) -> float:
+        """Mean of the squares about zero."""
+        return self.variance + self.mean**2
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRows:
+    """What the posterior needs of some rows, for each of K members."""
+
+    phi: Tensor  # (K, n, d)
+    h2: Tensor  # (K, n)
+    residual: Tensor  # (K, n), of the trained mean
+    weight: Tensor  # (K, n), zero for rows that a member leaves out
+    targets: Spread = Spread()
+    residuals: Spread = Spread()  # of the mean in use, of all members together
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, network: nn.Module, x: Tensor, y: Tensor, weight: Tensor
+    ) -> "FeatureRows":
+        """One forward pass; rows may be (n, ...), or (K, n, ...) by member."""
+        out = network(x)
+        return cls(out.phi, out.h2, y - out.mu, weight.expand_as(out.h2))
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayerSums:
+    r"""Sums over rows from which a last layer's posterior is made, whatever λ is.
+
+    :math:`H^\top W H`, :math:`H^\top W r` with the residuals r of the trained mean (a
+    correction is then no difference of large numbers), and companions: a few (d + 1)²
+    numbers however many rows there were. ``a + b`` holds for the rows of both. Sums
+    belong to one fit: those of another one are refused.
+
+    Parameters
+    ----------
+    gram : Tensor of shape (K, d + 1, d + 1) or (K, d + 1)
+        HᵀWH of each member, or its diagonal.
+    cross : Tensor of shape (K, d + 1)
+        HᵀWr.
+    loss : Tensor of shape (K,)
+        ½Σ s[r²/h² + log h²].
+    n_rows : int
+        Number of rows.
+    targets : Spread
+        Weight, mean and squared deviations of the targets.
+    residuals : Spread
+        The same of the residuals of the mean in use when the rows were summed.
+    fit_id : str
+        Identity of the fit that the sums belong to.
+    homoscedastic : bool, default=False
+        Whether W = I, for the scale "posterior", in place of diag(1/h²).
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from mapie_claps import ClapsModule
+    >>> X, y = np.linspace(-1, 1, 40).reshape(20, 2), np.linspace(0, 1, 20)
+    >>> model = ClapsModule(torch.nn.Linear(2, 1), prior_precision=1.0).fit(X, y)
+    >>> both = model.partial_sums(X[:12], y[:12]) + model.partial_sums(X[12:], y[12:])
+    >>> both.n_rows, np.allclose(both.gram, model.sums_.gram)
+    (20, True)
+    """
+
+    gram: Tensor
+    cross: Tensor
+    loss: Tensor
+    n_rows: int
+    targets: Spread
+    residuals: Spread
+    fit_id: str
+    homoscedastic: bool = False
+
+    def __add__(self, other: "LastLayerSums") -> "LastLayerSums":
+        mine = self.fit_id, self.homoscedastic
+        if mine != (other.fit_id, other.homoscedastic):
+            raise ValueError(
+                "Got sums that belong to another fit (another network, variance head, "
+                "scale, or other units of X or y), but only sums of one fit add up. "
+                "Make them with partial_sums of one estimator, or of copies of it."
+            )
+        return LastLayerSums(
+            self.gram + other.gram,
+            self.cross + other.cross,
+            self.loss + other.loss,
+            self.n_rows + other.n_rows,
+            self.targets + other.targets,
+            self.residuals + other.residuals,
+            *mine,
+        )
+
+    def residual_variance(self, floor: float) -> float:
+        """σ², the mean squared residual, at least the floor."""
+        return max(self.residuals.mean_square, floor)
+
+
+def sum_rows(
+    batches: Iterable[FeatureRows], structure: str, homoscedastic: bool, fit_id: str
+) -> LastLayerSums:
+    """Sums over all batches, made by laplace-torch with our curvature backend."""
+    members: list[_MemberSums] = []
+    targets = residuals = Spread()
+    for group in _groups(batches):
+        if not members:
+            n_members, _, size = group[0].phi.shape
+            for k in range(n_members):
+                members.append(_MemberSums(size, structure, homoscedastic, k))
+        for member in members:
+            member.add(group)
+        for rows in group:
+            targets += rows.targets
+            residuals += rows.residuals
+    if not members:
+        raise ValueError("Got X without rows, but expected at least one.")
+    return LastLayerSums(
+        torch.stack([member.gram for member in members]),
+        torch.stack([member.cross for member in members]),
+        torch.stack([member.loss for member in members]),
+        members[0].n_rows,
+        targets,
+        residuals,
+        fit_id,
+        homoscedastic,
+    )
+
+
+def _groups(batches: Iterable[FeatureRows]) -> Iterator[list[FeatureRows]]:
+    """Some batches at a time, of which small ones are joined."""
+    group: list[FeatureRows] = []
+    elements = 0
+    for rows in batches:
+        group.append(rows)
+        elements += rows.phi.numel()
+        if elements >= max(
+            FIT_ELEMENTS, min(MOST_ELEMENTS, FIT_SQUARES * rows.phi.shape[2] ** 2)
+        ):
+            yield _joined(group)
+            group, elements = [], 0
+    if group:
+        yield _joined(group)
+
+
+def _joined(group: list[FeatureRows]) -> list[FeatureRows]:
+    """One batch in place of many small ones, which are not worth a matrix product."""
+    if len(group) <= 8:
+        return group
+    return [
+        FeatureRows(
+            torch.cat([rows.phi for rows in group], dim=1),
+            torch.cat([rows.h2 for rows in group], dim=1),
+            torch.cat([rows.residual for rows in group], dim=1),
+            torch.cat([rows.weight for rows in group], dim=1),
+            sum((rows.targets for rows in group), Spread()),
+            sum((rows.residuals for rows in group), Spread()),
+        )
+    ]
+
+
+class _MemberSums:
+    """One member's last layer in laplace-torch, asked for sums again and again.
+
+    It is the loader of its own batches. The weights are zero: targets are residuals.
+    """
+
+    def __init__(self, size: int, structure: str, homoscedastic: bool, k: int) -> None:
+        zero = torch.zeros(size + 1, dtype=torch.float64)
+        self.k, self.homoscedastic = k, homoscedastic
+        self.cross, self.n_rows = zero.clone(), 0
+        self.loss = zero.new_zeros(())
+        self.gram = zero.new_zeros([size + 1] * (2 if structure == "full" else 1))
+        self._la = new_laplace(zero, structure, cross_moment=self.cross)
+
+    def add(self, group: list[FeatureRows]) -> None:
+        """Add HᵀWH, HᵀWr and the loss of some batches."""
+        self._group = group
+        self.dataset = range(sum(rows.h2.shape[1] for rows in group))
+        self._la.fit(self)  # begins again with each call, but for the cross moment
+        self.gram += self._la.H
+        self.loss += self._la.loss
+        self.n_rows += len(self.dataset)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in self._group:
+            h2 = rows.h2[self.k]
+            if self.homoscedastic:
+                h2 = torch.ones_like(h2)
+            columns = (rows.residual[self.k], rows.weight[self.k], h2)
+            yield rows.phi[self.k], torch.stack(columns, dim=1)
+
+
+class MeanNetwork(nn.Module):
+    """The mean of one member for laplace-torch: a linear layer on features.
+
+    Without the bias in the posterior it is a fixed offset.
+    """
+
+    offset: Tensor | None
+
+    def __init__(
+        self, weights: Tensor, with_bias: bool, features: nn.Module | None
+    ) -> None:
+        super().__init__()
+        # The head comes first: laplace-torch takes its type and device from it. Without
+        # initial weights: the global generator is not ours to draw from.
+        size, dtype = len(weights) - 1, weights.dtype
+        self.head = skip_init(nn.Linear, size, 1, bias=with_bias, dtype=dtype)
+        self.head.weight.data = weights[None, :-1].clone()
+        if with_bias:
+            self.head.bias.data = weights[-1:].clone()
+        self.register_buffer("offset", None if with_bias else weights[-1:].clone())
+        self.features = features
+
+    def forward(self, x: Tensor) -> Tensor:  # → (n, 1)
+        """Mean of the rows x, or of the rows with features x."""
+        mean: Tensor = self.head(x if self.features is None else self.features(x))
+        return mean if self.offset is None else mean + self.offset
+
+
+def new_laplace(
+    weights: Tensor,  # (d + 1,)
+    structure: str,
+    with_bias: bool = True,
+    features: nn.Module | None = None,
+    **backend_kwargs: Any,
+) -> Any:
+    """laplace-torch's last-layer Laplace of one member, with our likelihood."""
+    from .curvature import HeteroscedasticGGN, laplace
+
+    kind = laplace.FullLLLaplace if structure == "full" else laplace.DiagLLLaplace
+    return kind(
+        MeanNetwork(weights, with_bias, features),
+        "regression",
+        last_layer_name="head",
+        backend=HeteroscedasticGGN,
+        backend_kwargs=backend_kwargs,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayers:
+    """N(mean, Σ) of every member's last layer, Σ = (λ/unit² I + HᵀWH)⁻¹."""
+
+    gram: Tensor  # HᵀWH: (K, d + 1, d + 1), or (K, d + 1) for the diagonal structure
+    loss: Tensor  # (K,), at the mean
+    n_rows: int
+    trained: Tensor  # (K, d + 1), the weights that training left, bias last
+    mean: Tensor  # (K, d + 1)
+    scale: Tensor  # Σ = scale scaleᵀ: (K, d + 1, d + 1), or (K, d + 1)
+    prior_precision: float  # λ, for standardised targets
+    prior_mean: Tensor  # (d + 1,)
+    unit: float  # standard deviation of the targets
+    last_layer: str  # "trained" or "ridge"
+    with_bias: bool  # else φ carries no constant: Σ is zero there
+    homoscedastic: bool  # W = I/σ², for the scale "posterior"
+
+    @property
+    def structure(self) -> str:
+        """Structure of Σ, "full" or "diag"."""
+        return "diag" if self.gram.ndim == 2 else "full"
+
+    def mu(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
+        """Mean φᵀŵ."""
+        return _affine(self.mean, phi)
+
+    def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
+        """φᵀΣφ as a sum of squares, so that it cannot be negative."""
+        if self.scale.ndim == 2:
+            weighted = phi * self.scale[:, None, :-1]
+            return weighted.square_().sum(-1) + self.scale[:, -1:].square()
+        root = self.scale.mT
+        return torch.baddbmm(root[:, :, -1:], root[:, :, :-1], phi.mT).square_().sum(1)
+
+    def whitened(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n, d + 1)
+        """Vectors whose products are φᵀΣφ' of any two rows."""
+        with_one = pad(phi, (0, 1), value=1.0)
+        if self.scale.ndim == 2:
+            return with_one * self.scale[:, None]
+        return with_one @ self.scale
+
+    def covariance(self) -> Tensor:
+        """Σ of every member, shape (K, d + 1, d + 1)."""
+        if self.scale.ndim == 2:
+            return torch.diag_embed(self.scale.square())
+        return self.scale @ self.scale.mT
+
+    def residual(self, rows: FeatureRows) -> Tensor:  # (K, n)
+        """Residuals of the means in use, from those of the trained means."""
+        if self.last_layer == "trained":
+            return rows.residual
+        return rows.residual - _affine(self.mean - self.trained, rows.phi)
+
+    def held_out_nll(self, rows: FeatureRows, views: Sequence[slice]) -> Tensor:
+        """Mean predictive NLL of the members of each view, (n_views,)."""
+        residual, v = self.residual(rows), rows.h2 + self.epistemic(rows.phi)
+        nll = gaussian_nll(residual, torch.zeros_like(v), v)
+        by_member = (nll * rows.weight).sum(1) / rows.weight.sum(1)
+        return torch.stack([by_member[view].mean() for view in views])
+
+    def laplace(
+        self,
+        k: int = 0,
+        features: nn.Module | None = None,
+        noise_variance: Callable[[Tensor], Tensor] | None = None,
+    ) -> Any:
+        """A fitted object of laplace-torch for member k, made of these tensors.
+
+        Its inputs are those of ``features``, or features where there is none.
+        """
+        kwargs = {} if noise_variance is None else {"noise_variance": noise_variance}
+        mean, structure = self.mean[k], self.structure
+        la = new_laplace(mean, structure, self.with_bias, features, **kwargs)
+        kept = slice(None) if self.with_bias else slice(-1)
+        gram = self.gram[k][kept, kept] if structure == "full" else self.gram[k][kept]
+        precision = self.prior_precision / self.unit**2
+        state = {
+            "mean": mean[kept],
+            "H": gram,
+            "loss": self.loss[k],
+            "prior_mean": self.prior_mean[kept],
+            "prior_precision": torch.tensor([precision], dtype=mean.dtype),
+            "n_data": self.n_rows,
+            "n_outputs": 1,
+        }
+        la.load_state_dict(la.state_dict() | state)
+        return la
+
+
+def _affine(weights: Tensor, phi: Tensor) -> Tensor:  # (K, d + 1), (K, n, d) → (K, n)
+    """[φ, 1]ᵀw for every member."""
+    weight, bias = weights[:, None, :-1], weights[:, None, -1:]
+    return torch.baddbmm(bias, weight, phi.mT).squeeze(1)
+
+
+def make_last_layers(
+    sums: LastLayerSums,
+    trained: Tensor,  # (K, d + 1)
+    last_layer: str,
+    prior_precision: float,
+    *,
+    with_bias: bool = True,
+    centre: float = 0.0,  # mean of the targets
+    unit: float = 1.0,  # their standard deviation
+    residual_variance: float = 1.0,  # σ², for homoscedastic sums
+    may_alter: bool = True,
+) -> LastLayers:
+    """Factor λ/unit² I + HᵀWH, and correct ŵ where the last layer is refitted."""
+    gram, cross, loss = sums.gram, sums.cross, sums.loss
+    if sums.homoscedastic:
+        gram, cross = gram / residual_variance, cross / residual_variance
+        constant = 0.5 * sums.targets.weight * math.log(residual_variance)
+        loss = loss / residual_variance + constant
+    prior_mean = torch.zeros_like(trained[0])
+    prior_mean[-1] = centre
+    layers = LastLayers(
+        gram,
+        loss,
+        sums.n_rows,
+        trained,
+        trained,
+        torch.zeros_like(gram),
+        prior_precision,
+        prior_mean,
+        unit,
+        last_layer,
+        with_bias,
+        sums.homoscedastic,
+    )
+    scale, added = torch.zeros_like(gram), torch.zeros_like(loss)
+    size = trained.shape[1] if with_bias else trained.shape[1] - 1
+    for k in range(len(trained)):
+        factor, jitter = _factor(layers.laplace(k), may_alter)
+        place = (slice(size),) * factor.ndim
+        scale[k][place], added[k] = factor, jitter
+    if bool(added.any()):
+        identity = torch.eye(trained.shape[1], dtype=gram.dtype)
+        layers = replace(layers, gram=gram + added[:, None, None] * identity)
+    if last_layer == "trained":
+        return replace(layers, scale=scale)
+    # Σ(HᵀWy + λμ₀) with y = Hw + r, as a step from w.
+    pull = cross - prior_precision / unit**2 * (trained - prior_mean)
+    step = (scale @ (scale.mT @ pull[..., None])).squeeze(-1)
+    curved = (gram @ step[..., None]).squeeze(-1)
+    loss = loss + (step * (0.5 * curved - cross)).sum(-1)
+    return replace(layers, scale=scale, mean=trained + step, loss=loss)
+
+
+def _factor(la: Any, may_alter: bool) -> tuple[Tensor, float]:
+    """laplace-torch's factor of Σ, with growing jitter where rounding wins."""
+    prior = la.prior_precision
+    largest = float(la.H.max() + prior)
+    for jitter in (0.0, *(largest * 10.0**e for e in range(-15, -8))):
+        la.prior_precision = prior + jitter
+        try:
+            scale: Tensor = la.posterior_scale
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            scale = la.H.new_full((), math.nan)
+        if bool(scale.isfinite().all()):
+            if jitter:
+                warnings.warn(
+                    f"Added {jitter:.1e} to the diagonal of the posterior precision "
+                    f"(largest entry {largest:.1e}), which was not positive definite "
+                    "to rounding. Raise prior_precision or variance_floor to avoid it.",
+                    NumericalWarning,
+                    stacklevel=2,
+                )
+            return scale, jitter
+        if not may_alter:
+            break
+    raise NotPositiveDefiniteError(
+        f"The posterior precision (largest entry {largest!r}) is not positive definite."
+        " Raise prior_precision or variance_floor, or look for extreme values in X."
+    )
+
+
+def choose_prior_precision(
+    rule: float | str,
+    sums: LastLayerSums,  # for "grid" without the held-out rows
+    trained: Tensor,
+    last_layer: str,
+    held_out: FeatureRows | None = None,
+    views: Sequence[slice] = (slice(0, 1),),  # members that share a view
+    **settings: Any,
+) -> float:
+    """λ as given, by held-out likelihood, or by marginal likelihood."""
+    if not isinstance(rule, str):
+        return float(rule)
+    if rule == "grid" and held_out is None:
+        return PAPER_PRIOR_PRECISION  # too few rows to hold any out
+    # The evidence is exact at the posterior mean, whichever ŵ predicts.
+    exact = rule == "marglik" and sums.gram.ndim == 3
+    last_layer = "ridge" if exact else last_layer
+    best, value = math.inf, PRIOR_PRECISION_GRID[-1]
+    for candidate in PRIOR_PRECISION_GRID:
+        try:
+            layers = make_last_layers(
+                sums, trained, last_layer, candidate, may_alter=False, **settings
+            )
+        except NotPositiveDefiniteError:
+            continue
+        loss = 0.0
+        if held_out is not None and rule == "grid":
+            # A soft minimum: λ serves the views that have the weight.
+            nll = layers.held_out_nll(held_out, views)
+            loss = -float((-SHARPNESS * nll).logsumexp(dim=0))
+        else:
+            for k in range(len(trained)):
+                loss -= float(layers.laplace(k).log_marginal_likelihood())
+        if loss < best:
+            best, value = loss, candidate
+    return value
+
+
+def mean_noise(h2: Tensor, member_weight: Tensor) -> Tensor:  # (K, n), (K,) → (n,)
+    """Weighted geometric mean of h²: one member that errs high does not rule."""
+    return h2[0] if len(h2) == 1 else (member_weight @ h2.log()).exp()
+
+
+class FittedLastLayers(NamedTuple):
+    """What ``fit_last_layers`` finds."""
+
+    last_layers: LastLayers
+    sums: LastLayerSums  # of all rows
+    member_weight: Tensor  # (K,), sums to one
+    residual_variance: float
+    noise: Tensor  # (n,), g(x) of all rows
+    held_out_nll: Tensor | None  # (n_views,)
+    held_out_h2: Tensor | None  # (K, n_held_out)
+    held_out_residual: Tensor | None  # (m,), in units of √v of single members
+
+
+def fit_last_layers(
+    network: HeteroscedasticNetwork,
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,)
+    held_out_rows: Tensor,  # (K, n_held_out)
+    *,
+    prior_precision: float | str,
+    last_layer: str,
+    with_bias: bool,
+    variance_floor: float,
+    homoscedastic: bool,
+    fit_id: str,
+    pool: WorkerPool | None = None,
+) -> FittedLastLayers:
+    """λ, posteriors, weights of the members, and what held-out rows say of them.
+
+    λ and the weights rest on posteriors without the held-out rows of each member, the
+    final posteriors on all rows.
+    """
+    n_members, size = network.n_members, network.rows_per_batch()
+    views, trained = network.members_by_view(), network.trained_weights()
+    by_member = weight.expand(n_members, -1).scatter(1, held_out_rows, 0.0)
+
+    def rows_from(start: int) -> FeatureRows:
+        part = slice(start, start + size)
+        return FeatureRows.of(network, X[part], y[part], by_member[:, part])
+
+    def compute() -> Iterator[FeatureRows]:
+        tasks = (partial(rows_from, start) for start in range(0, len(X), size))
+        return (pool or WorkerPool()).in_order(tasks)
+
+    with one_thread(network.multiply_adds(size)):
+        batches = KeptBatches(compute, lambda rows: rows.phi.numel())
+        without = sum_rows(batches, "full", homoscedastic, fit_id)
+        # Held-out rows took part with weight zero: they count once.
+        n_left = len(X) - held_out_rows.shape[1]
+        without = replace(without, n_rows=n_left, targets=Spread.of(y, weight))
+        sums, held_out, held_out_h2 = without, None, None
+        if held_out_rows.shape[1]:
+            own = weight[held_out_rows]
+            held_out = FeatureRows.of(network, X[held_out_rows], y[held_out_rows], own)
+            sums = without + sum_rows([held_out], "full", homoscedastic, fit_id)
+            held_out_h2 = held_out.h2
+        # Of the trained means, until the mean of the members is known.
+        sigma2 = max(2 * float(sums.loss.mean()) / sums.targets.weight, variance_floor)
+        settings: dict[str, Any] = {"with_bias": with_bias, "residual_variance": sigma2}
+        if homoscedastic and held_out is not None:
+            constant = torch.full_like(held_out.h2, sigma2)
+            held_out = replace(held_out, h2=constant)
+        value = choose_prior_precision(
+            prior_precision,
+            without if prior_precision == "grid" else sums,
+            trained,
+            last_layer,
+            held_out,
+            views,
+            **settings,
+        )
+        layers = make_last_layers(sums, trained, last_layer, value, **settings)
+        nll, held_out_residual = None, None
+        member_weight = trained.new_full((n_members,), 1 / n_members)
+        if held_out is not None:
+            apart = make_last_layers(without, trained, last_layer, value, **settings)
+            nll = apart.held_out_nll(held_out, views)
+            sizes = torch.tensor([view.stop - view.start for view in views])
+            logits = -SHARPNESS * nll.repeat_interleave(sizes)
+            member_weight = torch.softmax(logits, dim=0)
+            v = held_out.h2 + apart.epistemic(held_out.phi)
+            standardised = apart.residual(held_out) / v.sqrt()
+            # Members that hardly count would tell of their own faults.
+            counts = member_weight * n_members > LEAST_WEIGHT
+            held_out_residual = standardised[counts].flatten()
+        residual, noise, start = torch.empty_like(y), torch.empty_like(y), 0
+        for rows in batches:
+            part = slice(start, start + rows.h2.shape[1])
+            start = part.stop
+            residual[part] = member_weight @ layers.residual(rows)
+            noise[part] = mean_noise(rows.h2, member_weight)
+    sums = replace(sums, residuals=Spread.of(residual, weight))
+    sigma2 = sums.residual_variance(variance_floor)
+    if homoscedastic:
+        settings["residual_variance"] = sigma2
+        final = make_last_layers(sums, trained, last_layer, value, **settings)
+        layers = replace(final, mean=layers.mean)
+    return FittedLastLayers(
+        layers,
+        sums,
+        member_weight,
+        sigma2,
+        noise,
+        nll,
+        held_out_h2,
+        held_out_residual,
+    )
