@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.utils import check_array
 
 try:
-    from sklearn.utils.validation import validate_data
+    from sklearn.utils.validation import validate_data as validate_data
 except ImportError:  # scikit-learn < 1.6 has it as a method
 
     def validate_data(_estimator: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +97,8 @@ def warn_if_reordered(X: Any, y: Any) -> None:
 
     Rows and targets are paired by position, as everywhere in scikit-learn.
     """
-    rows, labels = getattr(X, "index", None), getattr(y, "index", None)
+    rows: Any = getattr(X, "index", None)
+    labels: Any = getattr(y, "index", None)
     if not hasattr(rows, "equals") or not hasattr(labels, "equals"):
         return
     if len(rows) != len(labels) or rows.equals(labels):

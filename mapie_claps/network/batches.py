@@ -141,13 +141,18 @@ def _from_arrays(X: Any, y: Any, weight: Any) -> Batch:
     target = None if y is None else column("y", y, n)
     if weight is None:
         return Batch(x, target, torch.ones(n, dtype=torch.float64))
-    w = column("sample_weight", weight, n)
-    if bool((w < 0).any()):
+    return Batch(x, target, weights(weight, n))
+
+
+def weights(values: Any, n: int) -> Tensor:
+    """One weight per row, none of them negative."""
+    found = column("sample_weight", values, n)
+    if bool((found < 0).any()):
         raise ValueError(
-            f"Got sample_weight={float(w.min())!r} in a row, but expected numbers of "
-            "at least 0."
+            f"Got sample_weight={float(found.min())!r} in a row, but expected numbers "
+            "of at least 0. Use zero to leave a row out."
         )
-    return Batch(x, target, w)
+    return found
 
 
 def inputs(X: Any) -> Tensor:
