@@ -354,11 +354,10 @@ class ClapsRegressor(LastLayerEstimator):
             hint = "Use -1 for all cores, 1 for one."
             if check_integer("n_jobs", self.n_jobs, low=-(2**31), hint=hint) == 0:
                 raise_for("n_jobs", 0, "None or an integer other than 0", hint)
-        data = check_training_data(self, X, y, sample_weight)
-        y_, weight = data.y, data.weight
+        table, y_, weight = check_training_data(self, X, y, sample_weight)
         seed = draw_seed(self.random_state)
         self.table_, values = fit_table(
-            data.table,
+            table,
             y_,
             weight,
             self.categorical_features,
@@ -373,7 +372,9 @@ class ClapsRegressor(LastLayerEstimator):
         x = self._scaled(values)
         self.target_range_ = TargetRange.fit(y_, learn=recipe.noise_shape)
         with worker_pool(self.n_jobs, recipe.n_members) as pool:
-            self.target_map_ = self._fit_target_map(x, y_, seed, device, pool)
+            # Without n_jobs all members are trained in one batch, not in groups.
+            groups = None if self.n_jobs is None else pool
+            self.target_map_ = self._fit_target_map(x, y_, seed, device, groups)
             z = self.target_map_.forward(y_)
             if not self.target_map_.is_identity:
                 self.scaler_y_ = fit_scalers(values, z, weight, names)[1]
@@ -392,7 +393,7 @@ class ClapsRegressor(LastLayerEstimator):
                 self._training_config(len(x)),
                 generator,
                 device,
-                pool,
+                groups,
             )
             self.loss_curve_ = result.loss_curve
             self.validation_curve_ = result.validation_curve
@@ -449,7 +450,6 @@ class ClapsRegressor(LastLayerEstimator):
             weight_decay=float(recipe.weight_decay),
             schedule=recipe.schedule,
             beta=float(recipe.beta),
-            variance_floor=float(recipe.variance_floor),
             max_gradient_norm=recipe.max_gradient_norm,
             patience=recipe.patience,
             verbose=self.verbose,

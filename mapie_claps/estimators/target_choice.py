@@ -108,7 +108,7 @@ def _network_scores(
     # The last layer is refitted, as in the full model.
     trained = network.trained_weights().double()
     refitted = make_last_layers(
-        sum_rows([features(rows.fit)], "full"), trained, "ridge", 1.0
+        sum_rows([features(rows.fit)], "full", False, ""), trained, "ridge", 1.0
     )
     held_out = features(rows.held_out)
     mu = refitted.mu(held_out.phi)
