@@ -111,7 +111,7 @@ def test_fitted_attributes(data):
     assert model.sums_.n_rows == 150
     assert model.kernel_ is None
     assert not hasattr(model, "feature_names_in_")
-    assert list(model.input_columns(data[0][0])) == ["0", "1", "2"]
+    assert list(model.input_columns(data[0][0])) == ["x0", "x1", "x2"]
 
 
 @pytest.mark.parametrize(

@@ -374,7 +374,8 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         takes over is one assignment.
         """
         fitted = copy.copy(self)
-        fitted.__dict__ = {k: getattr(self, k) for k in self.get_params(deep=False)}
+        fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fitted.__dict__.pop("_seen_rows", None)
         fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
         # Tensors made in a caller's inference mode could not be changed in training,
         # and in autocast weights would be trained to three digits.
