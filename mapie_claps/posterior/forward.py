@@ -1,7 +1,6 @@
 """Inputs → μ, h², φᵀΣφ: the one forward pass of predictions and exports."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,7 +10,6 @@ from .last_layer import (
     FeatureRows,
     LastLayers,
     LastLayerSums,
-    Spread,
     make_last_layers,
     mean_noise,
     sum_rows,
@@ -125,26 +123,17 @@ class ForwardPass(nn.Module):
         self, rows: Iterable[tuple[Tensor, Tensor, Tensor]], like: LastLayerSums
     ) -> LastLayerSums:
         """Sums over rows (x, y, weight), to be added to the sums that are like them."""
-
-        def features() -> Iterator[FeatureRows]:
-            for x, y, weight in rows:
-                found = FeatureRows.of(self.network, x, y, weight)
-                residual = self.member_weight @ self.last_layers.residual(found)
-                yield replace(
-                    found,
-                    targets=Spread.of(y, weight),
-                    residuals=Spread.of(residual, weight),
-                )
-
-        structure = self.last_layers.structure
-        return sum_rows(features(), structure, like.homoscedastic, like.fit_id)
+        layers, weight = self.last_layers, self.member_weight
+        return sum_rows(
+            (FeatureRows.of(self.network, *some) for some in rows),
+            layers.structure,
+            like.homoscedastic,
+            like.fit_id,
+            lambda found: weight @ layers.residual(found),
+        )
 
     def with_sums(
-        self,
-        sums: LastLayerSums,
-        prior_precision: float,
-        centre: float = 0.0,
-        unit: float = 1.0,
+        self, sums: LastLayerSums, prior_precision: float, **units: Any
     ) -> "ForwardPass":
         """The same networks with the posterior that other sums make."""
         old = self.last_layers
@@ -155,9 +144,8 @@ class ForwardPass(nn.Module):
             old.last_layer,
             prior_precision,
             with_bias=old.with_bias,
-            centre=centre,
-            unit=unit,
             residual_variance=sigma2,
+            **units,
         )
         return ForwardPass(
             self.network,

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 PAPER_PRIOR_PRECISION = 1.0
 # Elements of φ for one call of Laplace.fit, which has a price of its own, also by d².
 FIT_ELEMENTS, FIT_SQUARES, MOST_ELEMENTS = 2**20, 8, 2**22
+MANY = 8  # batches
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 
 
@@ -136,25 +138,43 @@ class Spread:
         return self.variance + self.mean**2
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureRows:
-    """What the posterior needs of some rows, for each of K members."""
+class FeatureRows(NamedTuple):
+    """What the posterior needs of n rows, for each of K members."""
 
     phi: Tensor  # (K, n, d)
     h2: Tensor  # (K, n)
     residual: Tensor  # (K, n), of the trained mean
-    weight: Tensor  # (K, n), zero for rows that a member leaves out
-    targets: Spread = Spread()
-    residuals: Spread = Spread()  # of the mean in use, of all members together
+    target: Tensor  # (n,), or (K, n) where each member has rows of its own
+    weight: Tensor  # likewise
+    left_out: Tensor | None = None  # (K, n), rows that a member does not sum
 
     @classmethod
     @torch.no_grad()
     def of(
-        cls, network: nn.Module, x: Tensor, y: Tensor, weight: Tensor
+        cls,
+        network: nn.Module,
+        x: Tensor,  # (n, ...), or (K, n, ...)
+        y: Tensor,
+        weight: Tensor,
+        left_out: Tensor | None = None,
     ) -> "FeatureRows":
-        """One forward pass; rows may be (n, ...), or (K, n, ...) by member."""
+        """One forward pass."""
         out = network(x)
-        return cls(out.phi, out.h2, y - out.mu, weight.expand_as(out.h2))
+        return cls(out.phi, out.h2, y - out.mu, y, weight, left_out)
+
+    @classmethod
+    def join(cls, parts: "Sequence[FeatureRows]") -> "FeatureRows":
+        """Rows of all parts."""
+        joined: list[Any] = []
+        for column in zip(*parts, strict=True):
+            first = column[0]
+            joined.append(None if first is None else torch.cat(column, first.ndim > 1))
+        return cls(*joined)
+
+    def take(self, rows: Tensor) -> "FeatureRows":  # (n,)
+        """Some of the rows."""
+        by_member = self.phi[:, rows], self.h2[:, rows], self.residual[:, rows]
+        return FeatureRows(*by_member, self.target[rows], self.weight[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,67 +247,58 @@ class LastLayerSums:
         """σ², the mean squared residual, at least the floor."""
         return max(self.residuals.mean_square, floor)
 
+    def units(self) -> dict[str, float]:
+        """Centre and unit of the targets, for λ of standardised targets."""
+        unit = self.targets.variance**0.5
+        return {"centre": self.targets.mean, "unit": unit or 1.0}
+
 
 def sum_rows(
-    batches: Iterable[FeatureRows], structure: str, homoscedastic: bool, fit_id: str
+    batches: Iterable[FeatureRows],
+    structure: str,
+    homoscedastic: bool,
+    fit_id: str,
+    residual: "Callable[[FeatureRows], Tensor] | None" = None,  # (n,), of the mean
 ) -> LastLayerSums:
     """Sums over all batches, made by laplace-torch with our curvature backend."""
     members: list[_MemberSums] = []
     targets = residuals = Spread()
-    for group in _groups(batches):
+    waiting: list[FeatureRows] = []
+    elements, n_rows = 0, 0
+    for rows in chain(batches, (None,)):
+        if rows is not None:
+            of_mean = rows.residual.mean(0) if residual is None else residual(rows)
+            targets += Spread.of(rows.target, rows.weight)
+            residuals += Spread.of(of_mean, rows.weight)
+            waiting.append(rows)
+            elements += rows.phi.numel()
+            n_rows += len(of_mean)
+            worth = min(MOST_ELEMENTS, FIT_SQUARES * rows.phi.shape[2] ** 2)
+            if elements < max(FIT_ELEMENTS, worth):
+                continue
+        if not waiting:
+            break
+        # Many small batches are not worth a matrix product each.
+        group = waiting if len(waiting) <= MANY else [FeatureRows.join(waiting)]
+        waiting, elements = [], 0
         if not members:
             n_members, _, size = group[0].phi.shape
             for k in range(n_members):
                 members.append(_MemberSums(size, structure, homoscedastic, k))
         for member in members:
             member.add(group)
-        for rows in group:
-            targets += rows.targets
-            residuals += rows.residuals
     if not members:
         raise ValueError("Got X without rows, but expected at least one.")
     return LastLayerSums(
         torch.stack([member.gram for member in members]),
         torch.stack([member.cross for member in members]),
         torch.stack([member.loss for member in members]),
-        members[0].n_rows,
+        n_rows,
         targets,
         residuals,
         fit_id,
         homoscedastic,
     )
-
-
-def _groups(batches: Iterable[FeatureRows]) -> Iterator[list[FeatureRows]]:
-    """Some batches at a time, of which small ones are joined."""
-    group: list[FeatureRows] = []
-    elements = 0
-    for rows in batches:
-        group.append(rows)
-        elements += rows.phi.numel()
-        if elements >= max(
-            FIT_ELEMENTS, min(MOST_ELEMENTS, FIT_SQUARES * rows.phi.shape[2] ** 2)
-        ):
-            yield _joined(group)
-            group, elements = [], 0
-    if group:
-        yield _joined(group)
-
-
-def _joined(group: list[FeatureRows]) -> list[FeatureRows]:
-    """One batch in place of many small ones, which are not worth a matrix product."""
-    if len(group) <= 8:
-        return group
-    return [
-        FeatureRows(
-            torch.cat([rows.phi for rows in group], dim=1),
-            torch.cat([rows.h2 for rows in group], dim=1),
-            torch.cat([rows.residual for rows in group], dim=1),
-            torch.cat([rows.weight for rows in group], dim=1),
-            sum((rows.targets for rows in group), Spread()),
-            sum((rows.residuals for rows in group), Spread()),
-        )
-    ]
 
 
 class _MemberSums:
@@ -299,27 +310,27 @@ class _MemberSums:
     def __init__(self, size: int, structure: str, homoscedastic: bool, k: int) -> None:
         zero = torch.zeros(size + 1, dtype=torch.float64)
         self.k, self.homoscedastic = k, homoscedastic
-        self.cross, self.n_rows = zero.clone(), 0
-        self.loss = zero.new_zeros(())
+        self.cross, self.loss = zero.clone(), zero.new_zeros(())
         self.gram = zero.new_zeros([size + 1] * (2 if structure == "full" else 1))
-        self._la = new_laplace(zero, structure, cross_moment=self.cross)
+        self._la = new_laplace(MeanNetwork(zero), structure, cross_moment=self.cross)
 
     def add(self, group: list[FeatureRows]) -> None:
         """Add HᵀWH, HᵀWr and the loss of some batches."""
         self._group = group
-        self.dataset = range(sum(rows.h2.shape[1] for rows in group))
+        self.dataset = range(sum(map(Tensor.numel, (rows.h2[0] for rows in group))))
         self._la.fit(self)  # begins again with each call, but for the cross moment
         self.gram += self._la.H
         self.loss += self._la.loss
-        self.n_rows += len(self.dataset)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        k = self.k
         for rows in self._group:
-            h2 = rows.h2[self.k]
+            weight, h2 = rows.weight.expand_as(rows.h2)[k], rows.h2[k]
+            if rows.left_out is not None:
+                weight = weight.masked_fill(rows.left_out[k], 0.0)
             if self.homoscedastic:
                 h2 = torch.ones_like(h2)
-            columns = (rows.residual[self.k], rows.weight[self.k], h2)
-            yield rows.phi[self.k], torch.stack(columns, dim=1)
+            yield rows.phi[k], torch.stack([rows.residual[k], weight, h2], dim=1)
 
 
 class MeanNetwork(nn.Module):
@@ -331,7 +342,11 @@ class MeanNetwork(nn.Module):
     offset: Tensor | None
 
     def __init__(
-        self, weights: Tensor, with_bias: bool, features: nn.Module | None
+        self,
+        weights: Tensor,  # (d + 1,)
+        with_bias: bool = True,
+        network: nn.Module | None = None,  # x → Features; None: x is φ
+        k: int = 0,
     ) -> None:
         super().__init__()
         # The head comes first: laplace-torch takes its type and device from it. Without
@@ -342,27 +357,22 @@ class MeanNetwork(nn.Module):
         if with_bias:
             self.head.bias.data = weights[-1:].clone()
         self.register_buffer("offset", None if with_bias else weights[-1:].clone())
-        self.features = features
+        self.network, self.k = network, k
 
     def forward(self, x: Tensor) -> Tensor:  # → (n, 1)
         """Mean of the rows x, or of the rows with features x."""
-        mean: Tensor = self.head(x if self.features is None else self.features(x))
+        phi = x if self.network is None else self.network(x).phi[self.k]
+        mean: Tensor = self.head(phi)
         return mean if self.offset is None else mean + self.offset
 
 
-def new_laplace(
-    weights: Tensor,  # (d + 1,)
-    structure: str,
-    with_bias: bool = True,
-    features: nn.Module | None = None,
-    **backend_kwargs: Any,
-) -> Any:
+def new_laplace(model: MeanNetwork, structure: str, **backend_kwargs: Any) -> Any:
     """laplace-torch's last-layer Laplace of one member, with our likelihood."""
     from .curvature import HeteroscedasticGGN, laplace
 
     kind = laplace.FullLLLaplace if structure == "full" else laplace.DiagLLLaplace
     return kind(
-        MeanNetwork(weights, with_bias, features),
+        model,
         "regression",
         last_layer_name="head",
         backend=HeteroscedasticGGN,
@@ -398,10 +408,13 @@ class LastLayers:
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
-        if self.scale.ndim == 2:
-            weighted = phi * self.scale[:, None, :-1]
-            return weighted.square_().sum(-1) + self.scale[:, -1:].square()
-        root = self.scale.mT
+        scale = self.scale
+        if scale.ndim == 2:
+            weighted = phi * scale[:, None, :-1]
+            return weighted.square_().sum(-1) + scale[:, -1:].square()
+        if phi.shape[1] == 1:  # faster this way round, many rows the other
+            return torch.baddbmm(scale[:, -1:], phi, scale[:, :-1]).square_().sum(2)
+        root = scale.mT
         return torch.baddbmm(root[:, :, -1:], root[:, :, :-1], phi.mT).square_().sum(1)
 
     def whitened(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n, d + 1)
@@ -430,19 +443,15 @@ class LastLayers:
         by_member = (nll * rows.weight).sum(1) / rows.weight.sum(1)
         return torch.stack([by_member[view].mean() for view in views])
 
-    def laplace(
-        self,
-        k: int = 0,
-        features: nn.Module | None = None,
-        noise_variance: Callable[[Tensor], Tensor] | None = None,
-    ) -> Any:
+    def laplace(self, k: int = 0, network: nn.Module | None = None) -> Any:
         """A fitted object of laplace-torch for member k, made of these tensors.
 
-        Its inputs are those of ``features``, or features where there is none.
+        Its inputs are those of the network, or φ of member k where none is given.
         """
-        kwargs = {} if noise_variance is None else {"noise_variance": noise_variance}
         mean, structure = self.mean[k], self.structure
-        la = new_laplace(mean, structure, self.with_bias, features, **kwargs)
+        noise = None if network is None else lambda x: network(x).h2[k]
+        model = MeanNetwork(mean, self.with_bias, network, k)
+        la = new_laplace(model, structure, noise_variance=noise)
         kept = slice(None) if self.with_bias else slice(-1)
         gram = self.gram[k][kept, kept] if structure == "full" else self.gram[k][kept]
         precision = self.prior_precision / self.unit**2
@@ -590,16 +599,90 @@ def mean_noise(h2: Tensor, member_weight: Tensor) -> Tensor:  # (K, n), (K,) →
 
 
 class FittedLastLayers(NamedTuple):
-    """What ``fit_last_layers`` finds."""
+    """What ``fit_posterior`` and ``fit_last_layers`` find."""
 
     last_layers: LastLayers
     sums: LastLayerSums  # of all rows
     member_weight: Tensor  # (K,), sums to one
     residual_variance: float
-    noise: Tensor  # (n,), g(x) of all rows
-    held_out_nll: Tensor | None  # (n_views,)
-    held_out_h2: Tensor | None  # (K, n_held_out)
-    held_out_residual: Tensor | None  # (m,), in units of √v of single members
+    noise: Tensor | None = None  # (n,), g(x) of all rows
+    held_out_nll: Tensor | None = None  # (n_views,)
+    held_out_h2: Tensor | None = None  # (K, n_held_out)
+    held_out_residual: Tensor | None = None  # (m,), in units of √v of single members
+
+
+def fit_posterior(
+    batches: Iterable[FeatureRows],  # can be iterated again
+    held_out: FeatureRows | None,  # rows that the batches leave out
+    trained: Tensor,  # (K, d + 1)
+    views: Sequence[slice] = (slice(0, 1),),
+    *,
+    prior_precision: float | str,
+    last_layer: str,
+    variance_floor: float,
+    homoscedastic: bool,
+    fit_id: str,
+    structure: str = "full",
+    with_bias: bool = True,
+    standardise: bool = False,  # whether λ and the floor are for other units than y
+) -> FittedLastLayers:
+    """λ, posteriors, weights of the members, and what held-out rows say of them.
+
+    λ and the weights rest on posteriors without the held-out rows of each member, the
+    final posteriors on all rows.
+    """
+    sums = without = sum_rows(batches, structure, homoscedastic, fit_id)
+    if held_out is not None:
+        own = sum_rows([held_out], structure, homoscedastic, fit_id)
+        sums = replace(
+            without,
+            gram=without.gram + own.gram,
+            cross=without.cross + own.cross,
+            loss=without.loss + own.loss,
+        )
+    settings: dict[str, Any] = {"with_bias": with_bias}
+    if standardise:
+        settings |= sums.units()
+        variance_floor *= settings["unit"] ** 2
+    # Of the trained means, until the mean of the members is known.
+    sigma2 = sums.residual_variance(variance_floor)
+    settings["residual_variance"] = sigma2
+    judged = held_out
+    if homoscedastic and held_out is not None:
+        judged = held_out._replace(h2=torch.full_like(held_out.h2, sigma2))
+    value = choose_prior_precision(
+        prior_precision,
+        without if prior_precision == "grid" else sums,
+        trained,
+        last_layer,
+        judged,
+        views,
+        **settings,
+    )
+    layers = make_last_layers(sums, trained, last_layer, value, **settings)
+    nll, residual, h2 = None, None, None
+    n_members = len(trained)
+    weight = trained.new_full((n_members,), 1 / n_members)
+    if judged is not None and held_out is not None:
+        apart = make_last_layers(without, trained, last_layer, value, **settings)
+        nll = apart.held_out_nll(judged, views)
+        sizes = torch.tensor([view.stop - view.start for view in views])
+        weight = torch.softmax(-SHARPNESS * nll.repeat_interleave(sizes), dim=0)
+        v = judged.h2 + apart.epistemic(judged.phi)
+        # Members that hardly count would tell of their own faults.
+        counts = weight * n_members > LEAST_WEIGHT
+        residual = (apart.residual(judged) / v.sqrt())[counts].flatten()
+        h2 = held_out.h2
+    if n_members > 1 or last_layer == "ridge":
+        spread = Spread()
+        for rows in batches:
+            spread += Spread.of(weight @ layers.residual(rows), rows.weight)
+        sums = replace(sums, residuals=spread)
+        sigma2 = settings["residual_variance"] = sums.residual_variance(variance_floor)
+        if homoscedastic:
+            final = make_last_layers(sums, trained, last_layer, value, **settings)
+            layers = replace(final, mean=layers.mean)
+    return FittedLastLayers(layers, sums, weight, sigma2, None, nll, h2, residual)
 
 
 def fit_last_layers(
@@ -609,26 +692,18 @@ def fit_last_layers(
     weight: Tensor,  # (n,)
     held_out_rows: Tensor,  # (K, n_held_out)
     *,
-    prior_precision: float | str,
-    last_layer: str,
-    with_bias: bool,
-    variance_floor: float,
-    homoscedastic: bool,
-    fit_id: str,
     pool: WorkerPool | None = None,
+    **settings: Any,
 ) -> FittedLastLayers:
-    """λ, posteriors, weights of the members, and what held-out rows say of them.
-
-    λ and the weights rest on posteriors without the held-out rows of each member, the
-    final posteriors on all rows.
-    """
-    n_members, size = network.n_members, network.rows_per_batch()
-    views, trained = network.members_by_view(), network.trained_weights()
-    by_member = weight.expand(n_members, -1).scatter(1, held_out_rows, 0.0)
+    """``fit_posterior`` of networks, each of which holds out rows of its own."""
+    size = network.rows_per_batch()
+    left_out = torch.zeros(network.n_members, len(X), dtype=torch.bool)
+    left_out.scatter_(1, held_out_rows, True)
 
     def rows_from(start: int) -> FeatureRows:
         part = slice(start, start + size)
-        return FeatureRows.of(network, X[part], y[part], by_member[:, part])
+        of_rows = X[part], y[part], weight[part], left_out[:, part]
+        return FeatureRows.of(network, *of_rows)
 
     def compute() -> Iterator[FeatureRows]:
         tasks = (partial(rows_from, start) for start in range(0, len(X), size))
@@ -636,64 +711,16 @@ def fit_last_layers(
 
     with one_thread(network.multiply_adds(size)):
         batches = KeptBatches(compute, lambda rows: rows.phi.numel())
-        without = sum_rows(batches, "full", homoscedastic, fit_id)
-        # Held-out rows took part with weight zero: they count once.
-        n_left = len(X) - held_out_rows.shape[1]
-        without = replace(without, n_rows=n_left, targets=Spread.of(y, weight))
-        sums, held_out, held_out_h2 = without, None, None
+        held_out = None
         if held_out_rows.shape[1]:
-            own = weight[held_out_rows]
-            held_out = FeatureRows.of(network, X[held_out_rows], y[held_out_rows], own)
-            sums = without + sum_rows([held_out], "full", homoscedastic, fit_id)
-            held_out_h2 = held_out.h2
-        # Of the trained means, until the mean of the members is known.
-        sigma2 = max(2 * float(sums.loss.mean()) / sums.targets.weight, variance_floor)
-        settings: dict[str, Any] = {"with_bias": with_bias, "residual_variance": sigma2}
-        if homoscedastic and held_out is not None:
-            constant = torch.full_like(held_out.h2, sigma2)
-            held_out = replace(held_out, h2=constant)
-        value = choose_prior_precision(
-            prior_precision,
-            without if prior_precision == "grid" else sums,
-            trained,
-            last_layer,
+            own = X[held_out_rows], y[held_out_rows], weight[held_out_rows]
+            held_out = FeatureRows.of(network, *own)
+        found = fit_posterior(
+            batches,
             held_out,
-            views,
+            network.trained_weights(),
+            network.members_by_view(),
             **settings,
         )
-        layers = make_last_layers(sums, trained, last_layer, value, **settings)
-        nll, held_out_residual = None, None
-        member_weight = trained.new_full((n_members,), 1 / n_members)
-        if held_out is not None:
-            apart = make_last_layers(without, trained, last_layer, value, **settings)
-            nll = apart.held_out_nll(held_out, views)
-            sizes = torch.tensor([view.stop - view.start for view in views])
-            logits = -SHARPNESS * nll.repeat_interleave(sizes)
-            member_weight = torch.softmax(logits, dim=0)
-            v = held_out.h2 + apart.epistemic(held_out.phi)
-            standardised = apart.residual(held_out) / v.sqrt()
-            # Members that hardly count would tell of their own faults.
-            counts = member_weight * n_members > LEAST_WEIGHT
-            held_out_residual = standardised[counts].flatten()
-        residual, noise, start = torch.empty_like(y), torch.empty_like(y), 0
-        for rows in batches:
-            part = slice(start, start + rows.h2.shape[1])
-            start = part.stop
-            residual[part] = member_weight @ layers.residual(rows)
-            noise[part] = mean_noise(rows.h2, member_weight)
-    sums = replace(sums, residuals=Spread.of(residual, weight))
-    sigma2 = sums.residual_variance(variance_floor)
-    if homoscedastic:
-        settings["residual_variance"] = sigma2
-        final = make_last_layers(sums, trained, last_layer, value, **settings)
-        layers = replace(final, mean=layers.mean)
-    return FittedLastLayers(
-        layers,
-        sums,
-        member_weight,
-        sigma2,
-        noise,
-        nll,
-        held_out_h2,
-        held_out_residual,
-    )
+        noise = [mean_noise(rows.h2, found.member_weight) for rows in batches]
+    return found._replace(noise=torch.cat(noise))
