@@ -1,0 +1,490 @@
+"""Scores of calibration rows → signed scores at the ends of intervals.
+
+One calibration serves every way to an interval: scores in memory, batch by batch or
+from a cluster (``add``), groups that are calibrated apart, rows that count by their
+weight, and confidence levels that move (``observe``).
+"""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._validation import check_integer, check_number
+from ..estimators.predictive import PredictiveDistribution
+from ..exceptions import EffectiveSampleSizeWarning
+from .quantile import SortedScores, raise_too_few
+from .support import Support
+
+Array = NDArray[np.float64]
+Groups = tuple[Any, ...]  # a label for each row: text or numbers
+ALL_ROWS = None  # the label of all rows where there are no groups
+HUGE = 1e300  # an own weight beside which that of all calibration rows is nothing
+GAMMA = 0.01
+
+
+class ScoreBounds(NamedTuple):
+    """Signed scores between which intervals lie, (n, m), or (1, m) for all rows."""
+
+    lower: Array
+    upper: Array
+
+
+def interval(
+    rows: PredictiveDistribution, ends: ScoreBounds, support: Support
+) -> Array:  # (n, 2, m)
+    """Intervals between two signed scores, with ends at values that y can take."""
+    bounds = np.stack(rows.interval(*ends), axis=1)
+    bounds = support.of(rows.targets).nearest(bounds)
+    empty = ends.lower > ends.upper
+    if empty.any():  # they hold no value, at a place that has a meaning
+        middle = rows.median[:, None]
+        bounds[:, 0] = np.where(empty, np.nextafter(middle, np.inf), bounds[:, 0])
+        bounds[:, 1] = np.where(empty, middle, bounds[:, 1])
+    return bounds
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveLevels:
+    """Miscoverages that follow the misses: adaptive conformal inference (ACI).
+
+    After each row whose interval was issued at miscoverage α_t (Gibbs and Candès,
+    2021), α_{t+1} = α_t + γ(α − miss_t). Whatever the rows do, the share of misses up
+    to time T differs from α by at most (max(α, 1 − α) + γ) / (γT).
+    """
+
+    alpha: Array  # (m,), promised in the long run
+    n_missed: Array  # (m,), rows outside their interval
+    n_observed: int = 0
+    gamma: float = GAMMA  # step size
+    window: int | None = None  # newest calibration rows that are kept; None: all
+    time: float | None = None  # of the newest row
+    labels: Groups = ()  # groups whose miscoverage has moved
+    current: Array | None = (
+        None  # (n_labels, m), at which their next interval is issued
+    )
+
+    def of(self, label: Any) -> Array:
+        """Miscoverages (m,) of a group."""
+        if label not in self.labels or self.current is None:
+            return self.alpha
+        found: Array = self.current[self.labels.index(label)]
+        return found
+
+    def at(self, alpha: Array) -> "AdaptiveLevels":
+        """At these miscoverages: from the start, if they are others than so far."""
+        if np.array_equal(alpha, self.alpha):
+            return self
+        kept = {k: getattr(self, k) for k in ("gamma", "window", "time")}
+        return AdaptiveLevels(alpha, np.zeros(len(alpha)), **kept)
+
+    def after(
+        self, groups: Groups | None, missed: NDArray[np.bool_], time: float | None
+    ) -> "AdaptiveLevels":
+        """After some rows that were predicted together; ``missed`` is (n, m)."""
+        moved = {label: self.of(label) for label in self.labels}
+        for label, rows in rows_by_group(groups).items():
+            step = self.gamma * (self.alpha - missed[rows]).sum(axis=0)
+            moved[label] = self.of(label) + step
+        return replace(
+            self,
+            labels=tuple(moved),
+            current=np.stack(list(moved.values())),
+            n_observed=self.n_observed + len(missed),
+            n_missed=self.n_missed + missed.sum(axis=0),
+            time=self.time if time is None else time,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Scores of calibration rows, with weights, groups and levels that may move.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n,)
+        Scores, in the order in which they came.
+    signed : bool, default=True
+        Whether they have their sign, without which there is one rank for both ends and
+        no distribution.
+    weights : ndarray of shape (n,), optional
+        Likelihood ratios of the rows.
+    groups : tuple of length n, optional
+        Labels of the rows, text or numbers.
+    fit_id : str, optional
+        Identity of the fit that the scores were computed with.
+    support : Support, optional
+        Values that y can take, with which they were computed.
+    levels : AdaptiveLevels, optional
+        Levels that follow the misses, once rows were observed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps.conformal.calibration import Calibration
+    >>> first, second = np.array([0.5, -1.0]), np.array([2.0, -3.0])
+    >>> both = Calibration(first).add(Calibration(second))
+    >>> both.bounds(np.array([0.2, 0.5]))
+    ScoreBounds(lower=array([[-3., -2.]]), upper=array([[3., 2.]]))
+    """
+
+    scores: Array
+    signed: bool = True
+    weights: Array | None = None
+    groups: Groups | None = None
+    fit_id: str | None = None
+    support: Support = Support()  # noqa: RUF009 (frozen)
+    levels: AdaptiveLevels | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one rank holds for all rows."""
+        return self.weights is None and self.groups is None and self.levels is None
+
+    @property
+    def labels(self) -> list[Any]:
+        """Groups that calibration rows belong to, in order."""
+        if self.groups is None:
+            return [ALL_ROWS]
+        return sorted(set(self.groups), key=lambda v: (isinstance(v, str), v))
+
+    @property
+    def signed_scores(self) -> Array:
+        """Scores, if they have their sign."""
+        if not self.signed:
+            raise ValueError(
+                "Got absolute scores, of which no distribution and no two ranks can be "
+                "made. Calibrate with conformalize, or from_scores(..., signed=True)."
+            )
+        return self.scores
+
+    def add(self, other: "Calibration") -> "Calibration":
+        """Return a calibration on these rows and then those of another.
+
+        Parameters
+        ----------
+        other : Calibration
+            Rows that were scored with the same fit and support, with weights and
+            groups if these have them.
+
+        Returns
+        -------
+        Calibration
+            All rows. Levels that move are those of this calibration.
+        """
+        for name in ("weights", "groups"):
+            have, get = getattr(self, name), getattr(other, name)
+            if (have is None) != (get is None):
+                raise ValueError(
+                    f"Got rows {'with' if have is None else 'without'} {name}, but the "
+                    f"{len(self)} calibration rows that there are came "
+                    f"{'without' if have is None else 'with'} them. Give {name} to all "
+                    "of them or to none; conformalize starts again."
+                )
+        if (self.fit_id, self.support.key) != (other.fit_id, other.support.key):
+            raise ValueError(
+                "Got calibration rows that were scored with another fit, scale or "
+                "support than those that there are. Score all rows with one estimator; "
+                "conformalize starts again."
+            )
+        signed = self.signed and other.signed
+        both = np.concatenate([self.scores, other.scores])
+        weights, groups = self.weights, self.groups
+        if weights is not None and other.weights is not None:
+            weights = np.concatenate([weights, other.weights])
+        if groups is not None and other.groups is not None:
+            groups = (*groups, *other.groups)
+        scores = both if signed else np.abs(both)
+        return replace(
+            self, scores=scores, signed=signed, weights=weights, groups=groups
+        )
+
+    def newest(self, n: int) -> "Calibration":
+        """The newest n rows of each group: a quiet one keeps its own."""
+        places = np.arange(len(self))
+        each = [places[rows][-n:] for rows in rows_by_group(self.groups).values()]
+        kept = np.sort(np.concatenate(each))
+        return replace(
+            self,
+            scores=self.scores[kept],
+            weights=None if self.weights is None else self.weights[kept],
+            groups=None if self.groups is None else tuple(self.groups[i] for i in kept),
+        )
+
+    def bounds(
+        self,
+        alpha: Array,
+        *,
+        sym: bool = True,
+        labels: Groups | None = None,
+        weights: Array | None = None,
+        allow_infinite: bool = False,
+        first_row: int = 0,
+    ) -> ScoreBounds:
+        """Signed scores at the ends of the intervals of test rows.
+
+        Parameters
+        ----------
+        alpha : ndarray of shape (m,)
+            Miscoverages. Where levels move, those that a group has come to.
+        sym : bool, default=True
+            One rank of the absolute scores for both ends, or one at α/2 for each.
+        labels : tuple of length n, optional
+            Groups of the test rows.
+        weights : ndarray of shape (n,), optional
+            Likelihood ratios of the test rows.
+        allow_infinite : bool, default=False
+            Whether too few scores give infinite ends rather than an error.
+        first_row : int, default=0
+            Number of the first row, for messages.
+
+        Returns
+        -------
+        ScoreBounds
+            Ends (n, m); (1, m) without labels and weights. Ends are infinite for a
+            miscoverage of 0 or less, and swapped for one of 1 or more: no value lies
+            between them.
+        """
+        levels = None if self.levels is None else self.levels.at(alpha)
+        finite = not allow_infinite and levels is None
+        return self._bounds(alpha, levels, sym, labels, weights, finite, first_row)
+
+    def _bounds(
+        self,
+        alpha: Array,
+        levels: AdaptiveLevels | None,
+        sym: bool,
+        labels: Groups | None,
+        weights: Array | None,
+        finite: bool,
+        first_row: int = 0,
+    ) -> ScoreBounds:
+        n = next((len(v) for v in (labels, weights) if v is not None), 1)
+        own = np.ones(n) if weights is None else weights
+        size = n, len(alpha)
+        found = ScoreBounds(np.full(size, -np.inf), np.full(size, np.inf))
+        lacking, limit = np.zeros(n, dtype=bool), np.inf
+        for label, rows in rows_by_group(labels).items():
+            ranks = self._ranks(sym).get(label)
+            if ranks is None:
+                if finite:
+                    self._raise_unknown(label, first_row + int(rows[0]))
+                continue
+            at = alpha if levels is None else levels.of(label)
+            found.lower[rows], found.upper[rows] = ranks.bounds(at, own[rows])
+            if not finite or not (missing := ranks.lacking(at, own[rows])).any():
+                continue
+            if weights is None:
+                of = "" if label is ALL_ROWS else f" of the group {label!r}"
+                raise_too_few(len(ranks), float(at.min()), ranks.n_ends, of)
+            lacking[rows], limit = missing, min(limit, ranks.largest_weight(at))
+        if lacking.any():
+            _warn_of_infinite(lacking, first_row, limit)
+        return found
+
+    def observe(
+        self,
+        new: "Calibration",
+        alpha: Array,
+        *,
+        sym: bool = True,
+        gamma: float | None = None,
+        window: int | None = None,
+        time: Any = None,
+        missed: NDArray[np.bool_] | None = None,
+    ) -> "Calibration":
+        """Return the calibration after rows that were predicted together.
+
+        Parameters
+        ----------
+        new : Calibration
+            Scores of the rows, with weights and groups if these have them.
+        alpha : ndarray of shape (m,)
+            Miscoverages that are promised in the long run.
+        sym : bool, default=True
+            As in ``bounds``.
+        gamma : float, optional
+            Step size in [0, 1]; as before, 0.01 at first.
+        window : int, optional
+            Newest scores that are kept; as before, all at first.
+        time : number, date or array-like of shape (n,), optional
+            When the rows were; time must not go back.
+        missed : ndarray of bool of shape (n, m), optional
+            Rows outside their intervals. By default those whose scores lie beyond the
+            bounds that this calibration gives.
+
+        Returns
+        -------
+        Calibration
+            With all scores, or the newest of them, and with levels that have moved.
+        """
+        levels = (self.levels or AdaptiveLevels(alpha, np.zeros(len(alpha)))).at(alpha)
+        if gamma is not None:
+            hint = "Use 0.01; larger steps follow faster and make widths unsteady."
+            gamma = check_number("gamma", gamma, low=0, high=1, hint=hint)
+            levels = replace(levels, gamma=gamma)
+        if window is not None:
+            window = check_integer("window", window, low=1, hint="Use 500, or None.")
+            levels = replace(levels, window=window)
+        newest = _check_order(time, len(new), levels.time)
+        if missed is None:
+            ends = self._bounds(alpha, levels, sym, new.groups, new.weights, False)
+            score = (new.scores if self.signed else np.abs(new.scores))[:, None]
+            missed = (score > ends.upper) | (score < ends.lower)
+        rows = self.add(new)
+        if levels.window is not None:
+            rows = rows.newest(levels.window)
+        return replace(rows, levels=levels.after(new.groups, missed, newest))
+
+    @cached_property
+    def _known(self) -> dict[bool, dict[Any, "_Ranks"]]:
+        return {}
+
+    def _ranks(self, sym: bool) -> dict[Any, "_Ranks"]:
+        """Sorted scores of each group; of many scores sorted once."""
+        if sym not in self._known:
+            scores = np.abs(self.scores) if sym else self.signed_scores
+            self._known[sym] = {
+                label: _Ranks.of(
+                    scores[rows],
+                    None if self.weights is None else self.weights[rows],
+                    sym,
+                )
+                for label, rows in rows_by_group(self.groups).items()
+            }
+        return self._known[sym]
+
+    def _raise_unknown(self, label: Any, row: int) -> None:
+        """Raise for a group without calibration rows."""
+        known = self.labels
+        shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
+        raise ValueError(
+            f"Got the group {label!r} in row {row}, of which there is no calibration "
+            f"row; known are {shown}. Calibrate on rows of this group, merge rare "
+            "groups with ColumnGroups.from_training, or pass "
+            "allow_infinite_bounds=True to get (-inf, inf)."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranks:
+    """Sorted scores of some calibration rows, for one rank or for two."""
+
+    above: SortedScores  # absolute scores, or signed ones if there are two ranks
+    below: SortedScores | None  # signed scores from above to below, for two ranks
+    unit: float  # of weights, so that no sum of them overflows
+
+    @classmethod
+    def of(cls, scores: Array, weights: Array | None, sym: bool) -> "_Ranks":
+        unit = 1.0
+        if weights is not None:  # a power of two: no weight is rounded
+            unit = 2.0 ** (int(np.frexp(weights.max(initial=0.0))[1]) - 1)
+            weights = weights / unit
+        if sym:
+            return cls(SortedScores.of(scores, weights), None, unit)
+        # A score of +∞ is that of a target which no interval can hold: it counts twice.
+        turned = np.where(np.isposinf(scores), np.inf, -scores)
+        above, below = (SortedScores.of(s, weights) for s in (scores, turned))
+        return cls(above, below, unit)
+
+    def __len__(self) -> int:
+        return len(self.above.weight)
+
+    @property
+    def n_ends(self) -> int:
+        return 1 if self.below is None else 2
+
+    def bounds(self, alpha: Array, weight: Array) -> ScoreBounds:
+        """Signed scores (r, m) of the ends of r rows."""
+        own = self._counted(weight)
+        upper = self.above.quantile(alpha / self.n_ends, own)
+        lower = -upper
+        if self.below is not None:
+            lower = -self.below.quantile(alpha / 2, own)
+        empty = alpha >= 1
+        return ScoreBounds(
+            np.where(empty, np.inf, lower), np.where(empty, -np.inf, upper)
+        )
+
+    def lacking(self, alpha: Array, weight: Array) -> NDArray[np.bool_]:
+        """Rows (r,) for which all the weight does not suffice, at any level."""
+        share = alpha.min(keepdims=True) / self.n_ends
+        needed = self.above.needed(share, self._counted(weight))[:, 0]
+        lacking: NDArray[np.bool_] = needed > self.above.total
+        return lacking
+
+    def largest_weight(self, alpha: Array) -> float:
+        """Largest weight of a test row that still has finite ends."""
+        share = float(alpha.min()) / self.n_ends
+        return self.above.total * self.unit * share / (1 - share)
+
+    def _counted(self, weight: Array) -> Array:
+        """Weights of test rows in the unit of the calibration rows."""
+        with np.errstate(over="ignore"):
+            return np.minimum(weight / self.unit, HUGE)
+
+
+def rows_by_group(groups: Iterable[Any] | None) -> dict[Any, Any]:
+    """Positions of the rows of each group, in the order of first appearance."""
+    if groups is None:
+        return {ALL_ROWS: slice(None)}
+    found: dict[Any, list[int]] = {}
+    for row, label in enumerate(groups):
+        found.setdefault(label, []).append(row)
+    return {label: np.array(rows) for label, rows in found.items()}
+
+
+def _warn_of_infinite(lacking: NDArray[np.bool_], first_row: int, limit: float) -> None:
+    """Warn of test rows whose own weight is too large for a finite interval."""
+    first = first_row + int(np.flatnonzero(lacking)[0])
+    warnings.warn(
+        f"Got {int(lacking.sum())} of {len(lacking)} rows, the first of them row "
+        f"{first}, whose own weight is too large for a finite interval: it is more "
+        f"than {limit:.4g}, which the weight of all calibration rows allows. Their "
+        "bounds are infinite. Calibrate on rows like them, or pass "
+        "allow_infinite_bounds=True if that is what you expect.",
+        EffectiveSampleSizeWarning,
+        stacklevel=5,
+    )
+
+
+def _check_order(time: Any, n: int, newest: float | None) -> float | None:
+    """Time of the last of n rows, which must come one after another."""
+    if time is None:
+        return None
+    given = np.atleast_1d(np.asarray(time))
+    try:
+        if given.dtype.kind in "OUMm":  # dates count in nanoseconds
+            given = given.astype("datetime64[ns]")
+            values = np.where(np.isnat(given), np.nan, given.astype(np.int64))
+        else:
+            values = given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Got time={time!r}, but expected numbers, or dates without a time zone. "
+            "Convert them to one zone first."
+        ) from error
+    if values.shape not in ((n,), (1,)) or not np.isfinite(values).all():
+        raise ValueError(
+            f"Got time of shape {values.shape} for {n} rows, but expected one finite "
+            "number or date for each, or one for all."
+        )
+    before = np.r_[values[0] if newest is None else newest, values[:-1]]
+    if (values < before).any():
+        row = int(np.flatnonzero(values < before)[0])
+        raise ValueError(
+            f"Got row {row} at time {given[row]}, which is before the row observed "
+            "last. Levels follow rows in their order: sort the rows by time and pass "
+            "each once. Nothing was changed."
+        )
+    return float(values[-1])

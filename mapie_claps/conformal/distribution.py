@@ -1,0 +1,153 @@
+"""A fitted model → its predictive distribution: all that is asked of an estimator."""
+
+from collections.abc import Iterator
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, gen_batches
+from sklearn.utils.validation import _num_samples
+
+from .._validation import check_unmasked
+from ..estimators.predictive import PredictiveDistribution
+
+Array = NDArray[np.float64]
+BLOCK_ROWS = 2**16  # rows that a model predicts at a time
+
+
+def distribution_of(
+    model: Any, X: Any, params: dict[str, Any] | None = None, first_row: int = 0
+) -> PredictiveDistribution:
+    """Predictive distribution of a fitted model, checked.
+
+    It comes from ``predict_distribution`` of the model or of the last step of a
+    pipeline, otherwise from ``predict(X, return_std=True)``.
+    """
+    last = last_step(model)
+    if not params and hasattr(last, "predict_distribution"):
+        rows = last.predict_distribution(transformed(model, X))
+        return _checked(rows, first_row)
+    check_gives_std(model)
+    mu, std = model.predict(X, return_std=True, **(params or {}))
+    return from_mean_and_std(mu, std, first_row)
+
+
+def from_mean_and_std(
+    mu: ArrayLike, std: Any, first_row: int = 0
+) -> PredictiveDistribution:
+    """The distribution that standard deviations carry, or that of μ and √v alone."""
+    carried = getattr(std, "distribution", None)
+    if isinstance(carried, PredictiveDistribution):
+        return _checked(carried, first_row)
+    for name, values in (("predictions", mu), ("standard deviations", std)):
+        check_unmasked(name, values)
+    centre, scale = (np.asarray(v, dtype=np.float64) for v in (mu, std))
+    if scale.shape != centre.shape or scale.ndim != 1:
+        raise ValueError(
+            f"Got a standard deviation of shape {scale.shape} for predictions of shape "
+            f"{centre.shape}, but expected one number of each per row from "
+            "predict(X, return_std=True). Fit the estimator with a one-dimensional y."
+        )
+    return _checked(PredictiveDistribution(centre, scale), first_row)
+
+
+def mean_and_std_alone(rows: PredictiveDistribution) -> PredictiveDistribution:
+    """Mean and standard deviation of y without shape, map and range of targets."""
+    if rows.is_plain and rows.targets is None:
+        return rows
+    parts = None if rows.aleatoric is None else rows.variance
+    return PredictiveDistribution(rows.mean, rows.std, *(parts or ()))
+
+
+def _checked(rows: PredictiveDistribution, first_row: int) -> PredictiveDistribution:
+    """The distribution, if its centre is finite and its scale positive as well."""
+    bad = ~np.isfinite(rows.centre)
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"Got a prediction of {float(rows.centre[at])!r} in row {first_row + at}, "
+            "but expected finite numbers. Look at this row of X, or at the estimator."
+        )
+    bad = ~(np.isfinite(rows.scale) & (rows.scale > 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"Got a standard deviation of {float(rows.scale[at])!r} in row "
+            f"{first_row + at}, but expected positive finite numbers. Give the "
+            "estimator a floor on its variance (a Gaussian process: a WhiteKernel)."
+        )
+    return rows
+
+
+def last_step(model: Any) -> Any:
+    """Last step of a pipeline, or the model itself."""
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
+def transformed(model: Any, X: Any) -> Any:
+    """X as the last step of a fitted pipeline sees it."""
+    is_chain = isinstance(model, Pipeline) and len(model) > 1
+    return model[:-1].transform(X) if is_chain else X
+
+
+def fit_id_of(model: Any) -> str | None:
+    """Identity of the fit; None for models that have none."""
+    fit_id: str | None = getattr(last_step(model), "fit_id_", None)
+    return fit_id
+
+
+def check_same_fit(model: Any, fit_id: str | None) -> None:
+    """Raise if the model is not the one that the scores were computed with."""
+    if fit_id is None or fit_id_of(model) in (None, fit_id):
+        return
+    raise ValueError(
+        f"Got a {type(last_step(model)).__name__} that was fitted again or updated, or "
+        "whose scale changed, since the calibration rows were scored, so its intervals "
+        "would not be calibrated. Call conformalize again, or use a copy.deepcopy of "
+        "the estimator for changes."
+    )
+
+
+def check_gives_std(model: Any) -> None:
+    """Raise unless ``predict`` of the model takes ``return_std``."""
+    last = last_step(model)
+    name = type(last).__name__
+    if hasattr(last, "best_estimator_"):
+        raise TypeError(
+            f"Got a {name}, whose predict takes no return_std. Pass the model that it "
+            "chose, fitted: search.best_estimator_, with prefit=True; or let "
+            "CalibratedRegressor(search).fit(X, y) do both."
+        )
+    if isinstance(last, TransformedTargetRegressor):
+        raise TypeError(
+            f"Got a {name}, which cannot bring a standard deviation back to the units "
+            "of y. Let the regressor transform y itself, "
+            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
+            "target and transform the bounds back."
+        )
+    try:
+        parameters = signature(last.predict).parameters
+    except (AttributeError, ValueError, TypeError):
+        takes = hasattr(last, "predict")  # what cannot be told is tried
+    else:
+        kinds = {p.kind for p in parameters.values()}
+        takes = "return_std" in parameters or Parameter.VAR_KEYWORD in kinds
+    if not takes:
+        raise TypeError(
+            f"Got a {name}, whose predict takes no return_std. Use an estimator that "
+            "gives a standard deviation, such as ClapsRegressor or a Gaussian process; "
+            f"to scale intervals of a {name}, use ClapsScaleEstimator."
+        )
+
+
+def row_blocks(X: Any) -> Iterator[Any]:
+    """Some thousand rows at a time, so that memory does not grow with X."""
+    n = _num_samples(X)
+    if n <= BLOCK_ROWS:
+        yield X
+        return
+    for rows in gen_batches(n, BLOCK_ROWS):
+        yield _safe_indexing(X, rows)

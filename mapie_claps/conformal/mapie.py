@@ -1,0 +1,172 @@
+"""The one place that knows MAPIE's inner workings.
+
+Facts, as of MAPIE 0.9.2 to 1.6.0:
+
+- A calibrated MAPIE object keeps its models in an ``EnsembleRegressor``: ``estimator_``
+  of ``MapieRegressor`` (0.9) and of the hidden ``_mapie_regressor`` (1.x). Its
+  ``single_estimator_`` makes the point predictions; ``estimators_`` are the models of
+  the folds, and column j of ``k_`` marks the calibration rows of fold j with 1.
+  Beside it, ``conformity_score_function_`` is the score in use.
+- From 1.5 on, MAPIE asks the models for ``predict(X, return_std=True)`` if, and only
+  if, the score is an instance of ``StdConformityScore``. That class's own bounds take
+  one order statistic too few below, build an n_test × n_cal matrix and ignore
+  ``minimize_interval_width``; none of them is used here.
+- In split mode the score receives the very array of standard deviations that the model
+  returned, subclass and attributes included; what the score returns is kept as it is
+  and handed back when predicting. With folds both are copied.
+- Rows without an out-of-sample prediction reach the score as NaN.
+- The number of calibration rows is checked by
+  ``score.get_effective_calibration_samples`` from 1.4 on; the check refuses
+  n = 1/alpha − 1 rows, for which the rank exists.
+- The score's consistency check, on by default before 1.5, compares in absolute terms,
+  which large targets fail.
+- ``predict_params`` of ``conformalize`` reach ``get_bounds`` as keyword arguments, or
+  (1.5) as one argument of that name.
+- MAPIE 1.x takes levels in the constructor and keeps them as ``_alphas``; 0.9 takes
+  them when predicting.
+- ``TimeSeriesRegressor`` refuses scores that are ``StdConformityScore``, as ours is
+  from 1.5 on; it takes ``ResidualNormalisedScore(ClapsScaleEstimator(...))``.
+- ``ResidualNormalisedScore`` clips the scale when it calibrates, but not when it
+  predicts; below the clip, intervals lose their coverage without a word.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from mapie.aggregation_functions import aggregate_all
+from mapie.conformity_scores import BaseRegressionScore
+from numpy.typing import NDArray
+
+try:
+    from mapie.conformity_scores import StdConformityScore
+except ImportError:  # MAPIE < 1.5
+    StdConformityScore = None
+
+Array = NDArray[np.float64]
+
+MAPIE_PASSES_STD = StdConformityScore is not None
+ScoreBase: Any = StdConformityScore if MAPIE_PASSES_STD else BaseRegressionScore
+SCORE_OPTIONS = {} if MAPIE_PASSES_STD else {"consistency_check": False}
+RESIDUAL_SCORE_CLIP = 1e-8
+
+
+class Ensemble:
+    """The models of a MAPIE object."""
+
+    def __init__(self, ensemble: Any) -> None:
+        self._ensemble = ensemble
+
+    @property
+    def point_model(self) -> Any:
+        """Model that makes the point predictions."""
+        return self._ensemble.single_estimator_
+
+    @property
+    def fold_models(self) -> list[Any]:
+        """Models of the folds."""
+        return list(self._ensemble.estimators_)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the model that makes the bounds made the scores on rows kept back."""
+        return bool(self._ensemble.use_split_method_)
+
+    def uses_folds(self, method: str | None = None) -> bool:
+        """Whether bounds come from the models of the folds."""
+        return (method or self._ensemble.method) in ("plus", "minmax") and (
+            not self.is_split
+        )
+
+    def by_row(self, by_fold: Array) -> Array:
+        """From one column per fold to one per calibration row, (n_test, n_cal)."""
+        return np.asarray(
+            self._ensemble._aggregate_with_mask(by_fold, self._ensemble.k_)
+        )
+
+    def aggregate(self, by_row: Array) -> Array:
+        """Point predictions from those of the folds, by MAPIE's own function."""
+        return np.asarray(aggregate_all(self._ensemble.agg_function, by_row))
+
+
+class CalibratedMapie(NamedTuple):
+    """What a calibrated MAPIE object is made of."""
+
+    ensemble: Ensemble
+    score: Any
+    conformity_scores: Array  # as the score returned them
+    levels: list[float] | None  # None in MAPIE 0.9, which takes them when it predicts
+
+    @classmethod
+    def of(cls, mapie: Any) -> "CalibratedMapie | None":
+        """Parts of a calibrated MAPIE regressor; None for other objects."""
+        inner = getattr(mapie, "_mapie_regressor", mapie)
+        if type(inner).__module__.split(".")[0] != "mapie":
+            return None
+        ensemble = getattr(inner, "estimator_", None)
+        scores = getattr(inner, "conformity_scores_", None)
+        if scores is None or not hasattr(ensemble, "single_estimator_"):
+            raise ValueError(
+                f"Got a {type(mapie).__name__} that is not calibrated or holds no "
+                "single regressor. Call conformalize (or fit, in MAPIE 0.9) first."
+            )
+        alphas = getattr(mapie, "_alphas", None)
+        # Levels are kept as 1 − level; twelve digits undo the rounding.
+        levels = None if alphas is None else [round(1 - float(a), 12) for a in alphas]
+        score = inner.conformity_score_function_
+        return cls(Ensemble(ensemble), score, scores, levels)
+
+    @property
+    def has_std_score(self) -> bool:
+        """Whether MAPIE's score has widths in proportion to a standard deviation."""
+        passes = MAPIE_PASSES_STD and isinstance(self.score, StdConformityScore)
+        return passes and self.score.pow == 1
+
+    @property
+    def residual_estimator(self) -> Any:
+        """What predicts the scale of a ``ResidualNormalisedScore``, if it is one."""
+        return getattr(self.score, "residual_estimator_", None)
+
+    def checked_levels(self, alpha: Any) -> list[float]:
+        """Confidence levels: the object's, or those that MAPIE 0.9 is to be given."""
+        if self.levels is None:
+            if alpha is None:
+                raise ValueError(
+                    "Got alpha=None, but MapieRegressor of MAPIE 0.9 keeps no level. "
+                    "Pass for example alpha=0.1."
+                )
+            return [1 - float(a) for a in np.atleast_1d(np.asarray(alpha))]
+        if alpha is not None:
+            raise ValueError(
+                f"Got alpha={alpha!r}, but the MAPIE object was made with "
+                f"confidence_level={self.levels}. Leave alpha out."
+            )
+        return self.levels
+
+    def predict_interval(
+        self, mapie: Any, X: Any, alpha: Any, params: dict[str, Any]
+    ) -> tuple[Array, Array]:
+        """Predictions (n,) and bounds (n, 2, n_levels) by MAPIE itself."""
+        if self.levels is None:
+            points, bounds = mapie.predict(X, alpha=alpha, **params)
+        else:
+            points, bounds = mapie.predict_interval(X, **params)
+        return np.asarray(points), np.asarray(bounds)
+
+
+def predict_params_of(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of the models' ``predict`` among the arguments of ``get_bounds``."""
+    rest = dict(arguments)
+    return {**(rest.pop("predict_params", None) or {}), **rest}
+
+
+def check_out_of_sample(y_pred: Array) -> None:
+    """Raise if there are rows that no model predicted out of sample."""
+    missing = int(np.isnan(y_pred).sum())
+    if missing:
+        raise ValueError(
+            f"Got {missing} of {len(y_pred)} rows without an out-of-sample prediction "
+            "(NaN in y_pred), so that they have no score. With CrossConformalRegressor "
+            "use a splitter whose test folds hold every row, such as KFold; with "
+            "JackknifeAfterBootstrapRegressor raise the number of resamplings "
+            "(resampling=...)."
+        )

@@ -1,0 +1,522 @@
+"""Rows that are not exchangeable with the calibration rows: groups and weights.
+
+A group is a fixed function of x. Bins and merges of small groups are given, or come
+from training rows: chosen on calibration rows, or on their number, they would break the
+guarantee of each group. A weight is the likelihood ratio p_target(x) / p_source(x) of a
+row, up to a constant that is the same for calibration and test rows.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from .._validation import (
+    check_integer,
+    check_number,
+    check_real,
+    check_unmasked,
+    raise_for,
+)
+from ..estimators.predictive import PredictiveDistribution
+from ..exceptions import EffectiveSampleSizeWarning
+from .calibration import ALL_ROWS, Calibration, Groups, rows_by_group
+from .distribution import distribution_of
+
+Array = NDArray[np.float64]
+OTHER = "other"
+# Effective rows per unit of 1/α below which a warning is due: 50 rows at level 0.9,
+# where coverage given the calibration rows has a standard deviation of 0.04.
+ROWS_PER_MISS = 5
+MANY_CLIPPED = 0.01  # share of the target rows
+
+
+@dataclass(frozen=True)
+class ColumnGroups:
+    """The values of one column of X as groups, rare ones of them together.
+
+    Parameters
+    ----------
+    column : str or int
+        Name of a column of a DataFrame, or position of a column of an array.
+    values : sequence or None, default=None
+        Values that are groups of their own; all others are the group "other". None
+        makes a group of every value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ColumnGroups
+    >>> X_train = np.array([[0.1, 1], [0.4, 1], [0.2, 2], [0.9, 3]])
+    >>> groups = ColumnGroups.from_training(X_train, 1, min_rows=2)
+    >>> groups.values
+    (1.0,)
+    >>> groups(X_train)
+    (1.0, 1.0, 'other', 'other')
+    """
+
+    column: str | int
+    values: Sequence[Any] | None = None
+
+    @classmethod
+    def from_training(
+        cls, X: Any, column: str | int, min_rows: int = 100
+    ) -> "ColumnGroups":
+        """Keep the values that enough training rows have; all others are one group.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Training rows; not calibration rows, whose numbers must not decide.
+        column : str or int
+            The column.
+        min_rows : int, default=100
+            Training rows that a group of its own has at least.
+
+        Returns
+        -------
+        ColumnGroups
+            Groups that are fixed before calibration.
+        """
+        check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
+        counts = Counter(cls(column)(X))
+        kept = [label for label, count in counts.items() if count >= min_rows]
+        return cls(column, tuple(sorted(kept, key=lambda v: (isinstance(v, str), v))))
+
+    def __call__(self, X: Any) -> Groups:
+        """Label of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Rows.
+
+        Returns
+        -------
+        tuple of length n
+            Values of the column, or "other".
+        """
+        labels = checked_labels(self._values_of(X))
+        if self.values is None:
+            return labels
+        known = set(self.values)
+        return tuple(v if v in known else OTHER for v in labels)
+
+    def _values_of(self, X: Any) -> Any:
+        if not isinstance(self.column, str):
+            frame = hasattr(X, "iloc")
+            return X.iloc[:, self.column] if frame else np.asarray(X)[:, self.column]
+        names = [str(c) for c in getattr(X, "columns", ())]
+        if self.column in names:
+            return X[self.column]
+        there = f"the columns {names}" if names else "no columns with names"
+        raise ValueError(
+            f"Got groups={self.column!r}, but X has {there}. Name a column, or pass "
+            "one label per row."
+        )
+
+
+@dataclass(frozen=True)
+class EpistemicGroups:
+    r"""Bins of the epistemic fraction: groups by how little is known of a row.
+
+    A row's group is the number of edges at or below its
+    :math:`\varphi^\top\Sigma\varphi / v`, so that coverage also holds given how unknown
+    a row is.
+
+    Parameters
+    ----------
+    edges : sequence of float
+        Inner edges, ascending and between 0 and 1; one edge makes two groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor, EpistemicGroups
+    >>> X = np.linspace(-1, 1, 60)[:, None]
+    >>> model = ClapsRegressor.paper(random_state=0).fit(X, X[:, 0])
+    >>> groups = EpistemicGroups.from_training(model, X, n_groups=3)
+    >>> len(groups.edges)
+    2
+    """
+
+    edges: Sequence[float]
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.edges, dtype=np.float64)
+        inside = values.ndim == 1 and ((values > 0) & (values < 1)).all()
+        if not inside or not len(values) or (np.diff(values) <= 0).any():
+            hint = "Use for example [0.05, 0.2], or EpistemicGroups.from_training."
+            raise_for("edges", self.edges, "ascending numbers between 0 and 1", hint)
+        object.__setattr__(self, "edges", tuple(values.tolist()))
+
+    @classmethod
+    def from_training(
+        cls, estimator: Any, X: Any, n_groups: int = 3
+    ) -> "EpistemicGroups":
+        """Edges at evenly spaced quantiles of training rows.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted; its predictions have an aleatoric and an epistemic part.
+        X : array-like of shape (n, p)
+            Training rows, or other rows that are not used for calibration: these give
+            groups of more equal size, since training rows are better known than new
+            ones.
+        n_groups : int, default=3
+            Groups, at most: equal edges are taken once.
+
+        Returns
+        -------
+        EpistemicGroups
+            Groups that are fixed before calibration.
+        """
+        n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
+        fraction = _epistemic_fraction(distribution_of(estimator, X))
+        edges = np.unique(np.quantile(fraction, np.arange(1, n_groups) / n_groups))
+        edges = edges[(edges > 0) & (edges < 1)]
+        if not len(edges):
+            raise ValueError(
+                f"Got {len(fraction)} rows whose epistemic fraction is "
+                f"{float(fraction[0])!r} throughout, so that there are no bins. Use "
+                "scale='claps', or rows that differ in how well they are known."
+            )
+        return cls(edges.tolist())
+
+    def labels(self, estimator: Any, X: Any) -> Groups:
+        """Label of each row, for ``from_scores`` or MAPIE's conditional class.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted; its predictions have an aleatoric and an epistemic part.
+        X : array-like of shape (n, p)
+            Rows.
+
+        Returns
+        -------
+        tuple of length n
+            Numbers of the bins, from 0.
+        """
+        return self.of_distribution(distribution_of(estimator, X))
+
+    def of_distribution(self, rows: PredictiveDistribution) -> Groups:
+        """Label of each row of a predictive distribution."""
+        fraction = _epistemic_fraction(rows)
+        return tuple(np.searchsorted(self.edges, fraction, side="right").tolist())
+
+
+def _epistemic_fraction(rows: PredictiveDistribution) -> Array:
+    if rows.aleatoric is None or rows.epistemic is None:
+        raise TypeError(
+            "Got EpistemicGroups with an estimator that does not split its variance. "
+            "Use ClapsRegressor or ClapsModule, or other groups."
+        )
+    return rows.epistemic / (rows.aleatoric + rows.epistemic)
+
+
+def check_groups(groups: Any) -> Any:
+    """A function of X, bins, or labels of all rows; a column by its name or number."""
+    if groups is None or callable(groups) or isinstance(groups, EpistemicGroups):
+        return groups
+    if isinstance(groups, str | int) and not isinstance(groups, bool):
+        return ColumnGroups(groups)
+    return checked_labels(groups)
+
+
+def checked_labels(labels: Any, n: int | None = None) -> Groups:
+    """One label per row, text or a number, none missing."""
+    check_unmasked("groups", labels)
+    given = np.asarray(labels, dtype=object)
+    if given.ndim != 1 or (n is not None and len(given) != n):
+        of = "" if n is None else f" for {n} rows"
+        raise ValueError(
+            f"Got groups of shape {given.shape}{of}, but expected one label per row. "
+            "Pass for example a column of X."
+        )
+    found = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
+    for row, label in enumerate(found):
+        # Not equal to itself, or NA where that is asked: missing.
+        if isinstance(label, str | int | float) and label == label:
+            continue
+        raise ValueError(
+            f"Got groups with {label!r} in row {row}, but expected text or numbers as "
+            "labels. Give rows without a label one of their own."
+        )
+    return found
+
+
+def labels_at(
+    groups: Any, X: Any, rows: PredictiveDistribution, first_row: int
+) -> Groups | None:
+    """Labels of some rows: of a function of X, or some of those given."""
+    if groups is None:
+        return None
+    if isinstance(groups, EpistemicGroups):
+        return groups.of_distribution(rows)
+    if callable(groups):
+        return checked_labels(groups(X), len(rows))
+    found: Groups = _some("groups", groups, first_row, len(rows))
+    return found
+
+
+def check_weights(weights: Any) -> Any:
+    """A function of X, or weights of all rows."""
+    if weights is None or callable(weights):
+        return weights
+    return checked_weights(weights, len(np.atleast_1d(weights)))
+
+
+def weights_at(weights: Any, X: Any, n: int, first_row: int) -> Array | None:
+    """Weights of n rows: of a function of X, or some of those given."""
+    if weights is None:
+        return None
+    if callable(weights):
+        return checked_weights(weights(X), n)
+    found: Array = _some("weights", weights, first_row, n)
+    return found
+
+
+def _some(name: str, values: Any, first_row: int, n: int) -> Any:
+    """Values of n rows."""
+    if first_row + n > len(values):
+        raise ValueError(
+            f"Got {name} of {len(values)} rows, but X has at least {first_row + n}. "
+            "Pass one for each row."
+        )
+    return values[first_row : first_row + n]
+
+
+def check_all_used(weights: Any, groups: Any, n: int) -> None:
+    """Raise if values were given for more rows than came."""
+    for name, values in (("weights", weights), ("groups", groups)):
+        if isinstance(values, np.ndarray | tuple) and len(values) != n:
+            raise ValueError(
+                f"Got {name} of {len(values)} rows, but X has {n}. Pass one for each "
+                "row."
+            )
+
+
+def checked_weights(weights: Any, n: int) -> Array:
+    """Weights (n,), each finite and at least 0."""
+    check_real("weights", weights)
+    values = np.asarray(weights, dtype=np.float64)
+    hint = "Pass likelihood ratios p_target(x) / p_source(x), one for each row."
+    if values.shape != (n,):
+        raise ValueError(
+            f"Got weights of shape {values.shape} for {n} rows, but expected one "
+            f"number per row. {hint}"
+        )
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"Got weights with {float(values[row])!r} in row {row}, but expected "
+            f"finite numbers of at least 0. {hint}"
+        )
+    return values
+
+
+def effective_sample_size(weights: ArrayLike) -> float:
+    r"""Compute how many rows of equal weight the weighted ones are worth.
+
+    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`.
+
+    Parameters
+    ----------
+    weights : array-like of shape (n,)
+        Likelihood ratios, of at least 0.
+
+    Returns
+    -------
+    float
+        n for equal weights, 1 if one row has all the weight, 0 if none has any.
+
+    Examples
+    --------
+    >>> from mapie_claps import effective_sample_size
+    >>> effective_sample_size([1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0])
+    (3.0, 1.0)
+    """
+    values = checked_weights(weights, len(np.atleast_1d(np.asarray(weights))))
+    if not values.any():
+        return 0.0
+    share = values / values.max()  # sums and squares could overflow
+    return float(share.sum() ** 2 / np.square(share).sum())
+
+
+def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
+    """Raise if no calibration row has weight, warn where few have nearly all of it."""
+    if rows.weights is None or not len(rows):
+        return
+    if not rows.weights.any():
+        raise ValueError(
+            f"Got weights that are zero in all {len(rows)} calibration rows: none of "
+            "them is like the rows to predict, and no finite interval can be made. "
+            "Calibrate on rows from where predictions are needed."
+        )
+    needed = ROWS_PER_MISS / (1 - max(levels))
+    for label, some in rows_by_group(rows.groups).items():
+        weights = np.sort(rows.weights[some])[::-1]
+        n_effective = effective_sample_size(weights)
+        # Few rows of about equal weight are what the user has; a few that outweigh the
+        # rest are not.
+        if n_effective >= min(needed, len(weights) / 2):
+            continue
+        of = "" if label is ALL_ROWS else f" of the group {label!r}"
+        shares = weights / (weights[0] or 1.0)
+        tenth = shares[: max(1, len(shares) // 10)].sum() / (shares.sum() or 1.0)
+        warnings.warn(
+            f"Got {len(weights)} weighted calibration rows{of} that are worth "
+            f"{n_effective:.1f} rows of equal weight, where confidence_level="
+            f"{max(levels):g} should have {needed:.0f}: a tenth of the rows has "
+            f"{tenth:.0%} of the weight. Coverage holds on average, but depends on "
+            "these few rows. Calibrate on more rows, or clip the weights harder.",
+            EffectiveSampleSizeWarning,
+            stacklevel=5,
+        )
+
+
+def likelihood_ratio(
+    X_source: Any,
+    X_target: Any,
+    *,
+    estimator: Any = None,
+    classifier: Any = None,
+    clip: float = 20.0,
+) -> "RowRatio":
+    r"""Estimate how much more frequent rows are in the target than in the source.
+
+    :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a classifier
+    that tells the two apart: :math:`w(x) = \frac{\hat p(x)}{1 - \hat p(x)} \cdot
+    \frac{n_{\mathrm{source}}}{n_{\mathrm{target}}}`.
+
+    Parameters
+    ----------
+    X_source : array-like of shape (n_source, p)
+        Rows from where the calibration rows come: training rows, for example.
+    X_target : array-like of shape (n_target, p)
+        Rows from where the rows to predict come; their targets are not needed. None of
+        the rows given here may be used for calibration or be predicted.
+    estimator : ClapsRegressor, optional
+        Fitted; its ``input_columns`` turns text, dates and gaps into numbers. By
+        default X is taken as numbers.
+    classifier : classifier, optional
+        Any classifier of scikit-learn with ``predict_proba``; it is fitted on a copy.
+        By default a logistic regression on standardised columns, which is right if
+        the logarithm of the ratio is linear in them.
+    clip : float, default=20.0
+        Ratios are clipped to [1/clip, clip].
+
+    Returns
+    -------
+    callable
+        A function of X, for ``conformalize(X, y, weights=...)``. With the default
+        classifier it can be stored in a file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import likelihood_ratio
+    >>> rng = np.random.default_rng(0)
+    >>> ratio = likelihood_ratio(
+    ...     rng.normal(0, 1, (500, 2)), rng.normal(0.5, 1, (500, 2)))
+    >>> ratio([[0.0, 0.0], [1.0, 1.0]]).round(1)
+    array([0.8, 2.3])
+    """
+    clip = check_number("clip", clip, low=1, low_open=True, hint="Use 20 if unsure.")
+    if estimator is not None and not hasattr(estimator, "input_columns"):
+        raise TypeError(
+            f"Got estimator of type {type(estimator).__name__}, but expected a fitted "
+            "ClapsRegressor. Leave it out for an X of numbers."
+        )
+    source, target = (_numbers(estimator, X) for X in (X_source, X_target))
+    for name, values in (("X_source", source), ("X_target", target)):
+        if len(values) < 2 or not np.isfinite(values).all():
+            raise ValueError(
+                f"Got {name} with {len(values)} rows, of which "
+                f"{int((~np.isfinite(values)).any(axis=1).sum())} hold NaN or "
+                "infinity, but expected at least two, all of them numbers. Pass "
+                "estimator= to encode gaps and text."
+            )
+    if source.shape[1] != target.shape[1]:
+        raise ValueError(
+            f"Got X_source with {source.shape[1]} columns and X_target with "
+            f"{target.shape[1]}, but expected the same columns."
+        )
+    linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    fitted = linear if classifier is None else clone(classifier)
+    if not hasattr(fitted, "predict_proba"):
+        raise TypeError(
+            f"Got a classifier of type {type(fitted).__name__} without predict_proba. "
+            "Use LogisticRegression or HistGradientBoostingClassifier, for example."
+        )
+    labels = np.r_[np.zeros(len(source)), np.ones(len(target))]
+    fitted.fit(np.concatenate([source, target]), labels)
+    rate = len(source) / len(target)
+    if classifier is None:
+        scaler, logit = linear
+        coef = logit.coef_[0] / scaler.scale_
+        intercept = float(logit.intercept_[0] - scaler.mean_ @ coef)
+        ratio = RowRatio(rate, clip, estimator, coef, intercept)
+    else:
+        ratio = RowRatio(rate, clip, estimator, classifier=fitted)
+    found = ratio.unclipped(target)
+    n_high = int((found > clip).sum())
+    if n_high > MANY_CLIPPED * len(target):
+        warnings.warn(
+            f"Got {n_high} of {len(target)} target rows whose likelihood ratio exceeds "
+            f"clip={clip:g} (the largest is {found.max():.3g}): the source hardly has "
+            "such rows. Clipped weights cover them too rarely; collect calibration "
+            "rows there, or raise clip and expect wider intervals.",
+            EffectiveSampleSizeWarning,
+            stacklevel=2,
+        )
+    return ratio
+
+
+@dataclass(frozen=True, eq=False)
+class RowRatio:
+    """Clipped likelihood ratios as a function of X; see ``likelihood_ratio``.
+
+    The log-odds are x·coef + intercept, unless a classifier gives probabilities.
+    """
+
+    rate: float  # source rows for one target row
+    clip: float
+    estimator: Any = None  # that encodes X
+    coef: Array | None = None
+    intercept: float = 0.0
+    classifier: Any = None
+
+    def __call__(self, X: Any) -> Array:
+        """Ratios (n,) of rows to calibrate on or to predict."""
+        found = self.unclipped(_numbers(self.estimator, X))
+        return np.clip(found, 1 / self.clip, self.clip)
+
+    def unclipped(self, values: Array) -> Array:
+        """Ratios (n,) of encoded rows."""
+        with np.errstate(divide="ignore", over="ignore"):
+            if self.coef is not None:
+                odds = np.exp(values @ self.coef + self.intercept)
+            else:
+                chance = self.classifier.predict_proba(values)[:, 1]
+                odds = chance / (1 - chance)
+        return np.asarray(odds * self.rate)
+
+
+def _numbers(estimator: Any, X: Any) -> Array:
+    """What the classifier sees, (n, d)."""
+    if estimator is not None:
+        return np.stack(list(estimator.input_columns(X).values()), axis=1)
+    values = np.asarray(X, dtype=np.float64)
+    return values.reshape(len(values), -1)

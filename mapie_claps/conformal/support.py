@@ -1,0 +1,156 @@
+"""Values that y can take: bounds, integers, lists; ends of intervals move to them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._validation import raise_for
+from ..estimators.predictive import PredictiveDistribution, TargetRange
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-9  # by which a target may differ from the value it stands for
+ROUNDING = 1e-12  # by which a limit may
+NAMES = ("auto", "integer", "non-negative", "count", "training")
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Values that y can take: within bounds, integers, or a list.
+
+    A target outside has the score +∞ at calibration, which makes the quantile larger,
+    and no end point lies outside.
+    """
+
+    low: float = -np.inf
+    high: float = np.inf
+    integer: bool = False
+    values: Array | None = None
+    learned: str | None = None  # "auto", "training" or "integer": from training targets
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all numbers are possible."""
+        return self.key == (-np.inf, np.inf, False, None, None)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal values of y."""
+        listed = None if self.values is None else self.values.tobytes()
+        return self.low, self.high, self.integer, listed, self.learned
+
+    def of(self, targets: TargetRange | None) -> "Support":
+        """With what training targets tell, if that was asked for."""
+        if self.learned is None:
+            return self
+        if self.learned == "integer":  # no negative end where nothing was negative
+            counted = targets is not None and targets.low >= 0
+            return Support(0.0 if counted else -np.inf, integer=True)
+        if self.learned == "auto":
+            if targets is None:
+                return Support()
+            return Support(targets.floor, targets.ceiling, targets.grades)
+        if targets is None:
+            raise ValueError(
+                "Got support='training', but the estimator does not say which targets "
+                "it was trained on. Use ClapsRegressor, or give the bounds, for "
+                "example support=(0, 100)."
+            )
+        return Support(targets.low, targets.high, targets.integer)
+
+    def contains(self, y: Array) -> NDArray[np.bool_]:
+        """Which targets are possible."""
+        if self.values is not None:
+            room = TOLERANCE * np.abs(y)
+            return np.isfinite(y) & (np.abs(y - _nearest(self.values, y)) <= room)
+        inside = (y >= self.low) & (y <= self.high)
+        if self.integer:
+            with np.errstate(invalid="ignore"):  # infinite minus infinite
+                gap = np.abs(y - np.round(y))
+            inside &= gap <= TOLERANCE * np.maximum(np.abs(y), 1)
+        return inside
+
+    def nearest(self, y: Array) -> Array:
+        """Possible value nearest to each number; infinite ends stay infinite.
+
+        Ends of intervals lose no possible value by it: what lies between an end and
+        the value nearest to it is none. An end is infinite where the rank reaches
+        targets that were thought impossible.
+        """
+        if self.is_everything:
+            return y
+        inside = np.clip(y, self.low, self.high)
+        if self.values is not None:
+            inside = _nearest(self.values, inside)
+        elif self.integer:
+            inside = np.round(inside) + 0.0  # no −0
+        return np.where(np.isinf(y), y, inside)
+
+    def cut(self, y: Array, strict: bool = False) -> Array:
+        """Where to divide the line into values up to y (below y if strict) and others.
+
+        Half way between two possible values where there are gaps; infinite beyond the
+        bounds.
+        """
+        if self.values is not None:
+            near = _nearest(self.values, y)  # 0.3 is 3 · 0.1
+            at = np.where(np.abs(y - near) <= ROUNDING * np.abs(near), near, y)
+            n_up_to = np.searchsorted(self.values, at, "left" if strict else "right")
+            between = (self.values[1:] + self.values[:-1]) / 2
+            cuts: Array = np.r_[-np.inf, between, np.inf]
+            return cuts[n_up_to]
+        at = y
+        if self.integer:
+            at = np.ceil(y) - 0.5 if strict else np.floor(y) + 0.5
+        empty = y <= self.low if strict else y < self.low
+        full = y > self.high if strict else y >= self.high
+        return np.where(empty, -np.inf, np.where(full, np.inf, at))
+
+    def score(self, distribution: PredictiveDistribution, y: Array) -> Array:
+        """Signed scores of targets, +∞ for those that cannot be."""
+        possible = self.of(distribution.targets).contains(y)
+        return np.where(possible, distribution.score(y), np.inf)
+
+
+def check_support(support: Any) -> Support:
+    """What a user may pass as ``support``; None for all numbers."""
+    if support is None:
+        return Support()
+    if isinstance(support, Support):
+        return support
+    if isinstance(support, str) and support in NAMES:
+        if support in ("auto", "training"):
+            return Support(learned=support)
+        if support == "integer":
+            return Support(integer=True, learned="integer")
+        return Support(0.0, integer=support == "count")
+    hint = (
+        "Use 'count', a range as a tuple, for example (0, 100), or list the values, "
+        "for example np.arange(11)."
+    )
+    names = ", ".join(map(repr, NAMES))
+    expected = f"{names}, a tuple (low, high) or a list of finite numbers"
+    try:
+        if isinstance(support, tuple) and len(support) == 2:  # None: no bound
+            low = -np.inf if support[0] is None else float(support[0])
+            high = np.inf if support[1] is None else float(support[1])
+            if low < high:
+                return Support(low, high)
+        else:
+            values = np.unique(np.asarray(support, dtype=np.float64))
+            if values.size and np.ndim(support) == 1 and np.isfinite(values).all():
+                return Support(float(values[0]), float(values[-1]), values=values)
+    except (TypeError, ValueError):
+        pass
+    raise_for("support", support, expected, hint)
+
+
+def _nearest(values: Array, y: Array) -> Array:
+    """Listed value nearest to each number."""
+    right = np.searchsorted(values, y).clip(0, len(values) - 1)
+    left = (right - 1).clip(0)
+    closer = np.abs(y - values[left]) <= np.abs(values[right] - y)
+    nearest: Array = np.where(closer, values[left], values[right])
+    return nearest
