@@ -4,9 +4,6 @@ With φ the feature map of the covariance function, Σ the posterior of its weig
 W⁻¹ the noise of the rows, φᵀΣφ = k − kᵀ(K + W⁻¹)⁻¹k: the last-layer posterior in its
 dual form, with features that are not trained. Unlike that of trained features, this
 variance grows with the distance to the training rows. Everything is standardised.
-
-The mean may be that of all rows, kᵀα with α = (K + W⁻¹)⁻¹y: where there is next to no
-noise and the function is smooth, rows far away still tell.
 """
 
 import math
@@ -31,28 +28,24 @@ JUDGED_ROWS = 360  # held-out rows, of all networks together, that judge the fac
 LASTING_LEVEL, USUAL_LEVEL, FAR_FACTOR = 0.05, 0.9, 2.0
 TIE = 1e-6  # of a squared distance: of rows equally near, the first are taken
 BLOCK_ELEMENTS, NEAR_ELEMENTS = 2**20, 2**17  # of distances and covariances at a time
-GROUP = 8  # values of which only the smallest is looked at first
-# The mean of all rows: the time grows with their third power. It must gain this much
-# log-likelihood of a row left out, and scales the variance within limits.
+# The mean of all rows, kᵀα with α = (K + W⁻¹)⁻¹y: the time grows with their third
+# power; it must gain this much log-likelihood, and scales the variance within limits.
 MAX_MEAN_ROWS, MIN_MEAN_GAIN, MEAN_FACTORS = 4_000, 0.1, (1e-4, 1e4)
 # Adam on the marginal likelihood of random rows, with a cosine schedule.
-STEPS, STEP_ROWS, LEARNING_RATE, BETAS = 300, 192, 0.15, (0.9, 0.95)
-WARM_UP_STEPS = 5
-# Noise at the start: what is not explained yet. From a small value on, noise would be
-# taken for a rough function.
-FIRST_NOISE, MIN_NOISE = 0.5, 1e-9
+STEPS, WARM_UP_STEPS, STEP_ROWS = 300, 5, 192
+LEARNING_RATE, BETAS = 0.15, (0.9, 0.95)
+FIRST_NOISE = 0.5  # from a small σ² on, noise would be taken for a rough function
 # Logarithms of 1/length scale, of variances and of σ² stay in these ranges.
 SCALE_RANGE, VARIANCE_RANGE, RATIO_RANGE = (-7.0, 4.0), (-20.0, 7.0), (-4.0, 4.0)
-NOISE_RANGE = (math.log(MIN_NOISE), 3.0)
+NOISE_RANGE = (math.log(1e-9), 3.0)
 JITTER = 1e-10  # of the largest variance: far above rounding, far below any noise
 
 
 class Covariance(NamedTuple):
     """s²·(1 + r)e⁻ʳ + t²·(1 + q + q²/3)e⁻ᑫ + b²·(xᵀx' + 1).
 
-    A rough kernel (Matérn-3/2) with a length scale for each column, a smooth one
-    (Matérn-5/2) whose length scales are those divided by one ratio, and a linear one:
-    r = √3·d and q = √5·ρ·d with d = ‖u∘(x − x')‖.
+    With d = ‖u∘(x − x')‖, r = √3·d and q = √5·ρ·d: a rough kernel (Matérn-3/2), a
+    smooth one (Matérn-5/2) with length scales in one ratio to the others, a linear one.
     """
 
     inverse_scale: Tensor  # (p,), u, one over the length scale of each column
@@ -88,8 +81,7 @@ class Covariance(NamedTuple):
 
     def diagonal(self, A: Tensor) -> Tensor:  # (…, n, p) → (…, n)
         """Covariance of each row with itself: its variance before any data."""
-        near = self.matern + self.smooth
-        return near + self.linear * (A.square().sum(-1) + 1)
+        return self.matern + self.smooth + self.linear * (A.square().sum(-1) + 1)
 
 
 def _matern_5_2(q: Tensor, decay: Tensor) -> Tensor:
@@ -99,17 +91,16 @@ def _matern_5_2(q: Tensor, decay: Tensor) -> Tensor:
 
 def _squared_distances(A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
     """‖a − b‖² for all pairs of rows, (…, n, m)."""
-    products = (-2 * A) @ B.mT
-    products += A.square().sum(-1)[..., None]
-    products += B.square().sum(-1)[..., None, :]
-    return products.clamp_(min=0)
+    squares = A.square().sum(-1)[..., None], B.square().sum(-1)[..., None, :]
+    return ((-2 * A) @ B.mT).add_(squares[0]).add_(squares[1]).clamp_(min=0)
 
 
 def _noisy_cholesky(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
     """Triangular factor of K + diag(noise), and jitter."""
-    diagonal = K.diagonal(dim1=-2, dim2=-1)
-    noise = noise + JITTER * diagonal.amax(-1, keepdim=True)
-    root: Tensor = torch.linalg.cholesky(K + torch.diag_embed(noise))
+    noisy = K.clone()
+    diagonal = noisy.diagonal(dim1=-2, dim2=-1)
+    diagonal += noise + JITTER * diagonal.amax(-1, keepdim=True)
+    root: Tensor = torch.linalg.cholesky(noisy)
     return root
 
 
@@ -121,7 +112,7 @@ class TrainingRows(NamedTuple):
     noise: Tensor  # (m,), W⁻¹
 
     def take(self, some: Tensor) -> "TrainingRows":
-        """Some of them."""
+        """Some of them, by number or mask."""
         return TrainingRows(self.X[some], self.y[some], self.noise[some])
 
     def merged(self) -> "TrainingRows":
@@ -154,19 +145,15 @@ class Near(NamedTuple):
 
     @classmethod
     def of(cls, covariance: Covariance, rows: TrainingRows, x: Tensor) -> "Near":
-        """Nearest in the metric of the kernel, by brute force.
-
-        In more than a few dimensions trees are no faster.
-        """
-        scaled = rows.X * covariance.inverse_scale
-        m = len(scaled)
+        """Nearest in the metric of the kernel; trees are no faster in many columns."""
+        u, m = covariance.inverse_scale, len(rows.X)
+        scaled = rows.X * u
         # Order breaks ties, so that results do not depend on how rows are grouped.
         order = torch.arange(m, dtype=x.dtype, device=x.device)
         squares = scaled.square().sum(1) + order * (TIE / m)
         # ‖a‖² − 2aᵀq, the squared distance but for a constant of the row.
-        query = x * covariance.inverse_scale
-        distance = torch.addmm(squares, query, scaled.mT, alpha=-2)
-        near = rows.take(_smallest(distance, min(N_NEIGHBOURS, m)))
+        distance = torch.addmm(squares, x * u, scaled.mT, alpha=-2)
+        near = rows.take(distance.topk(min(N_NEIGHBOURS, m), largest=False).indices)
         K = covariance.between(near.X, near.X)
         k = covariance.between(near.X, x[:, None])
         return cls(K, k, near, covariance.diagonal(x))
@@ -179,45 +166,13 @@ class Near(NamedTuple):
         return (k * y).sum(-1), (self.prior - k.square().sum(-1)).clamp(min=0)
 
 
-def _smallest(values: Tensor, k: int) -> Tensor:  # (n, m) → (n, k)
-    """Positions of the k smallest values of each row, in ascending order.
-
-    The k smallest values are in the k groups whose smallest values are smallest: few
-    are left to sort, which is where the time goes.
-    """
-    n, m = values.shape
-    n_groups = m // GROUP
-    if n_groups <= 4 * k:
-        return values.topk(k, dim=1, largest=False).indices
-    whole = values[:, : n_groups * GROUP].view(n, GROUP, n_groups)
-    groups = whole.amin(1).topk(k, dim=1, largest=False, sorted=False).indices
-    offsets = torch.arange(GROUP, device=values.device) * n_groups
-    places = (groups[:, :, None] + offsets).flatten(1)  # (n, k · GROUP)
-    left = torch.arange(n_groups * GROUP, m, device=values.device)  # that fill no group
-    places = torch.cat([places, left.expand(n, -1)], dim=1)
-    best = values.gather(1, places).topk(k, dim=1, largest=False).indices
-    return places.gather(1, best)
-
-
 class KernelMember(nn.Module):
     """A fitted Gaussian process that predicts from the training rows it keeps.
 
-    Parameters
-    ----------
-    covariance : Covariance
-        Covariance function of two rows.
-    rows : TrainingRows
-        Rows that differ, with means of y over rows that repeat, and their noise.
-    noise_factor : float
-        c: the aleatoric variance is c·g(x), and what lasts of φᵀΣφ.
-    noise_floor : float
-        Smallest noise variance.
-    lasting_epistemic, usual_epistemic : float
-        Small and large quantile of φᵀΣφ at held-out rows.
-    held_out_nll : float
-        Per row, to be compared with that of networks.
-    dual : Tensor of shape (m,), optional
-        α, where the mean is that of all rows.
+    Its aleatoric variance is c·g(x), with g that of the networks, and what lasts of
+    φᵀΣφ. Rows that repeat are kept once. ``held_out_nll`` is per row, to be compared
+    with that of networks. Where the mean is that of all rows, ``dual`` is α, and φᵀΣφ
+    that of the nearest rows times ``variance_factor``.
     """
 
     inverse_scale: Tensor
@@ -235,18 +190,16 @@ class KernelMember(nn.Module):
         lasting_epistemic: float,
         usual_epistemic: float,
         held_out_nll: float,
-        dual: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.register_buffer("inverse_scale", covariance.inverse_scale)
-        for name, tensor in rows._asdict().items():
+        for name, tensor in (rows._asdict() | {"dual": None}).items():
             self.register_buffer(name, tensor)
-        self.register_buffer("dual", dual)
         self.amounts = tuple(covariance[1:])
         self.noise_factor, self.noise_floor = noise_factor, noise_floor
         self.lasting_epistemic = lasting_epistemic
         self.usual_epistemic = usual_epistemic
-        self.held_out_nll = held_out_nll
+        self.held_out_nll, self.variance_factor = held_out_nll, 1.0
 
     @property
     def covariance(self) -> Covariance:
@@ -259,16 +212,12 @@ class KernelMember(nn.Module):
         return TrainingRows(self.X, self.y, self.noise)
 
     @torch.no_grad()
-    def predict(
-        self, x: Tensor, g: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:  # (n, p), (n,) → (n,) each
-        """Mean and both parts of v, where the networks' noise variance is g."""
+    def predict(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and both parts of v at x (n, p), where the networks' noise is g (n,)."""
         parts = self.rows.blocks(x)
-        noise = g.split([len(part) for part in parts])
-        found = [self.block(*part) for part in zip(parts, noise, strict=True)]
-        mu, aleatoric, epistemic = (
-            torch.cat(part) for part in zip(*found, strict=True)
-        )
+        noise = torch.split(g, [len(part) for part in parts])
+        found = [torch.stack(self.block(*p)) for p in zip(parts, noise, strict=True)]
+        mu, aleatoric, epistemic = torch.cat(found, dim=1)
         return mu, aleatoric, epistemic
 
     def block(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -277,9 +226,10 @@ class KernelMember(nn.Module):
         if self.dual is not None:
             mu = self.covariance.weighted_sum(x, self.X, self.dual)
         lasting = epistemic.clamp(max=self.lasting_epistemic)
-        aleatoric = (self.noise_factor * g).clamp(min=self.noise_floor) + lasting
         excess = (epistemic - self.usual_epistemic).clamp(min=0)
-        return mu, aleatoric, epistemic - lasting + FAR_FACTOR * excess
+        noise = (self.noise_factor * g).clamp(min=self.noise_floor)
+        epistemic = self.variance_factor * (epistemic - lasting + FAR_FACTOR * excess)
+        return mu, noise + self.variance_factor * lasting, epistemic
 
     @torch.no_grad()
     def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)
@@ -291,7 +241,7 @@ class KernelMember(nn.Module):
             weight = torch.cholesky_solve(near.k, root)  # (m, k, 1)
             known = self.covariance.between(x[None], near.rows.X) @ weight
             found.append(self.covariance.between(x, part) - known.squeeze(-1).mT)
-        return torch.cat(found, dim=1)
+        return self.variance_factor * torch.cat(found, dim=1)
 
 
 @torch.no_grad()
@@ -334,87 +284,70 @@ def fit_kernel(
     if len(X) > MAX_ROWS:
         kept = torch.randperm(len(X), generator=generator)[:MAX_ROWS].sort().values
     with one_thread():  # sums of several threads would be rounded otherwise
-        shares = 1 / weight[kept]
-        covariance, sigma2 = fit_covariance(X[kept], y[kept], shares, generator)
+        share = 1 / weight[kept]
+        covariance, sigma2 = fit_covariance(X[kept], y[kept], share, generator)
         unit = sigma2 / float(g[kept].log().mean().exp())
-        rows = TrainingRows(X[kept], y[kept], unit * g[kept] * shares)
+        rows = TrainingRows(X[kept], y[kept], unit * g[kept] * share)
         few = held_out_rows[:, : -(-JUDGED_ROWS // len(held_out_rows))]
-        held_out = TrainingRows(X[few], y[few], unit * held_out_g[:, : few.shape[1]])
-        tasks = [
-            partial(
-                _judge_factors,
-                covariance,
-                rows.take(~torch.isin(kept, few_rows)).merged(),
-                TrainingRows(*part),
-                noise_floor,
-            )
-            for few_rows, *part in zip(held_out_rows, *held_out, strict=True)
-        ]
+
+        def judge(i: int) -> Tensor:  # (2, n_factors, m), NLL and φᵀΣφ
+            seen = rows.take(~torch.isin(kept, held_out_rows[i])).merged()
+            near = Near.of(covariance, seen, X[few[i]])
+            own = unit * held_out_g[i, : few.shape[1]]
+            found = []
+            for c in FACTORS:
+                mu, epistemic = near.posterior((c * near.rows.noise).clamp(noise_floor))
+                v = epistemic + (c * own).clamp(noise_floor)
+                found.append(torch.stack([gaussian_nll(y[few[i]], mu, v), epistemic]))
+            return torch.stack(found, dim=1)
+
+        tasks = [partial(judge, i) for i in range(len(few))]
         judged = torch.cat((pool or WorkerPool()).run_all(tasks), dim=-1)
         by_factor = judged[0] @ weight[few].flatten() / weight[few].sum()
         best = int(by_factor.argmin())
-        lasting, usual = judged[1, best].quantile(
-            judged.new_tensor([LASTING_LEVEL, USUAL_LEVEL])
-        )
-        X, y, noise = rows.merged()
-        rows = TrainingRows(X, y, (FACTORS[best] * noise).clamp(min=noise_floor))
-        scale, dual, nll = _mean_of_all_rows(covariance, rows)
-        # All variances times the factor: weights of the rows stay as they are.
-        matern, linear, smooth = (scale * amount for amount in covariance[1:4])
-        return KernelMember(
-            Covariance(covariance[0], matern, linear, smooth, covariance.ratio),
-            rows._replace(noise=scale * rows.noise),
-            scale * FACTORS[best] * unit,
+        rows = rows.merged()
+        # In random order: the nearest of rows that are sorted take three times as long.
+        rows = rows.take(torch.randperm(len(rows.X), generator=generator))
+        member = KernelMember(
+            covariance,
+            rows._replace(noise=(FACTORS[best] * rows.noise).clamp(min=noise_floor)),
+            FACTORS[best] * unit,
             noise_floor,
-            scale * float(lasting),
-            scale * float(usual),
-            float(by_factor[best]) if dual is None else nll,
-            dual,
+            float(judged[1, best].quantile(LASTING_LEVEL)),
+            float(judged[1, best].quantile(USUAL_LEVEL)),
+            float(by_factor[best]),
         )
+        _try_mean_of_all_rows(member)
+    return member
 
 
-@torch.no_grad()
-def _judge_factors(
-    covariance: Covariance, rows: TrainingRows, held_out: TrainingRows, floor: float
-) -> Tensor:  # (2, n_factors, m): NLL and φᵀΣφ of the rows that a network holds out
-    near = Near.of(covariance, rows, held_out.X)
-    by_factor = []
-    for c in FACTORS:
-        mu, epistemic = near.posterior((c * near.rows.noise).clamp(min=floor))
-        v = epistemic + (c * held_out.noise).clamp(min=floor)
-        by_factor.append(torch.stack([gaussian_nll(held_out.y, mu, v), epistemic]))
-    return torch.stack(by_factor, dim=1)
-
-
-def _mean_of_all_rows(
-    covariance: Covariance, rows: TrainingRows
-) -> tuple[float, Tensor | None, float]:
-    """Factor of all variances, α and NLL; 1 and None where the nearest rows are enough.
+def _try_mean_of_all_rows(member: KernelMember) -> None:
+    """Give the member the mean of all rows, if that tells rows left out better.
 
     The nearest rows are as good as all of them where there is noise. Without noise a
     smooth function is told by rows far away, too. The mean and variance of a row from
     all others follow from (K + W⁻¹)⁻¹.
     """
+    rows, covariance = member.rows, member.covariance
     n = len(rows.X)
-    if n > MAX_MEAN_ROWS:
-        return 1.0, None, math.nan
+    if not MIN_ROWS <= n <= MAX_MEAN_ROWS:
+        return
     n_judged = min(JUDGED_ROWS, n // 8)
     judged = torch.arange(n_judged) * n // n_judged
     root = _noisy_cholesky(covariance.between(rows.X, rows.X), rows.noise)
     dual = torch.cholesky_solve(rows.y[:, None], root)[:, 0]
-    unit = rows.X.new_zeros(n, n_judged)
-    unit[judged, torch.arange(n_judged)] = 1
+    unit = (torch.arange(n)[:, None] == judged).to(rows.X)
     solved = torch.linalg.solve_triangular(root, unit, upper=False)
     residual = dual[judged] / solved.square().sum(0)
     others = torch.ones(n, dtype=torch.bool)
     others[judged] = False
-    near = Near.of(covariance, rows.take(others), rows.X[judged])
-    mu, epistemic = near.posterior()
+    mu, epistemic = Near.of(covariance, rows.take(others), rows.X[judged]).posterior()
     v = epistemic + rows.noise[judged]
     factor, nll = _scaled_nll(residual, v)
     if nll > _scaled_nll(rows.y[judged] - mu, v)[1] - MIN_MEAN_GAIN:
-        return 1.0, None, math.nan
-    return factor, dual / factor, nll
+        return
+    member.dual, member.held_out_nll, member.variance_factor = dual, nll, factor
+    member.noise_factor *= factor
 
 
 def _scaled_nll(residual: Tensor, v: Tensor) -> tuple[float, float]:
@@ -478,8 +411,7 @@ def loss_and_gradient(
     q = r * (math.sqrt(5 / 3) * ratio)
     decay, smooth_decay = torch.exp(-r), torch.exp(-q)
     matern, smooth = r.add_(1).mul_(decay), _matern_5_2(q, smooth_decay)
-    K = (with_one * b2) @ with_one.T
-    K.add_(matern * s2).add_(smooth * t2)
+    K = ((with_one * b2) @ with_one.T).add_(matern * s2).add_(smooth * t2)
     root = _noisy_cholesky(K, sigma2 * noise)
     inverse = torch.cholesky_inverse(root).mT  # symmetric, and contiguous this way
     alpha = inverse @ y
@@ -498,5 +430,4 @@ def loss_and_gradient(
         b2 * (with_one * (G @ with_one)).sum(),
         sigma2 * (G.diagonal() @ noise),
     ]
-    gradient = torch.cat([-6 * along_u, *along_rest]).mul_(0.5 / n)
-    return loss / n, gradient
+    return loss / n, torch.cat([-6 * along_u, *along_rest]).mul_(0.5 / n)
