@@ -1,39 +1,37 @@
 """A table as people have it → a matrix of finite numbers for the networks.
 
-First every column is read as one number per row, whatever library the table is from:
-a number, the number of a category (gaps are a category too), or seconds since 1970.
-Then a ``ColumnTransformer`` makes the inputs of the networks:
+First each column is read as one number per row, whatever library the table is from: a
+number, the number of a level (a gap is a level too), or seconds since 1970. Then a
+``ColumnTransformer`` makes the inputs of the networks:
 
-- *Numbers* stay as they are. A gap becomes the median (``SimpleImputer``), and columns
-  that had gaps in training get a flag (``MissingIndicator``).
-- *Dates*, and text that can all be read as dates, become the parts that varied in
-  training and the days between two dates (``DateParts``).
+- *Numbers* stay as they are. A gap becomes the median (``SimpleImputer``), and a column
+  with gaps in training gets a flag (``MissingIndicator``).
+- *Dates*, and text that can all be read as dates, become the parts that vary and the
+  days between two dates (``DateParts``).
 - *Text, truth values and categories* get one 0/1 input per frequent level
   (``OneHotEncoder``). A level is frequent if it has 10 rows, or 5 % of the rows where
-  that is less, and belongs to the 128 largest of its column. All rare levels share one
-  more input. Where they have as many rows together as a frequent level needs, the
-  column also gets the cross-fitted mean and the count of each level (``LevelMeans``).
+  that is less, and is among the 128 largest of its column. Rare levels share one input.
+  Where they have as many rows together as a frequent level needs, the column also gets
+  the cross-fitted mean and the count of each level (``LevelMeans``).
 - Text that is nearly unique is left out, with a remark.
 
-The numbers come first and the 0/1 inputs last. Where all columns are numbers without
-gaps the ``ColumnTransformer`` passes them through, and ``encode`` does without it.
-Values that never occurred in training are marked, so that prediction can count them as
-lack of data.
+Numbers come first, 0/1 inputs last. If all columns are numbers without gaps, the
+``ColumnTransformer`` passes them through and ``encode`` does without it. Values that
+never occurred in training are marked, so that they can count as lack of data.
 """
 
 import datetime
 import math
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import combinations, pairwise
 from numbers import Real
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.stats import norm, rankdata
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -56,16 +54,13 @@ from .batches import check_has_target, column, weights
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-
-MIN_ROWS, MIN_SHARE = 10, 0.05  # that a level of its own needs: the smaller of both
+MIN_ROWS, MIN_SHARE = 10, 0.05  # of a frequent level: the smaller of both
 MAX_LEVELS = 128  # 0/1 inputs of one column
 N_FOLDS = 5
 N_DONORS = 16
-ENOUGH_ROWS = 1_000  # of a column, for quantiles, and to tell what its texts are
 UNCOUNTABLE = 10**9  # values of a column that is not categorical: no two rows agree
-NEARLY_UNIQUE, ENOUGH_FOR_AN_ID = 0.9, 20  # share of distinct texts; fewer may differ
-SMALLEST = 1e-152  # range of y, or weight in units of their mean: its square is > 0
-DECIMAL = re.compile(r"[+-]?\d*[.,]\d+")  # not of a code
+NEARLY_UNIQUE, ENOUGH_FOR_AN_ID = 0.9, 20  # share of distinct texts, and number of rows
+SMALLEST = 1e-152  # range of y, or weight in units of the mean: its square is a number
 NUMBER_OR_DATE = re.compile(
     r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?|\d{1,4}([-/.])\d{1,2}\4\d{1,4}\b.*"
 )
@@ -74,13 +69,9 @@ ISO_DATE = re.compile(
 )
 # Month before day, as pandas reads it, unless some row has a month above 12.
 DATE_FORMATS = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y")
-TIME_FORMATS = ("", " %H:%M", " %H:%M:%S")
-FORMATS = ("iso", *(date + time for date in DATE_FORMATS for time in TIME_FORMATS))
+FORMATS = ("iso", *(d + t for d in DATE_FORMATS for t in ("", " %H:%M", " %H:%M:%S")))
 DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
-
-
-# ------------------------------------------------------------- fitted on training rows
 
 
 class EncodedRows(NamedTuple):
@@ -94,72 +85,68 @@ class EncodedRows(NamedTuple):
 class TableEncoder:
     """How the columns of X become the inputs of the networks.
 
-    Plain data: numbers, strings, lists, arrays, transformers of scikit-learn and of
-    this module.
+    With a user's transformer there are no readers, and nothing is known of values that
+    never occurred.
     """
 
-    names: list[str]  # of the columns of X, x0 … where they have none
-    readers: "list[ColumnReader]"  # one per column; none with a user's preprocessor
     transformer: Any
     output_names: list[str]
     n_numbers: int  # how many of the inputs, the first ones, are not 0 or 1
-    sources: Mask  # (p, n_columns), columns that each input rests on
-    donors: Array  # (N_DONORS, p), inputs of values that occurred in training
-    order: list[int]  # of the outputs of a user's preprocessor, numbers first
-    remarks: list[str]  # on columns that are not used, or not as one may expect
+    readers: "list[ColumnReader]" = field(default_factory=list)  # one per column
+    sources: Mask = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
+    donors: Array = field(default_factory=lambda: np.zeros((N_DONORS, 0)))
+    order: list[int] = field(default_factory=list)  # of outputs of a user's transformer
+    remarks: list[str] = field(default_factory=list)  # on columns read in an odd way
 
     @property
     def is_plain(self) -> bool:
         """Whether the inputs are the columns of X, all of them numbers without gaps."""
-        return bool(self.readers) and all(
-            r.role == "number" and not r.gaps for r in self.readers
-        )
+        roles = {(reader.role, reader.gaps) for reader in self.readers}
+        return roles == {("number", False)}
 
     def encode(self, X: Any) -> EncodedRows:
-        """Inputs of the networks for the rows of a table with the columns of fit."""
+        """Inputs of the networks for rows of a table with the columns of fit."""
         table = as_table(X, min_rows=0)
+        if not table.shape[0]:
+            return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
-            values = _finite_outputs(
-                self.transformer, self.transformer.transform(table)
-            )
-            return EncodedRows(values[:, self.order], None)
+            outputs = self.transformer.transform(table)
+            return EncodedRows(_finite(outputs, self.transformer)[:, self.order], None)
         codes, unseen = self._read(table)
-        if self.is_plain or not len(codes):
-            values = codes if self.is_plain else np.empty((0, len(self.output_names)))
-        else:
-            values = self.transformer.transform(codes)
-        if unseen is None:
+        values = codes if self.is_plain else self.transformer.transform(codes)
+        if not unseen.any():
             return EncodedRows(np.ascontiguousarray(values), None)
         middle = self.donors.mean(axis=0)
-        return EncodedRows(np.where(self._inputs(unseen), middle, values), unseen)
+        return EncodedRows(np.where(self._affected(unseen), middle, values), unseen)
 
-    def _read(self, table: Any) -> tuple[Array, Mask | None]:
-        """One number per column (n, n_columns), and which values are new."""
-        if self.is_plain:
-            numbers = _numbers(table)
-            if numbers is not None:
-                unseen = np.isnan(numbers)
-                return numbers, unseen if unseen.any() else None
-        is_array = isinstance(table, np.ndarray) and table.dtype.kind in "fiub"
+    def _read(self, table: Any) -> tuple[Array, Mask]:
+        """One number per column, and whether the value is new; (n, n_columns) both."""
+        numbers = _numbers(table) if self.is_plain else None
+        if numbers is not None:
+            _refuse_infinity(numbers, _column_names(table))
+            return numbers, np.isnan(numbers)
+        # An array of numbers knows no other types, so it may stand for any column.
+        strict = not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub"
         both = zip(self.readers, read_columns(table), strict=True)
-        found = [reader.read(column, not is_array) for reader, column in both]
+        found = [reader.read(column, strict) for reader, column in both]
         codes, unseen = (np.column_stack(parts) for parts in zip(*found, strict=True))
-        return codes, unseen if unseen.any() else None
+        _refuse_infinity(codes, _column_names(table))
+        return codes, unseen
 
-    def _inputs(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
-        """Inputs that rest on values not seen in training."""
-        rests: Mask = unseen.astype(np.float32) @ self.sources.T.astype(np.float32) > 0
-        return rests
+    def _affected(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
+        """Inputs that rest on values which never occurred."""
+        affected: Mask = unseen.astype(np.float32) @ self.sources.astype(np.float32) > 0
+        return affected
 
     def alternatives(self, values: Array, unseen: Mask) -> Iterator[Array]:
-        """The rows with their unseen values replaced by known ones, draw by draw."""
-        replaced = self._inputs(unseen)
+        """Rows with known values in place of those that never occurred, by draw."""
+        affected = self._affected(unseen)
         for donor in self.donors:
-            yield np.where(replaced, donor, values)
+            yield np.where(affected, donor, values)
 
     def n_known(self, unseen: Mask) -> NDArray[np.int64]:  # (n, n_columns) → (n,)
         """How many values are known where one is not: of such columns the fewest."""
-        counts = [len(r.levels) or UNCOUNTABLE for r in self.readers]
+        counts = [len(reader.levels) or UNCOUNTABLE for reader in self.readers]
         fewest: NDArray[np.int64] = np.where(unseen, counts, UNCOUNTABLE).min(axis=1)
         return fewest
 
@@ -178,25 +165,16 @@ def fit_table(
     encoding the same rows again gives slightly different ones.
     """
     table = as_table(X)
-    names = [
-        name if isinstance(name, str) else f"x{j}"
-        for j, name in enumerate(_column_names(table))
-    ]
-    named = _categorical_positions(table, categorical_features)
+    names = [n if isinstance(n, str) else f"x{n}" for n in _column_names(table)]
+    named = _categorical_positions(_column_names(table), categorical_features)
     if preprocessor is not None:
-        if named:
-            raise_for(
-                "categorical_features",
-                categorical_features,
-                "'from_dtype' beside a preprocessor, which decides on its own",
-                "Name these columns in the preprocessor.",
-            )
-        return _fit_preprocessor(table, y, preprocessor, names)
+        return _fit_preprocessor(table, y, preprocessor)
     remarks: list[str] = []
     columns = read_columns(table)
-    readers = [_reader(c, j in named, remarks) for j, c in enumerate(columns)]
-    read = [r.read(c)[0] for r, c in zip(readers, columns, strict=True)]
-    codes = np.column_stack(read)
+    readers = [fit_reader(c, j in named, remarks) for j, c in enumerate(columns)]
+    both = zip(readers, columns, strict=True)
+    codes = np.column_stack([reader.read(column)[0] for reader, column in both])
+    _refuse_infinity(codes, _column_names(table))
     blocks = _blocks(readers, codes, seed)
     if not blocks:
         raise ValueError(
@@ -205,33 +183,26 @@ def fit_table(
         )
     transformer = ColumnTransformer(blocks).set_output(transform="default")
     if blocks[0][1] == "passthrough":
-        values = codes
         transformer.fit(codes[:2])
+        values = codes
     else:
         remainder = _remainder(blocks, codes, y, weight, seed)
         values = np.ascontiguousarray(transformer.fit_transform(codes, remainder))
-    outputs = _outputs(transformer, readers, names)
-    sources = np.zeros((len(outputs), len(names)), dtype=bool)
-    for row, (_, positions, _) in zip(sources, outputs, strict=True):
-        row[positions] = True
-    donors = transformer.transform(_donor_codes(readers, codes, y, seed))
+    outputs, used, is_number = map(
+        list, zip(*_outputs(transformer, readers, names), strict=True)
+    )
+    sources = np.zeros((len(names), len(outputs)), dtype=bool)
+    for k, positions in enumerate(used):
+        sources[positions, k] = True
+    donors = transformer.transform(_donors(readers, codes, y, seed))
     encoder = TableEncoder(
-        names,
-        readers,
-        transformer,
-        [name for name, _, _ in outputs],
-        sum(is_number for _, _, is_number in outputs),
-        sources,
-        donors,
-        [],
-        remarks,
+        transformer, outputs, sum(is_number), readers, sources, donors, [], remarks
     )
     return encoder, values
 
 
 def _blocks(readers: "list[ColumnReader]", codes: Array, seed: int) -> list[Any]:
-    """Transformers, with the columns of each: numbers first, then 0/1 inputs."""
-    n = len(codes)
+    """Transformers with their columns: numbers first, then 0/1 inputs."""
     numbers, dates, categories = (
         [j for j, reader in enumerate(readers) if reader.role == role]
         for role in ("number", "date", "category")
@@ -239,14 +210,14 @@ def _blocks(readers: "list[ColumnReader]", codes: Array, seed: int) -> list[Any]
     flagged = [j for j in (*numbers, *dates) if readers[j].gaps]
     if len(numbers) == len(readers) and not flagged:
         return [("number", "passthrough", numbers)]
-    needed = min(MIN_ROWS, math.ceil(MIN_SHARE * n))
-    one_hot, means = [], []
+    needed = min(MIN_ROWS, math.ceil(MIN_SHARE * len(codes)))
+    frequent, means = [], []
     for j in categories:
         counts = np.sort(np.bincount(codes[:, j].astype(np.intp)))[::-1]
-        n_own = MAX_LEVELS if len(counts) <= MAX_LEVELS else MAX_LEVELS - 1
-        own = counts[:n_own][counts[:n_own] >= needed]
-        one_hot += [j] if len(own) else []
-        means += [j] if n - own.sum() >= needed else []
+        own = counts[: MAX_LEVELS - (len(counts) > MAX_LEVELS)]
+        own = own[own >= needed]
+        frequent += [j] if len(own) else []
+        means += [j] if len(codes) - own.sum() >= needed else []
     levels = OneHotEncoder(
         drop="if_binary",
         sparse_output=False,
@@ -259,7 +230,7 @@ def _blocks(readers: "list[ColumnReader]", codes: Array, seed: int) -> list[Any]
         ("date", DateParts(), dates),
         ("level_mean", LevelMeans(n_levels, seed), means),
         ("missing", MissingIndicator(features="all"), flagged),
-        ("level", levels, one_hot),
+        ("level", levels, frequent),
     ]
     return [block for block in blocks if block[2]]
 
@@ -267,13 +238,13 @@ def _blocks(readers: "list[ColumnReader]", codes: Array, seed: int) -> list[Any]
 def _remainder(
     blocks: list[Any], codes: Array, y: Array, weight: Array, seed: int
 ) -> Array:
-    """What a linear model of columns without level means leaves of y.
+    """What a linear model of the columns without level means leaves of y.
 
-    Both in normal scores of y, so that neither other columns nor a long tail of y hide
-    what a level adds.
+    In normal scores of y, so that neither other columns nor a long tail of y hide what
+    a level adds.
     """
     scores: Array = norm.ppf((rankdata(y) - 0.5) / len(y))
-    means = {j for name, _, columns in blocks if name == "level_mean" for j in columns}
+    means = [j for name, _, columns in blocks if name == "level_mean" for j in columns]
     others = [
         (a, b, [j for j in columns if j not in means]) for a, b, columns in blocks
     ]
@@ -283,71 +254,60 @@ def _remainder(
     inputs = ColumnTransformer(others).set_output(transform="default")
     with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
         scaled = StandardScaler().fit_transform(inputs.fit_transform(codes))
-    folds = KFold(min(N_FOLDS, len(y)), shuffle=True, random_state=seed)
-    fitted = cross_val_predict(
+    scores -= cross_val_predict(
         Ridge(),
         np.nan_to_num(scaled),
         scores,
-        cv=folds,
+        cv=_folds(len(y), seed),
         params={"sample_weight": weight},
     )
-    left: Array = scores - fitted
-    return left
+    return scores
 
 
-def _outputs(
-    transformer: ColumnTransformer, readers: "list[ColumnReader]", names: list[str]
-) -> list[tuple[str, list[int], bool]]:
-    """Name of each input, the columns that it rests on, whether it is a number."""
-    found: list[tuple[str, list[int], bool]] = []
-    for name, fitted, columns in transformer.transformers_:
-        if name == "number":
-            found += [(names[j], [j], True) for j in columns]
-        elif name == "missing":
-            found += [(f"{names[j]}_missing", [j], False) for j in columns]
-        elif name == "level":
-            for text in fitted.get_feature_names_out([str(j) for j in columns]):
-                position, _, code = text.partition("_")
-                j = int(position)
-                rare = code == "infrequent_sklearn"
-                level = "rare" if rare else readers[j].show(int(float(code)))
-                found.append((f"{names[j]}_{level}", [j], False))
-        elif name != "remainder":
-            labels = fitted.get_feature_names_out([names[j] for j in columns])
-            sources = [[columns[k] for k in used] for used in fitted.sources()]
-            found += [(*both, True) for both in zip(labels, sources, strict=True)]
-    return found
+def _folds(n: int, seed: int) -> KFold:
+    return KFold(min(N_FOLDS, n), shuffle=True, random_state=seed)
 
 
-def _donor_codes(
+def _donors(
     readers: "list[ColumnReader]", codes: Array, y: Array, seed: int
 ) -> Array:  # (N_DONORS, n_columns)
-    """Values that occurred in training, spread evenly; of levels by their mean of y."""
+    """Known values: of rows that spread over y; of levels that spread by mean of y."""
     rng = np.random.default_rng(seed)
     places = (np.arange(N_DONORS) + 0.5) / N_DONORS
-    order_of_dates = rng.permutation(N_DONORS)  # one for all: days between stay likely
-    donors = np.zeros((N_DONORS, len(readers)))
+    donors = codes[np.argsort(y, kind="stable")[(places * len(y)).astype(np.intp)]]
     for j, reader in enumerate(readers):
         if reader.role == "category":
             level = codes[:, j].astype(np.intp)
             means = np.bincount(level, y - y.mean()) / np.bincount(level)
-            picks = np.argsort(means, kind="stable")[(places * len(means)).astype(int)]
-            donors[:, j] = rng.permutation(picks)
-        elif reader.role != "none":
-            known = codes[~np.isnan(codes[:, j]), j]
-            known = known[:: max(1, len(known) // ENOUGH_ROWS)]
-            values = np.quantile(known, places, method="inverted_cdf")
-            is_date = reader.role == "date"
-            donors[:, j] = (
-                values[order_of_dates] if is_date else rng.permutation(values)
-            )
+            picks = (places * len(means)).astype(np.intp)
+            donors[:, j] = rng.permutation(np.argsort(means, kind="stable")[picks])
     return donors
 
 
+def _outputs(
+    transformer: ColumnTransformer, readers: "list[ColumnReader]", names: list[str]
+) -> Iterator[tuple[str, list[int], bool]]:
+    """Of each input the name, the columns that it rests on, whether it is a number."""
+    for block, fitted, columns in transformer.transformers_:
+        if block in ("number", "missing"):
+            suffix = "_missing" if block == "missing" else ""
+            yield from ((names[j] + suffix, [j], not suffix) for j in columns)
+        elif block in ("date", "level_mean"):
+            labels = fitted.get_feature_names_out([names[j] for j in columns])
+            for label, used in zip(labels, fitted.sources, strict=True):
+                yield label, [columns[k] for k in used], True
+        elif block == "level":
+            for label in fitted.get_feature_names_out([str(j) for j in columns]):
+                position, _, code = label.partition("_")
+                j, rare = int(position), code == "infrequent_sklearn"
+                level = "rare" if rare else readers[j].show(int(float(code)))
+                yield f"{names[j]}_{level}", [j], False
+
+
 def _fit_preprocessor(
-    table: Any, y: Array, preprocessor: Any, names: list[str]
+    table: Any, y: Array, preprocessor: Any
 ) -> tuple[TableEncoder, Array]:
-    """Fit the transformer that the user gave; its 0/1 outputs come last."""
+    """Fit a user's transformer; those of its outputs that are 0 or 1 come last."""
     if not hasattr(preprocessor, "fit_transform") or isinstance(preprocessor, type):
         raise_for(
             "preprocessor",
@@ -356,191 +316,156 @@ def _fit_preprocessor(
             "Pass None, or for example a sklearn.compose.ColumnTransformer.",
         )
     transformer = clone(preprocessor)
-    values = _finite_outputs(transformer, transformer.fit_transform(table, y))
+    values = _finite(transformer.fit_transform(table, y), transformer)
     is_number = ~((values == 0) | (values == 1)).all(axis=0)
     order = np.argsort(~is_number, kind="stable").tolist()
-    labels = _output_names(transformer, values.shape[1])
-    encoder = TableEncoder(
-        names,
-        [],
-        transformer,
-        [labels[k] for k in order],
-        int(is_number.sum()),
-        np.zeros((len(order), len(names)), dtype=bool),
-        np.zeros((0, len(order))),
-        order,
-        [],
-    )
+    names = [_output_name(transformer, k) for k in order]
+    encoder = TableEncoder(transformer, names, int(is_number.sum()), order=order)
     return encoder, np.ascontiguousarray(values[:, order])
 
 
-def _output_names(transformer: Any, n: int) -> list[str]:
+def _output_name(transformer: Any, k: int) -> str:
     try:
-        return [str(name) for name in transformer.get_feature_names_out()]
+        return str(transformer.get_feature_names_out()[k])
     except (AttributeError, ValueError):
-        return [f"output {k}" for k in range(n)]
+        return f"output {k}"
 
 
-def _finite_outputs(transformer: Any, outputs: Any) -> Array:
-    """What a user's preprocessor gave, if these are finite numbers."""
-    dense = outputs.toarray() if issparse(outputs) else np.asarray(outputs)
-    try:
-        values = dense.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Got a preprocessor that gives no numbers: {error}. Add an encoder for "
-            "the columns that are not numbers, for example OneHotEncoder."
-        ) from error
-    if values.ndim != 2 or not values.shape[1]:
-        raise ValueError(
-            f"Got a preprocessor whose output has shape {values.shape}, but expected "
-            "one or more numbers per row."
-        )
+def _finite(outputs: Any, transformer: Any) -> Array:
+    """Outputs of a user's transformer, if these are finite numbers."""
+    dense = outputs.toarray() if issparse(outputs) else outputs
+    values: Array = check_array(
+        dense, dtype=np.float64, input_name="preprocessor output", **ANY_NUMBER
+    )
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, k = bad[0].tolist()
-        name = _output_names(transformer, values.shape[1])[k]
         raise ValueError(
-            f"Got {values[row, k].item()!r} from the preprocessor in {name!r}, row "
-            f"{row}, but expected finite numbers. Add an imputer, for example "
-            "SimpleImputer."
+            f"Got {values[row, k].item()!r} from the preprocessor in row {row} of "
+            f"{_output_name(transformer, k)!r}, but expected finite numbers. Add an "
+            "imputer, for example sklearn.impute.SimpleImputer."
         )
     return values
 
 
-def _categorical_positions(X: Any, categorical_features: Any) -> set[int]:
+def _categorical_positions(names: list[Any], categorical_features: Any) -> set[int]:
     """Positions of the columns that the user named as categorical."""
-    names = _column_names(X)
-    if isinstance(categorical_features, str) and categorical_features == "from_dtype":
+    given = categorical_features
+    if isinstance(given, str) and given == "from_dtype":
         return set()
-    items = np.asarray(categorical_features)
-    if items.ndim == 1 and items.dtype == bool and len(items) == len(names):
-        return set(np.flatnonzero(items).tolist())
-    found = [] if items.ndim != 1 or items.dtype == bool else list(categorical_features)
-    positions = set()
-    for item in found:
-        if isinstance(item, str) and item in names:
-            positions.add(names.index(item))
-        elif isinstance(item, int | np.integer) and -len(names) <= item < len(names):
-            positions.add(int(item) % len(names))
-    if len(found) != len(items.ravel()) or len(positions) < len(set(found)):
-        raise_for(
-            "categorical_features",
-            categorical_features,
-            f"'from_dtype', or names, positions or a mask of the columns {names}",
-            "Use 'from_dtype' if unsure: text, truth values and categories are "
-            "recognised.",
-        )
-    return positions
-
-
-# ------------------------------------------------------------------ our transformers
+    items = np.asarray(given, dtype=object)
+    if items.ndim == 1:
+        if len(items) == len(names) and all(
+            isinstance(i, bool | np.bool_) for i in items
+        ):
+            return set(np.flatnonzero(items).tolist())
+        known = {
+            i: j for j, name in enumerate(names) for i in (name, j, j - len(names))
+        }
+        if all(isinstance(i, str | int | np.integer) and i in known for i in items):
+            return {known[i] for i in items if not isinstance(i, bool)}
+    raise_for(
+        "categorical_features",
+        given,
+        f"'from_dtype', or names, positions or a mask of the columns {names}",
+        "Use 'from_dtype' if unsure: text, truth values and categories are recognised.",
+    )
 
 
 class LevelMeans(TransformerMixin, BaseEstimator):
-    """What each level adds to y, shrunk, and how many rows it has, as log(1 + n).
+    """Mean of y by level, shrunk, and log(1 + number of rows); both cross-fitted.
 
-    The mean of a level of n rows is multiplied by nτ²/(nτ² + σ²), as the posterior
-    mean of a random effect with variance τ² between and σ² within levels. (With
-    ``smooth="auto"`` scikit-learn's ``TargetEncoder`` leaves levels of one row as they
-    are.) Training rows see means and counts of the other folds.
+    The mean of a level of n rows is drawn towards that of all rows by the factor
+    nτ²/(nτ² + σ²), as the posterior mean of a random effect with variance τ² between
+    and σ² within levels. (``TargetEncoder(smooth="auto")`` of scikit-learn leaves a
+    level of one row where it is.) Training rows see the rows of other folds only.
 
     Parameters
     ----------
     n_levels : list of int
-        Levels of each column, which has their numbers 0, 1, ….
+        Number of levels of each column, which holds their places 0, 1, ….
     seed : int
-        Of the folds.
+        Seed of the folds.
     """
 
     def __init__(self, n_levels: list[int], seed: int) -> None:
-        self.n_levels = n_levels
-        self.seed = seed
+        self.n_levels, self.seed = n_levels, seed
 
-    def fit(self, X: Array, y: Array) -> "LevelMeans":
+    def fit(self, X: Array, y: Array) -> Self:
         """Means and counts of all rows."""
         columns = zip(X.T.astype(np.intp), self.n_levels, strict=True)
-        self.means_, self.log_counts_ = map(
-            list,
-            zip(*(level_effects(codes, y, n) for codes, n in columns), strict=True),
-        )
+        effects = [level_effects(places, y, n) for places, n in columns]
+        self.means_, self.log_counts_ = ([e[k] for e in effects] for k in (0, 1))
+        self.sources = [[k] for k in range(X.shape[1])] * 2
         return self
 
     def transform(self, X: Array) -> Array:
         """Means of all columns, then their counts."""
-        tables = (*self.means_, *self.log_counts_)
-        columns = (*X.T.astype(np.intp),) * 2
-        return np.column_stack([t[c] for t, c in zip(tables, columns, strict=True)])
+        places = X.T.astype(np.intp)
+        both = zip((*self.means_, *self.log_counts_), (*places, *places), strict=True)
+        return np.column_stack([values[place] for values, place in both])
 
     def fit_transform(self, X: Array, y: Array) -> Array:
         """Fit, and transform each row by the rows of other folds."""
-        out = np.empty((len(X), 2 * X.shape[1]))
-        folds = KFold(min(N_FOLDS, len(X)), shuffle=True, random_state=self.seed)
-        for rest, held_out in folds.split(X):
-            out[held_out] = self.fit(X[rest], y[rest]).transform(X[held_out])
+        outputs = np.empty((len(X), 2 * X.shape[1]))
+        for rest, held_out in _folds(len(X), self.seed).split(X):
+            outputs[held_out] = self.fit(X[rest], y[rest]).transform(X[held_out])
         self.fit(X, y)
-        return out
+        return outputs
 
     def get_feature_names_out(self, input_features: Sequence[str]) -> NDArray[Any]:
         """Names of the outputs."""
-        suffixes = ("mean", "count")
-        return np.array([f"{n}_{s}" for s in suffixes for n in input_features], object)
-
-    def sources(self) -> list[list[int]]:
-        """Columns that each output comes from."""
-        return [[k] for k in range(len(self.n_levels))] * 2
+        pairs = [f"{name}_{of}" for of in ("mean", "count") for name in input_features]
+        return np.array(pairs, dtype=object)
 
 
-def level_effects(codes: NDArray[np.intp], y: Array, n: int) -> tuple[Array, Array]:
+def level_effects(places: NDArray[np.intp], y: Array, n: int) -> tuple[Array, Array]:
     """Shrunk means (n,) of y by level, and log(1 + rows) (n,).
 
     τ² and σ² are the estimates of the one-way analysis of variance, with one more
     observation of σ² as large as the variance of y: where every row is a level of its
     own, means are drawn in fully.
     """
-    count = np.bincount(codes, minlength=n)
-    total, overall = len(y), float(y.mean())
-    effect = np.bincount(codes, y - overall, minlength=n) / np.maximum(count, 1)
-    n_seen = np.count_nonzero(count)
-    within = (((y - overall - effect[codes]) ** 2).sum() + y.var()) / (
-        total - n_seen + 1
-    )
-    spare = max(1.0, total - float((count**2).sum()) / total)
-    between = max(0.0, (count * effect**2).sum() - (n_seen - 1) * within) / spare
+    count = np.bincount(places, minlength=n)
+    n_rows, n_seen, overall = len(y), np.count_nonzero(count), float(y.mean())
+    effect = np.bincount(places, y - overall, minlength=n) / np.maximum(count, 1)
+    squares = float(((y - overall - effect[places]) ** 2).sum())
+    within = (squares + float(y.var())) / (n_rows - n_seen + 1)
+    spare = max(1.0, n_rows - float((count**2).sum()) / n_rows)
+    excess = float((count * effect**2).sum()) - (n_seen - 1) * within
+    between = max(0.0, excess) / spare
     noise = max(within, np.finfo(np.float64).tiny)
-    shrunk = effect * (count * between / (count * between + noise))
-    return overall + shrunk, np.log1p(count)
+    return overall + effect * (count * between / (count * between + noise)), np.log1p(
+        count
+    )
 
 
 class DateParts(TransformerMixin, BaseEstimator):
-    """Parts of dates (seconds since 1970) that varied in training; days between two.
+    """Parts of dates (seconds since 1970) that vary, and the days between two dates.
 
     A gap is filled with the median date, or the median number of days.
     """
 
-    def fit(self, X: Array, y: Any = None) -> "DateParts":
-        """Choose the parts, and the pairs that occur together."""
+    def fit(self, X: Array, y: Any = None) -> Self:
+        """Choose the parts, and the pairs of columns that occur together."""
         self.fill_ = np.nanmedian(X, axis=0)
         self.parts_ = [_varying_parts(dates[~np.isnan(dates)]) for dates in X.T]
         columns = range(X.shape[1])
         pairs = combinations(columns, 2) if len(columns) <= 4 else pairwise(columns)
-        self.pairs_ = [
-            [i, j] for i, j in pairs if not np.isnan(X[:, i] + X[:, j]).all()
-        ]
-        self.days_ = [float(np.nanmedian(X[:, j] - X[:, i])) for i, j in self.pairs_]
+        together = [(i, j) for i, j in pairs if not np.isnan(X[:, j] - X[:, i]).all()]
+        self.pairs_ = [[i, j] for i, j in together]
+        self.days_ = [float(np.nanmedian(X[:, j] - X[:, i])) for i, j in together]
+        self.sources = [[k] for k in columns for _ in self.parts_[k]] + self.pairs_
         return self
 
     def transform(self, X: Array) -> Array:
         """Parts of each date, then the differences."""
         filled = np.where(np.isnan(X), self.fill_, X)
-        outputs = [
-            DATE_PARTS[part](dates)
-            for dates, parts in zip(filled.T, self.parts_, strict=True)
-            for part in parts
-        ]
-        for (i, j), days in zip(self.pairs_, self.days_, strict=True):
-            difference = X[:, j] - X[:, i]
-            outputs.append(np.where(np.isnan(difference), days, difference) / DAY)
+        both = zip(filled.T, self.parts_, strict=True)
+        outputs = [DATE_PARTS[part](dates) for dates, parts in both for part in parts]
+        for (i, j), median in zip(self.pairs_, self.days_, strict=True):
+            seconds = X[:, j] - X[:, i]
+            outputs.append(np.where(np.isnan(seconds), median, seconds) / DAY)
         return np.column_stack(outputs)
 
     def get_feature_names_out(self, input_features: Sequence[str]) -> NDArray[Any]:
@@ -550,33 +475,16 @@ class DateParts(TransformerMixin, BaseEstimator):
         pairs = [f"{input_features[i]}_to_{input_features[j]}" for i, j in self.pairs_]
         return np.array(names + pairs, dtype=object)
 
-    def sources(self) -> list[list[int]]:
-        """Columns that each output comes from."""
-        return [[k] for k, parts in enumerate(self.parts_) for _ in parts] + self.pairs_
-
-
-def _varying_parts(seconds: Array) -> list[str]:
-    """Parts that differ. A season needs a year, the day of the month two months."""
-    needed = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
-    span = float(np.ptp(seconds))
-    varying = [
-        name
-        for name, part in DATE_PARTS.items()
-        if span >= needed.get(name, 0.0) and np.ptp(part(seconds)) > 0
-    ]
-    return varying or ["days"]
-
 
 def _day_of_month(seconds: Array) -> Array:
     days = np.floor(seconds / DAY).astype("datetime64[D]")
-    first = days.astype("datetime64[M]").astype("datetime64[D]")
-    day: Array = (days - first).astype(np.float64) + 1
+    since_first = days - days.astype("datetime64[M]").astype("datetime64[D]")
+    day: Array = since_first.astype(np.float64) + 1
     return day
 
 
 def _turn(seconds: Array, period: float) -> Array:
-    angle: Array = 2 * np.pi * np.mod(seconds, period) / period
-    return angle
+    return 2 * np.pi * np.mod(seconds, period) / period
 
 
 DATE_PARTS: dict[str, Callable[[Array], Array]] = {
@@ -591,41 +499,41 @@ DATE_PARTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-# ------------------------------------------------------------- one number per column
+def _varying_parts(seconds: Array) -> list[str]:
+    """Parts that vary. A season can be told from a trend after a year only."""
+    needed = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
+    parts = [p for p in DATE_PARTS if np.ptp(seconds) >= needed.get(p, 0.0)]
+    return [p for p in parts if np.ptp(DATE_PARTS[p](seconds)) > 0] or ["days"]
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: str or None; all else float64 or NaN, dates in seconds."""
+class Column(NamedTuple):
+    """One column: str or None; all else float64 or NaN, dates in seconds since 1970."""
 
-    label: str  # as errors call it
+    name: Any  # or position
     kind: str  # of KINDS
     values: NDArray[Any]  # (n,)
     categorical: bool = False  # by its type
     zone: str | None = None  # in which the clock of all dates was
 
-    @property
     def gap(self) -> Mask:
         """Where a value is missing."""
-        if self.kind == "text":
-            return np.array([value is None for value in self.values], dtype=bool)
-        gap: Mask = np.isnan(self.values)
-        return gap
+        missing = [v is None for v in self.values] if self.kind == "text" else None
+        return np.isnan(self.values) if missing is None else np.array(missing)
 
     def refuse(self, row: int, expected: str, hint: str) -> NoReturn:
         """Raise for the value in a row: where, what was found, what to do."""
         value = self.values[row]
-        if self.kind == "date":
-            value = str(np.datetime64(int(value), "s"))
+        value = np.datetime64(int(value), "s") if self.kind == "date" else value
         value = value.item() if isinstance(value, np.generic) else value
         raise ValueError(
-            f"Got {value!r} in {self.label}, row {row}, but expected {expected}. {hint}"
+            f"Got {value!r} in column {self.name!r}, row {row}, but expected "
+            f"{expected}. {hint}"
         )
 
 
 KINDS = {
     "number": ("numbers", "Convert it, for example with pandas.to_numeric."),
-    "boolean": ("truth values", "Convert it to truth values or numbers."),
+    "boolean": ("truth values", "Convert it to truth values."),
     "date": ("dates", "Convert it, for example with pandas.to_datetime."),
     "text": ("text", "Convert it to text with astype(str)."),
 }
@@ -637,124 +545,114 @@ class ColumnReader:
 
     role: str  # "number", "date", "category", or "none" for a column that is left out
     kind: str  # of the column in training
-    gaps: bool  # whether it had some
-    levels: list[Any]  # of a category, None for a gap; the numbers are their places
+    gaps: bool  # whether there were some
+    levels: list[Any]  # of a category, None for a gap
     form: str = "iso"  # of dates given as text
     zone: str | None = None
 
     def read(self, column: Column, strict: bool = True) -> tuple[Array, Mask]:
-        """Numbers (n,), and whether the value never occurred in training.
-
-        An array of numbers knows no other types; it is read without ``strict``.
-        """
+        """Numbers (n,), and where a value never occurred in training."""
         n = len(column.values)
         if self.role == "none":
             return np.zeros(n), np.zeros(n, dtype=bool)
         if self.role == "date" and column.kind == "text":
             column = self._parsed(column)
-        alike = {self.kind if self.role == "category" else self.role}
-        alike |= {"number", "boolean"} if alike & {"number", "boolean"} else set()
-        if strict and column.kind not in alike:
-            present = np.flatnonzero(~column.gap)
-            if len(present):
-                expected, hint = KINDS[
-                    self.kind if self.role == "category" else self.role
-                ]
-                column.refuse(int(present[0]), f"{expected}, as in fit", hint)
+        kind = self.kind if self.role == "category" else self.role
+        present = np.flatnonzero(~column.gap())
+        alike = column.kind == kind or {column.kind, kind} == {"number", "boolean"}
+        if strict and len(present) and not alike:
+            expected, hint = KINDS[kind]
+            column.refuse(int(present[0]), f"{expected}, as in fit", hint)
         if self.role == "category":
-            place = {level: float(i) for i, level in enumerate(self.levels)}
-            values = (None if v != v else v for v in column.values.tolist())
-            codes = np.fromiter((place.get(v, np.nan) for v in values), np.float64, n)
-            unseen = np.isnan(codes)
-            return np.where(unseen, 0.0, codes), unseen
+            place = {level: float(k) for k, level in enumerate(self.levels)}
+            keys = (
+                None if value != value else value for value in column.values.tolist()
+            )
+            codes = np.array([place.get(key, np.nan) for key in keys])
+            return np.nan_to_num(codes), np.isnan(codes)
         if self.zone and column.zone not in (None, self.zone):
             raise ValueError(
-                f"Got dates in the time zone {column.zone!r} in {column.label}, but "
-                f"{self.zone!r} in fit, and the hour of the day is that of the clock. "
-                f"Convert them with dt.tz_convert({self.zone!r}), in polars "
-                "dt.convert_time_zone."
+                f"Got dates in the time zone {column.zone!r} in column {column.name!r},"
+                f" but {self.zone!r} in fit, and the hour is that of the clock. Convert "
+                f"them with dt.tz_convert({self.zone!r}), or dt.convert_time_zone."
             )
-        codes = column.values if column.kind != "text" else np.full(n, np.nan)
-        return codes, np.isnan(codes) & (not self.gaps)
+        return column.values, np.isnan(column.values) & (not self.gaps)
 
     def _parsed(self, column: Column) -> Column:
         """Dates of a column of text, in the format of the training rows or in ISO's."""
-        rows = np.flatnonzero(~column.gap)
+        rows = np.flatnonzero(~column.gap())
         texts = column.values[rows].tolist()
-        seconds = np.full(len(column.values), np.nan)
-        for form in dict.fromkeys((self.form, "iso")):
+        for form in (self.form, "iso"):
             found = parse_dates(texts, form)
             if found is not None:
+                seconds = np.full(len(column.values), np.nan)
                 seconds[rows] = found
-                return Column(column.label, "date", seconds)
-        forms = {"ISO 8601" if self.form == "iso" else self.form}
-        odd = (
-            i
-            for i, t in zip(rows, texts, strict=True)
-            if not parse_dates([t], self.form)
-        )
+                return Column(column.name, "date", seconds)
+        good = [parse_dates([text], self.form) is not None for text in texts]
         column.refuse(
-            int(next(odd)),
-            f"a date in the format of fit ({forms.pop()})",
+            int(rows[good.index(False)]),
+            f"a date in the format of fit ({self.form.replace('iso', 'ISO 8601')})",
             "Correct the value, or leave it empty, which is taken as a gap.",
         )
 
     def show(self, place: int) -> str:
         """A level as text."""
         level = self.levels[place]
-        if level is None:
-            return "missing"
+        if level is None or isinstance(level, str):
+            return level or "missing"
         if self.kind == "boolean":
             return str(bool(level))
-        if self.kind == "date":
-            return str(np.datetime64(int(level), "s"))
-        return level if isinstance(level, str) else f"{level:.15g}"
+        is_date = self.kind == "date"
+        return str(np.datetime64(int(level), "s")) if is_date else f"{level:.15g}"
 
 
-def _reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
+def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
     """How to read a column of training rows; remarks if that may surprise."""
-    known = column.values[~column.gap].tolist()
-    gaps = len(known) < len(column.values)
-    role, form = "category", "iso"
+    known = column.values[~column.gap()].tolist()
+    gaps, distinct = len(known) < len(column.values), set(known)
+    role, form, reason = "category", None, ""
     if not known:
         role, reason = "none", "it has no values in the training rows"
     elif not named and not column.categorical and column.kind in ("number", "date"):
         role = column.kind
     elif not named and column.kind == "text":
-        found = None if column.categorical else date_format(known)
-        n, distinct = len(known), len(set(known))
-        if found is not None:
-            role, form = "date", found
-        elif n > ENOUGH_FOR_AN_ID and distinct > NEARLY_UNIQUE * n:
+        form = None if column.categorical else date_format(known)
+        unique = len(distinct) > max(NEARLY_UNIQUE * len(known), ENOUGH_FOR_AN_ID)
+        if form is not None:
+            role = "date"
+        elif unique:
             role, reason = (
                 "none",
-                f"{distinct} of its {n} texts differ (for example {known[0]!r}), so "
-                "that it tells rows apart and says nothing about new ones. Convert it "
-                "if these are numbers, or name it in categorical_features to use it",
+                f"{len(distinct)} of its {len(known)} texts differ (for example "
+                f"{known[0]!r}), so that it tells rows apart and says nothing about "
+                "new ones. Convert it if these are numbers, or name it in "
+                "categorical_features to use it",
             )
         elif not column.categorical:
             remarks += misread_text(column)
     if role == "none":
         remedy = "Drop it from X to silence this warning."
-        remarks.append(f"Left {column.label} out: {reason}. {remedy}")
-    levels = [*sorted(set(known)), *([None] if gaps else [])]
+        remarks.append(f"Left column {column.name!r} out: {reason}. {remedy}")
+    levels = [*sorted(distinct), *([None] if gaps else [])]
     levels = levels if role == "category" else []
-    return ColumnReader(role, column.kind, gaps, levels, form, column.zone)
+    return ColumnReader(role, column.kind, gaps, levels, form or "iso", column.zone)
 
 
 def misread_text(column: Column) -> list[str]:
     """A remark on text that is mostly numbers with decimals, or mostly dates."""
-    rows = np.flatnonzero(~column.gap)[:ENOUGH_ROWS].tolist()
+    rows = np.flatnonzero(~column.gap())[:1_000].tolist()
     texts = [column.values[i].strip() for i in rows]
-    like = [bool(NUMBER_OR_DATE.fullmatch(text)) for text in texts]
-    whole = sum(text.lstrip("+-").isdigit() for text in texts)  # may be codes
-    if sum(like) < 0.8 * len(texts) or whole > 0.5 * len(texts):
+    alike = [bool(NUMBER_OR_DATE.fullmatch(text)) for text in texts]
+    whole = sum(text.lstrip("+-").isdigit() for text in texts)  # they may be codes
+    if sum(alike) < 0.8 * len(texts) or whole > 0.5 * len(texts):
         return []
-    odd = "" if all(like) else f", but not {texts[like.index(False)]!r} in row "
-    odd += "" if all(like) else str(rows[like.index(False)])
+    example, odd = texts[alike.index(True)], ""
+    if not all(alike):
+        k = alike.index(False)
+        odd = f", but not {texts[k]!r} in row {rows[k]}"
     return [
-        f"Took {column.label} as categories, although its texts look like numbers or "
-        f"dates (for example {texts[like.index(True)]!r}{odd}). Convert it with "
+        f"Took column {column.name!r} as categories, although its texts look like "
+        f"numbers or dates (for example {example!r}{odd}). Convert it with "
         "pandas.to_numeric or pandas.to_datetime, where errors='coerce' makes gaps of "
         "the rest, or name it in categorical_features to silence this warning."
     ]
@@ -762,11 +660,9 @@ def misread_text(column: Column) -> list[str]:
 
 def date_format(texts: Sequence[str]) -> str | None:
     """The format in which all texts are dates, "iso" for ISO 8601; None if none."""
-    for form in FORMATS:
-        # The first text rules most formats out at once.
-        if parse_dates(texts[:1], form) and parse_dates(texts, form):
-            return form
-    return None
+    # The first text rules most formats out at once.
+    forms = [form for form in FORMATS if parse_dates(texts[:1], form)]
+    return next((form for form in forms if parse_dates(texts, form)), None)
 
 
 def parse_dates(texts: Sequence[str], form: str) -> list[float] | None:
@@ -775,12 +671,10 @@ def parse_dates(texts: Sequence[str], form: str) -> list[float] | None:
         return None
     try:
         if form == "iso":
-            dates = [datetime.datetime.fromisoformat(text) for text in texts]
-        else:
-            dates = [datetime.datetime.strptime(text, form) for text in texts]
+            return [_seconds(datetime.datetime.fromisoformat(text)) for text in texts]
+        return [_seconds(datetime.datetime.strptime(text, form)) for text in texts]
     except ValueError:
         return None
-    return [_seconds(date) for date in dates]
 
 
 def _seconds(date: Any) -> float:
@@ -790,43 +684,33 @@ def _seconds(date: Any) -> float:
     return float(np.datetime64(date, "us").astype(np.int64)) / 1e6
 
 
-# --------------------------------------------------------------------- tables of users
-
-
 def as_table(X: Any, min_rows: int = 1) -> Any:
     """X as a frame, or as an array of numbers, text or objects with two axes."""
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub":
-        if len(X) >= min_rows and X.shape[1] and not isinstance(X, np.ma.MaskedArray):
-            return X
-    elif _package(X) and len(getattr(X, "shape", ())) == 2:
-        limits = ((min_rows, "sample"), (1, "feature"))
-        for n, (least, what) in zip(X.shape, limits, strict=True):
-            if n < least:
-                raise ValueError(
-                    f"Found array with {n} {what}(s) (shape={X.shape}) while a minimum "
-                    f"of {least} is required. Pass a larger table."
-                )
-        _refuse_names(_column_names(X))
+    is_array = type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "fiub"
+    is_frame = bool(_package(X)) and len(getattr(X, "shape", ())) == 2
+    if (is_array or is_frame) and X.shape[0] >= min_rows and X.shape[1]:
+        names = _column_names(X) if is_frame else []
+        if len(set(names)) < len(names):
+            second = next(j for j, name in enumerate(names) if name in names[:j])
+            raise ValueError(
+                f"Got the column name {names[second]!r} twice (columns "
+                f"{names.index(names[second])} and {second}), but expected different "
+                "names. Rename or drop one of the two."
+            )
         return X
-    if hasattr(X, "detach"):  # a tensor
+    if is_frame:  # of no rows or no columns, which check_array refuses in its words
+        X = np.empty(X.shape)
+    elif hasattr(X, "detach"):  # a tensor
         X = X.detach().cpu().numpy()
-    if type(X).__name__ in ("Series", "ChunkedArray") and np.ndim(X) == 1:
-        raise ValueError(
-            f"Got X as a {type(X).__name__} of {len(X)} values, but expected a table "
-            "of rows and columns (Reshape your data). For one column pass "
-            "X.to_frame(); one row of a table is table.iloc[[i]], in polars table[[i]]."
-        )
-    if hasattr(X, "collect_schema"):
+    first = X[0] if isinstance(X, list | tuple) and len(X) else X
+    if (isinstance(first, Mapping) and not issparse(X)) or (
+        hasattr(X, "collect_schema") or type(X).__name__ in ("Series", "ChunkedArray")
+    ):
         raise TypeError(
-            f"Got X of type {type(X).__name__}, but expected a table in memory. Pass "
-            "X.collect()."
-        )
-    # A sparse matrix by keys is a mapping too; check_array refuses it by name.
-    records = isinstance(X, list | tuple) and len(X) and isinstance(X[0], Mapping)
-    if records or (isinstance(X, Mapping) and not issparse(X)):
-        raise TypeError(
-            f"Got X as a {type(X).__name__} with named values, but expected a table. "
-            "Pass pandas.DataFrame(X), for one record pandas.DataFrame([record])."
+            f"Got X of type {type(X).__name__}, but expected a table of rows and "
+            "columns in memory. Pass pandas.DataFrame(X) for records, "
+            "pandas.DataFrame([record]) for one of them, X.collect() for a LazyFrame, "
+            "X.to_frame() for one column, table[[i]] or table.iloc[[i]] for one row."
         )
     check_unmasked("X", X)
     if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
@@ -836,202 +720,134 @@ def as_table(X: Any, min_rows: int = 1) -> Any:
     )
 
 
-def _refuse_names(names: list[Any]) -> None:
-    """Raise for two columns of one name, and if only some names are text."""
-    odd = [name for name in names if not isinstance(name, str)]
-    if odd and len(odd) < len(names):
-        raise TypeError(
-            f"Got the column name {odd[0]!r} of type {type(odd[0]).__name__} beside "
-            "names that are text, but expected names of one type (feature names are "
-            "only supported if all are strings). Convert them: X.columns = "
-            "X.columns.astype(str)."
-        )
-    if len(set(names)) < len(names) and not odd:
-        twice = next(name for j, name in enumerate(names) if name in names[:j])
-        first, second = [j for j, name in enumerate(names) if name == twice][:2]
-        raise ValueError(
-            f"Got the column name {twice!r} twice (columns {first} and {second}), but "
-            "expected different names. Rename or drop one of the two."
-        )
-
-
 def _package(X: Any) -> str:
-    """Package that a table comes from; "" for what is no table of a known package."""
+    """pandas, polars or pyarrow if a table is theirs; none of them is imported."""
     package = type(X).__module__.partition(".")[0]
     return package if package in ("pandas", "polars", "pyarrow") else ""
 
 
 def _column_names(X: Any) -> list[Any]:
     """Names of the columns of a frame, positions in an array."""
-    if _package(X) == "pyarrow":
-        return list(X.column_names)
-    names = getattr(X, "columns", None)
-    return list(range(np.shape(X)[1])) if names is None else list(names)
+    if _package(X):
+        return list(X.column_names if _package(X) == "pyarrow" else X.columns)
+    return list(range(X.shape[1]))
 
 
 def _numbers(X: Any) -> Array | None:
-    """A table of numbers as a matrix, copied only if it has to be; None for others."""
+    """A table of numbers as one matrix, copied only if it must be; None for others."""
     if _package(X) == "pandas" and all(
         isinstance(dtype, np.dtype) and dtype.kind in "fiu" for dtype in X.dtypes
     ):
-        numbers = X.to_numpy(dtype=np.float64)
-    elif isinstance(X, np.ndarray) and X.dtype.kind in "fiub":
-        numbers = X
-    else:
+        X = X.to_numpy(dtype=np.float64)
+    if not isinstance(X, np.ndarray) or X.dtype.kind not in "fiub":
         return None
     # One order in memory, or sums over rows would differ between kinds of tables.
-    numbers = np.ascontiguousarray(numbers, dtype=np.float64)
+    return np.ascontiguousarray(X, dtype=np.float64)
+
+
+def _refuse_infinity(numbers: Array, names: Sequence[Any]) -> None:
+    """Raise for the first number that is infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(numbers.sum()):
-            return numbers
-    infinite = np.argwhere(np.isinf(numbers))
-    if len(infinite):
-        j = int(infinite[0, 1])
-        _refuse_infinity(Column(_label(_column_names(X)[j]), "number", numbers[:, j]))
-    return numbers
-
-
-def _label(name: Any) -> str:
-    return f"column {name!r}"
-
-
-def _refuse_infinity(column: Column) -> None:
-    """Raise for the first number that is not finite."""
-    rows = np.flatnonzero(np.isinf(column.values))
-    if len(rows):
-        column.refuse(
-            int(rows[0]),
+            return
+    for row, j in np.argwhere(np.isinf(numbers)).tolist():
+        Column(names[j], "number", numbers[:, j]).refuse(
+            row,
             "finite numbers",
             "Leave the row out, or replace the value by NaN, which is taken as a gap.",
         )
 
 
 def read_columns(X: Any) -> list[Column]:
-    """Columns of a table, checked for values that no column may hold."""
-    labels = [_label(name) for name in _column_names(X)]
-    numbers = _numbers(X)
+    """Columns of a table by what their values are."""
+    names, numbers = _column_names(X), _numbers(X)
     if numbers is not None:
-        return [
-            Column(label, "number", numbers[:, j]) for j, label in enumerate(labels)
-        ]
-    read = {"pandas": _from_pandas, "polars": _from_arrow, "pyarrow": _from_arrow}.get(
-        _package(X), lambda X, j, label: _from_objects(X[:, j], label)
-    )
-    columns = [read(X, j, label) for j, label in enumerate(labels)]
-    for found in columns:
-        if found.kind == "number":
-            _refuse_infinity(found)
-    return columns
+        both = zip(names, numbers.T, strict=True)
+        return [Column(name, "number", values) for name, values in both]
+    return [_read_column(X, j, name) for j, name in enumerate(names)]
 
 
-def _from_pandas(X: Any, position: int, label: str) -> Column:
-    series = X.iloc[:, position]
-    if hasattr(series.dtype, "categories"):
-        levels = series.cat.categories.tolist()
-        if not all(isinstance(level, Real) for level in levels):
-            levels = [str(level) for level in levels]
-        values = _objects([*levels, None])[series.cat.codes.to_numpy()]
-        return _from_objects(values, label, categorical=True)
-    kind = getattr(series.dtype, "kind", "O")
-    if kind in "iufb":
-        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return Column(label, "boolean" if kind == "b" else "number", numbers)
-    if kind == "M":
-        zone = getattr(series.dt, "tz", None)
-        local = series if zone is None else series.dt.tz_localize(None)
-        dates = local.to_numpy(dtype="datetime64[us]")
-        seconds = np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / 1e6)
-        return Column(label, "date", seconds, zone=_zone_name(zone))
-    return _from_objects(series.to_numpy(dtype=object), label)
+def _read_column(X: Any, j: int, name: Any) -> Column:
+    """One column: an array of numbers or truth values, or a list of Python objects."""
+    package = _package(X)
+    if not package:
+        return _from_objects(list(X[:, j]), name)
+    find = {"pandas": lambda: X.iloc[:, j], "polars": lambda: X.to_series(j)}
+    series = find.get(package, lambda: X.column(j))()
+    dtype = str(series.dtype if hasattr(series, "dtype") else series.type).lower()
+    categorical = dtype.startswith(("cat", "enum", "dict"))
+    array = np.asarray(series)
+    if array.dtype.kind in "fiub" and not categorical:
+        kind = "boolean" if array.dtype.kind == "b" else "number"
+        return Column(name, kind, array.astype(np.float64))
+    as_list = series.to_pylist if hasattr(series, "to_pylist") else series.to_list
+    return _from_objects(as_list(), name, categorical)
 
 
-def _from_arrow(X: Any, position: int, label: str) -> Column:
-    """A column of polars or pyarrow."""
-    polars = _package(X) == "polars"
-    series = X.to_series(position) if polars else X.column(position)
-    dtype = str(series.dtype if polars else series.type).lower()
-    if dtype.startswith(("int", "uint", "float", "double", "halffloat")):
-        return Column(label, "number", np.array(series.to_numpy(), dtype=np.float64))
-    values = _objects(series.to_list() if polars else series.to_pylist())
-    return _from_objects(values, label, dtype.startswith(("cat", "enum", "dict")))
-
-
-def _objects(values: Sequence[Any]) -> NDArray[Any]:
-    """A 1-D array of objects, also of those that are sequences themselves."""
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
-
-
-def _from_objects(values: Any, label: str, categorical: bool = False) -> Column:
+def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Column:
     """A column of Python objects, by what they are."""
-    types = set(map(type, values))
-    if types <= {str, type(None)} and str in types:
-        return Column(label, "text", values, categorical)
     present = np.array([not _is_gap(value) for value in values], dtype=bool)
-    rows = np.flatnonzero(present)
-    kinds = {_kind(type(value)) for value in values[present]}
+    known = [value for value, there in zip(values, present, strict=True) if there]
+    kinds = {_kind(cls) for cls in set(map(type, known))} or {"number"}
     if kinds == {"boolean", "number"}:
         kinds = {"number"}
+    if categorical and not kinds <= {"boolean", "number"}:
+        kinds = {"text"}  # categories of odd types by their text
     if len(kinds) > 1 or "" in kinds:
-        _refuse_mixture(label, values, rows)
-    kind = kinds.pop() if kinds else "number"
-    filled = np.full(len(values), *((None, object) if kind == "text" else (np.nan,)))
-    filled[present] = [_CONVERT[kind](value) for value in values[present]]
-    zones = {_zone_name(getattr(value, "tzinfo", None)) for value in values[present]}
+        _refuse_mixture(name, values, np.flatnonzero(present).tolist())
+    (kind,) = kinds
+    filled = np.full(len(values), None if kind == "text" else np.nan)
+    filled[present] = [_TYPES[kind][1](value) for value in known]
+    zones = {_zone_name(getattr(value, "tzinfo", None)) for value in known}
     zone = zones.pop() if len(zones) == 1 else None
-    return Column(
-        label, "number" if kind == "duration" else kind, filled, categorical, zone
-    )
+    kind = "number" if kind == "duration" else kind
+    return Column(name, kind, filled, categorical, zone)
 
 
 def _is_gap(value: Any) -> bool:
     """Whether a value stands for none: None, NaN, NA, NaT."""
-    if value is None:
-        return True
+    if isinstance(value, str):
+        return False
     if isinstance(
         value, float | np.floating | Decimal | np.datetime64 | np.timedelta64
     ):
         return bool(value != value)
-    return type(value).__name__ in ("NAType", "NaTType")
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-_TYPES = {
-    "text": str,
-    "boolean": bool | np.bool_,
-    "duration": datetime.timedelta | np.timedelta64,
-    "number": Real | Decimal,
-    "date": datetime.date | np.datetime64,
-}
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "text": str,
-    "boolean": float,
-    "duration": lambda v: np.timedelta64(v, "us") / np.timedelta64(1, "s"),
-    "number": float,
-    "date": _seconds,
+_TYPES: dict[str, tuple[Any, Callable[[Any], Any]]] = {  # of objects, what they become
+    "text": (str, str),
+    "boolean": (bool | np.bool_, float),
+    "duration": (
+        datetime.timedelta | np.timedelta64,
+        lambda value: np.timedelta64(value, "us") / np.timedelta64(1, "s"),
+    ),
+    "number": (Real | Decimal, float),
+    "date": (datetime.date | np.datetime64, _seconds),
 }
 
 
 def _kind(cls: type) -> str:
     """Kind of a column of objects of one type; "" for a type that is not known."""
-    return next((kind for kind, of in _TYPES.items() if issubclass(cls, of)), "")
+    return next((kind for kind, of in _TYPES.items() if issubclass(cls, of[0])), "")
 
 
-def _refuse_mixture(label: str, values: Any, rows: NDArray[np.intp]) -> NoReturn:
+def _refuse_mixture(name: Any, values: list[Any], rows: list[int]) -> NoReturn:
     """Raise for a column that is neither numbers nor text nor dates."""
     kinds = [_kind(type(values[i])) for i in rows]
     if "" in kinds:
-        Column(label, "", values).refuse(
-            int(rows[kinds.index("")]),
-            "a number, a truth value, a date or text",
-            "Convert the column, for example to text with astype(str), or drop it.",
+        row = rows[kinds.index("")]
+        raise ValueError(
+            f"Got {values[row]!r} in column {name!r}, row {row}, but expected a "
+            "number, a truth value, a date or text. Convert the column, for example to "
+            "text with astype(str), or drop it."
         )
     first = rows[0]
-    other = next(i for i, k in zip(rows, kinds, strict=True) if k != kinds[0])
+    other = next(i for i in rows if _kind(type(values[i])) != kinds[0])
     raise ValueError(
         f"Got {values[first]!r} (row {first}) and {values[other]!r} (row {other}) "
-        f"in {label}, but expected values of one type. Convert the column to text with "
-        "astype(str), or to numbers with pandas.to_numeric."
+        f"in column {name!r}, but expected values of one type. Convert the column to "
+        "text with astype(str), or to numbers with pandas.to_numeric."
     )
 
 
@@ -1039,9 +855,6 @@ def _zone_name(zone: Any) -> str | None:
     """Name of a time zone; one name for UTC."""
     name = None if zone is None else str(zone)
     return "UTC" if name in ("Etc/UTC", "GMT", "UTC+00:00", "+00:00") else name
-
-
-# ----------------------------------------------------------- what estimators check with
 
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
@@ -1069,10 +882,18 @@ def is_probe(table: Any) -> bool:
     return isinstance(table, np.ndarray) and len(table) == 1 and not table.any()
 
 
+class TrainingData(NamedTuple):
+    """Rows of positive weight."""
+
+    table: Any
+    y: Array
+    weight: Array  # of mean one
+
+
 def check_training_data(
-    estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None
-) -> tuple[Any, Array, Array]:
-    """Rows of positive weight: their table, targets, and weights of mean one."""
+    estimator: Any, X: Any, y: Any, sample_weight: Any
+) -> TrainingData:
+    """Check what ``fit`` was given, and set the columns of the estimator."""
     check_has_target(y)
     check_real("y", y)
     warn_if_reordered(X, y)
@@ -1081,7 +902,7 @@ def check_training_data(
     n = table.shape[0]
     target = column("y", column_or_1d(y, warn=True), n).numpy()
     if sample_weight is None:
-        return table, target, np.ones(n)
+        return TrainingData(table, target, np.ones(n))
     weight = weights(sample_weight, n).numpy()
     kept = weight > 0
     if kept.sum() < 2:
@@ -1090,7 +911,8 @@ def check_training_data(
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
     if not kept.all():
-        table = _rows(table, kept)
+        has_filter = _package(table) in ("polars", "pyarrow")
+        table = table.filter(kept) if has_filter else table[kept]
         target, weight = target[kept], weight[kept]
     with np.errstate(over="ignore"):
         mean = weight.mean()
@@ -1100,18 +922,7 @@ def check_training_data(
             "overflows or whose ratios underflow. Divide the weights by a constant, "
             "and set the smallest to zero, which leaves these rows out."
         )
-    return table, target, weight / mean
-
-
-def _rows(table: Any, kept: Mask) -> Any:
-    """Some rows of a table."""
-    if _package(table) in ("polars", "pyarrow"):
-        return (
-            table.filter(sys.modules["pyarrow"].array(kept))
-            if (_package(table) == "pyarrow")
-            else table.filter(kept)
-        )
-    return table[kept]
+    return TrainingData(table, target, weight / mean)
 
 
 def fit_scalers(
@@ -1119,26 +930,23 @@ def fit_scalers(
 ) -> tuple[StandardScaler, StandardScaler]:
     """Standardise by the training rows; a constant keeps its unit."""
     uniform = None if (weight == 1).all() else weight
-    labels = [f"the column {name!r} of X" for name in names]
     scalers = []
-    for values, columns in ((X, labels), (y[:, None], ["y"])):
+    for values, labels in (
+        (X, [f"the column {name!r} of X" for name in names]),
+        (y[:, None], ["y"]),
+    ):
         with np.errstate(over="ignore", invalid="ignore"):
             scaler = StandardScaler().fit(values, sample_weight=uniform)
-            # StandardScaler takes a variance that overflows for that of a constant.
-            found = np.stack([scaler.mean_, scaler.var_, scaler.scale_])
             widths = np.ptp(values, axis=0)
-        for label, ok, width in zip(
-            columns, np.isfinite(found).all(axis=0), widths, strict=True
-        ):
-            if not ok:
-                raise ValueError(
-                    f"Got {label} whose values overflow when squared. Divide them by a "
-                    "constant, for example 1e100."
-                )
-            if 0 < width < SMALLEST:
-                raise ValueError(
-                    f"Got {label} with a range of {float(width)!r}, whose square "
-                    "underflows. Multiply it by a constant, for example 1e150."
-                )
+        # StandardScaler takes a variance that overflows for that of a constant.
+        found = np.stack([scaler.mean_, scaler.var_, scaler.scale_])
+        overflows = ~np.isfinite(found).all(axis=0)
+        for k in np.flatnonzero(overflows | ((widths > 0) & (widths < SMALLEST))):
+            over, factor = overflows[k], "1e-100" if overflows[k] else "1e150"
+            raise ValueError(
+                f"Got {labels[k]} with a range of {float(widths[k])!r}, whose square "
+                f"{'overflows' if over else 'underflows'}. Multiply it by a constant, "
+                f"for example {factor}."
+            )
         scalers.append(scaler)
     return scalers[0], scalers[1]
