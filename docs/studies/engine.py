@@ -22,14 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import cached_property, lru_cache
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]
@@ -41,7 +39,6 @@ PAPER_DATASETS = (
 )
 MIN_ROWS = 50  # below, a fifth of the rows cannot calibrate a level of 0.9
 MAX_ROWS = 5000
-CLEAR = 2.0  # standard errors
 MISSING = "–"
 FILE = "runs.jsonl"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -63,16 +60,15 @@ def new_parser(description: str | None, out: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", type=Path, default=Path(out), metavar="FOLDER", help=f"({out})")
-    add("--jobs", type=int, default=1, metavar="N", help="processes of one thread (1)")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes of one thread (1)",
+    )
     add("--smoke", action="store_true", help="quick trial: shows that it runs, no more")
     return parser
-
-
-def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where data sets are and how many splits of them to take."""
-    add = parser.add_argument
-    add("--data", type=Path, metavar="FOLDER", help="<data set>.csv, the target last")
-    add("--seeds", type=int, metavar="N", help="splits of each data set")
 
 
 def run_command(
@@ -83,43 +79,12 @@ def run_command(
     """Run a study and return its exit status; bad input ends with its message."""
     arguments = parser.parse_args(given)
     try:
-        for name, value in vars(arguments).items():
-            if isinstance(value, int) and name not in ("smoke", "seed", "first"):
-                _check_positive(name, value)
         return run(arguments)
     except (ValueError, OSError, RuntimeError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; the same command continues from here.\n")
         return 130
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(
-            f"Got --{name.replace('_', '-')} {value}, but expected at least 1. Leave "
-            "it out to get the default."
-        )
-
-
-def check_names(option: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise if a name is not known."""
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise ValueError(
-            f"Got --{option} {' '.join(unknown)}, but expected names of "
-            f"{', '.join(known)}. Correct the name."
-        )
-
-
-def check_installed(modules: Iterable[str]) -> None:
-    """Raise if a module that a study needs is not installed."""
-    absent = sorted(name for name in set(modules) if find_spec(name) is None)
-    if absent:
-        raise ValueError(
-            f"Got no module named {', '.join(absent)}. Install what is missing with: "
-            'pip install "mapie-claps[bench]"'
-        )
 
 
 # Data ---------------------------------------------------------------------------------
@@ -149,53 +114,28 @@ def content_hash(X: Array, y: Array) -> str:
     return found.hexdigest()[:16]
 
 
-def load_csv(path: Path, target: str | None = None) -> Dataset:
-    """Read numbers from a CSV file with a header; the last column is the target."""
-    if not path.is_file():
-        others = ", ".join(sorted(p.stem for p in path.parent.glob("*.csv"))) or "none"
+def load_named(name: str, folder: Path | None) -> Dataset:
+    """Numbers of ``folder/name.csv``, with a header; the last column is the target."""
+    if folder is None or not (folder / f"{name}.csv").is_file():
         raise ValueError(
-            f"Got the path {str(path)!r}, but no such file is there (CSV files beside "
-            f"it: {others}). Correct --data, or the name of the data set."
+            f"Got --data {folder}, but expected a folder with {name}.csv, whose last "
+            "column is the target. Correct it, or try --smoke, which needs no data."
         )
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        header = [name.strip() for name in next(csv.reader(stream), [])]
-        try:
-            values = np.loadtxt(stream, delimiter=",", ndmin=2, comments=None)
-        except ValueError as error:
-            raise ValueError(
-                f"Got {path.name}, which does not hold numbers alone: {error}. Encode "
-                "text and fill gaps first."
-            ) from None
-    target = header[-1] if target is None and header else target
-    if target not in header or len(set(header)) < len(header):
+    with (folder / f"{name}.csv").open(newline="", encoding="utf-8-sig") as stream:
+        header = [column.strip() for column in next(csv.reader(stream), [])]
+        values = np.loadtxt(stream, delimiter=",", ndmin=2, comments=None)
+    if values.shape[1] != len(header) or len(values) < MIN_ROWS:
         raise ValueError(
-            f"Got the target {target!r} and the columns {', '.join(header)} of "
-            f"{path.name}, but expected different names, one of them the target's. "
-            "Name one of these columns."
-        )
-    if values.shape[1:] != (len(header),) or len(values) < MIN_ROWS:
-        raise ValueError(
-            f"Got a table of shape {values.shape} in {path.name}, but expected at "
-            f"least {MIN_ROWS} rows of {len(header)} cells. Repair the file."
+            f"Got a table of shape {values.shape} under {len(header)} names in "
+            f"{name}.csv, but expected {MIN_ROWS} or more rows. Repair the file."
         )
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise ValueError(
             f"Got {values[row, column]} in row {row + 1}, column {header[column]!r} of "
-            f"{path.name}, but expected finite numbers. Fill the gap or drop the row."
+            f"{name}.csv, but expected finite numbers. Fill the gap or drop the row."
         )
-    j = header.index(target)
-    return Dataset(path.stem, np.delete(values, j, axis=1), values[:, j], target)
-
-
-def load_named(name: str, folder: Path | None) -> Dataset:
-    """``folder/name.csv``."""
-    if folder is None:
-        raise ValueError(
-            f"Got no --data, but expected the folder of {name}.csv, whose last column "
-            "is the target. Add --data FOLDER, or try --smoke, which needs no data."
-        )
-    return load_csv(folder / f"{name}.csv")
+    return Dataset(name, values[:, :-1], values[:, -1], header[-1])
 
 
 def load_diabetes_rows(n_rows: int = 150) -> Dataset:
@@ -204,13 +144,6 @@ def load_diabetes_rows(n_rows: int = 150) -> Dataset:
 
     X, y = load_diabetes(return_X_y=True)
     return Dataset("diabetes", X[:n_rows], y[:n_rows].astype(np.float64))
-
-
-def make_rows(n: int, p: int, seed: int = 0) -> tuple[Array, Array]:
-    """Standard normal rows (n, p), and targets that depend on three columns."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, p))
-    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(n)
 
 
 class Split(NamedTuple):
@@ -234,24 +167,6 @@ def split_rows(
     order = np.random.default_rng(seed).permutation(len(data.y))[:max_rows]
     parts = np.split(order, np.cumsum(count(len(order))))
     return Split(*(a for rows in parts for a in (data.X[rows], data.y[rows])))
-
-
-class Fitted(RegressorMixin, BaseEstimator):
-    """Functions of the rows in the form of a fitted estimator, as MAPIE wants it."""
-
-    fitted_ = True  # MAPIE looks for an attribute of this kind
-
-    def __init__(self, mean: Any, std: Any = None) -> None:
-        self.mean = mean
-        self.std = std
-
-    def fit(self, X: Array, y: Array) -> "Fitted":
-        """Do nothing: the functions are fitted."""
-        return self
-
-    def predict(self, X: Array, return_std: bool = False) -> Any:
-        """Evaluate the functions."""
-        return (self.mean(X), self.std(X)) if return_std else self.mean(X)
 
 
 # Runs ---------------------------------------------------------------------------------
@@ -308,45 +223,32 @@ def claps_parameters(model: Any) -> dict[str, Any]:
     return found | {"recipe": RECIPES[recipe] if isinstance(recipe, str) else recipe}
 
 
-class Store:
-    """Finished runs in ``runs.jsonl`` of a folder."""
+def stored_lines(folder: Path) -> list[Line]:
+    """All finished runs; a line that an interruption cut short is left out."""
+    file, found = folder / FILE, []
+    texts = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        if not (isinstance(line, dict) and {"key", "rows", "cpu_seconds"} <= {*line}):
+            raise ValueError(
+                f"Got line {number} of {str(file)!r}, which is JSON but not a finished "
+                "run. Delete the line to have its run computed again."
+            )
+        found.append(line)
+    return found
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / FILE
 
-    def lines(self) -> list[Line]:
-        """All runs; a line that an interruption cut short is left out."""
-        if not self.file.is_file():
-            return []
-        found = []
-        texts = self.file.read_text(encoding="utf-8").splitlines()
-        for number, text in enumerate(texts, start=1):
-            try:
-                line = json.loads(text)
-            except json.JSONDecodeError:
-                continue
-            if not (
-                isinstance(line, dict) and {"key", "rows", "cpu_seconds"} <= {*line}
-            ):
-                raise ValueError(
-                    f"Got line {number} of {str(self.file)!r}, which is JSON but not a "
-                    "finished run. Delete the line to have its run computed again."
-                )
-            found.append(line)
-        return found
-
-    def add(self, line: Line) -> None:
-        """Append one run, after ending a line that was cut short."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        before = self.file.read_bytes() if self.file.is_file() else b""
-        cut = before != b"" and not before.endswith(b"\n")
-        with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(("\n" if cut else "") + json.dumps(line, ensure_ascii=False))
-            stream.write("\n")
-
-    def by_key(self) -> dict[str, Line]:
-        """The last run of each key, under :func:`identity`."""
-        return {identity(line["key"]): line for line in self.lines()}
+def store_line(line: Line, folder: Path) -> None:
+    """Append one run, after ending a line that was cut short."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FILE).open("a+b") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
+        cut = stream.read() not in (b"", b"\n")
+        text = json.dumps(line, ensure_ascii=False)
+        stream.write((("\n" if cut else "") + text + "\n").encode())
 
 
 def identity(key: Mapping[str, Any]) -> str:
@@ -362,8 +264,7 @@ def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[str]:
     """
     from tqdm import tqdm  # comes with laplace-torch
 
-    store = Store(out)
-    finished = store.by_key()
+    finished = {identity(line["key"]) for line in stored_lines(out)}
     pending = [run for run in runs if identity(run.key) not in finished]
     failures = []
     with tqdm(total=len(runs), initial=len(runs) - len(pending), unit="run") as bar:
@@ -371,22 +272,16 @@ def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[str]:
             if isinstance(result, str):
                 failures.append(f"FAILED {run.label}: {result}\n")
             else:
-                store.add(result)
+                store_line(result, out)
             bar.set_postfix_str(run.label)
             bar.update()
     return failures
 
 
-def finished_lines(runs: Sequence[Run], out: Path) -> list[Line]:
-    """Stored lines of the runs that are finished, in the order of the runs."""
-    stored = Store(out).by_key()
-    keys = [identity(run.key) for run in runs]
-    return [stored[key] for key in keys if key in stored]
-
-
 def finished_rows(runs: Sequence[Run], out: Path) -> list[Row]:
     """Rows of the runs that are finished, in the order of the runs."""
-    return [row for line in finished_lines(runs, out) for row in line["rows"]]
+    stored = {identity(line["key"]): line["rows"] for line in stored_lines(out)}
+    return [row for run in runs for row in stored.get(identity(run.key), ())]
 
 
 def _results(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Line | str]]:
@@ -431,7 +326,6 @@ def values_of(rows: Iterable[Row], field: str) -> list[Any]:
 
 
 def where(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
-    """Rows that have the given values."""
     wanted = fields.items()
     return [row for row in rows if all(row[name] == value for name, value in wanted)]
 
@@ -439,7 +333,6 @@ def where(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
 def score_intervals(
     y: Array, lower: Array, upper: Array, alpha: float
 ) -> dict[str, float]:
-    """Coverage, mean width and mean interval score of one level."""
     from mapie_claps import metrics
 
     bounds = np.stack([lower, upper], axis=1)
@@ -458,14 +351,6 @@ class Estimate:
     error: float
     n: int
 
-    def above(self, constant: float) -> bool:
-        """Above the constant by two standard errors."""
-        return self.mean > constant and self.mean - constant >= CLEAR * self.error
-
-    def below(self, constant: float) -> bool:
-        """Below the constant by two standard errors."""
-        return self.mean < constant and constant - self.mean >= CLEAR * self.error
-
 
 def estimate(values: Iterable[float | None]) -> Estimate:
     """Mean and standard error of numbers; None is left out."""
@@ -476,25 +361,9 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     return Estimate(mean, error, n)
 
 
-def stratified_estimate(strata: Mapping[Any, Sequence[float]]) -> Estimate:
-    """Mean of the means of all strata (data sets), which are taken as given.
-
-    The standard error comes from the values within each; what differs between them does
-    not enter it.
-    """
-    each = [estimate(values) for values in strata.values()]
-    mean = float(np.mean([e.mean for e in each])) if each else math.nan
-    error = math.sqrt(sum(e.error**2 for e in each)) / len(each) if each else math.nan
-    return Estimate(mean, error, sum(e.n for e in each))
-
-
 def geometric_mean(ratios: Iterable[float]) -> float:
-    """Geometric mean; NaN of nothing."""
     logs = np.log(list(ratios))
     return float(np.exp(logs.mean())) if len(logs) else math.nan
-
-
-# The exact law of coverage ------------------------------------------------------------
 
 
 def covered_rank(n_cal: int, alpha: float, n_ranks: int = 1) -> int:
@@ -510,42 +379,6 @@ def covered_rank(n_cal: int, alpha: float, n_ranks: int = 1) -> int:
     return rank if n_ranks == 1 else 2 * rank - n_cal - 1
 
 
-def covered_limits(
-    sizes: Sequence[tuple[int, int]], alpha: float, tail: float, n_ranks: int = 1
-) -> tuple[int, int]:
-    """Numbers of covered test rows that leave at most ``tail`` on either side.
-
-    ``sizes`` has the numbers of calibration and test rows of independent runs.
-    """
-    pmf = _covered_pmf(tuple(sizes), alpha, n_ranks)
-    low = int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
-    high = len(pmf) - 1 - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
-    return low, high
-
-
-@lru_cache(maxsize=64)
-def _covered_pmf(
-    sizes: tuple[tuple[int, int], ...], alpha: float, n_ranks: int
-) -> Array:
-    """Distribution of the number of covered test rows of all runs together.
-
-    Given the fit and its calibration rows, test rows are covered independently with a
-    probability that is Beta(k, n_cal + 1 − k), whatever the model. So each run is a
-    beta-binomial count, and their sum a convolution.
-    """
-    from scipy.stats import betabinom
-
-    total: Array = np.ones(1)
-    for n_cal, n_test in sizes:
-        rank = covered_rank(n_cal, alpha, n_ranks)
-        if rank > n_cal:  # the interval is the whole line
-            pmf = np.eye(1, n_test + 1, n_test)[0]
-        else:
-            pmf = betabinom.pmf(np.arange(n_test + 1), n_test, rank, n_cal + 1 - rank)
-        total = np.convolve(total, pmf)
-    return total
-
-
 # Text ---------------------------------------------------------------------------------
 
 
@@ -555,7 +388,6 @@ def number(value: float | None, digits: str = ".4g") -> str:
 
 
 def plus_minus(found: Estimate) -> str:
-    """Mean and standard error."""
     if math.isnan(found.error):
         return number(found.mean)
     return (
@@ -574,14 +406,12 @@ def markdown_table(
 
 
 def csv_table(header: Iterable[str], lines: Iterable[Iterable[Any]]) -> str:
-    """Table in CSV."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([header, *lines])
     return stream.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Lines of a CSV file with a header, as text."""
     with path.open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 

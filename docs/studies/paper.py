@@ -8,25 +8,23 @@ lies nearest to its tables. Needs MAPIE 1.5 or later.
     python docs/studies/paper.py --smoke
     python docs/studies/paper.py --data FOLDER --out docs/paper_results --jobs 2
     python docs/studies/paper.py benchmark --seeds 2 --data FOLDER
-    python docs/studies/paper.py report --data FOLDER --out docs/paper_results
 """
 
 import argparse
 import copy
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import engine
 import numpy as np
 import paper_report
 import torch
-from engine import Array, Dataset, Fitted, Row, Run, Split
+from engine import Array, Dataset, Row, Run, Split
 from mapie import regression
 from scipy.special import log_ndtr, ndtri_exp
 from scipy.stats import rankdata
@@ -83,7 +81,6 @@ class NetworkRegressor(RegressorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Array, y: Array) -> "NetworkRegressor":
-        """Train full-batch on standardised rows."""
         self.scaler_ = StandardScaler().fit(X)
         self.centre_, self.unit_ = float(np.mean(y)), float(np.std(y)) or 1.0
         x = torch.from_numpy(self.scaler_.transform(X)).float()
@@ -136,16 +133,8 @@ def outputs(layers: Sequence[Sequence[Tensor]], x: Tensor) -> Tensor:
     return torch.cat([x @ weight + bias for weight, bias in (first, second)], dim=1)
 
 
-class Training(NamedTuple):
-    """What differs from ``ClapsRegressor.paper()``."""
-
-    max_steps: int = STEPS
-
-    def claps(self, seed: int | None = None, **params: Any) -> ClapsRegressor:
-        """CLAPS of the paper, not fitted."""
-        return ClapsRegressor.paper(
-            max_steps=self.max_steps, random_state=seed, **params
-        )
+def claps(max_steps: int, seed: int | None = None, **params: Any) -> ClapsRegressor:
+    return ClapsRegressor.paper(max_steps=max_steps, random_state=seed, **params)
 
 
 @dataclass
@@ -157,21 +146,19 @@ class PaperMethods:
 
     split: Split
     seed: int
-    training: Training
+    max_steps: int
 
     @cached_property
     def heteroscedastic(self) -> ClapsRegressor:
-        """The network of CLAPS, fitted on the training rows."""
-        model = self.training.claps(self.seed)
+        model = claps(self.max_steps, self.seed)
         return model.fit(self.split.X_train, self.split.y_train)
 
     def scaled_by(self, scale: str) -> ClapsRegressor:
-        """The heteroscedastic network with another scale."""
         return copy.copy(self.heteroscedastic).set_params(scale=scale)
 
     def network(self, levels: tuple[float, float] | None = None) -> NetworkRegressor:
         """A network of the same layers and training, not fitted."""
-        return NetworkRegressor(levels, self.training.max_steps, self.seed)
+        return NetworkRegressor(levels, self.max_steps, self.seed)
 
     def interval(self, method: str) -> Array:
         """Bounds of the test rows, shape (n_test, 2)."""
@@ -207,21 +194,14 @@ class PaperMethods:
         return np.asarray(mapie.predict_interval(split.X_test)[1][:, :, 0])
 
     def _cqr(self) -> Array:
+        """Two quantiles, widened by a conformal quantile of how far y lies outside."""
         split = self.split
         network = self.network((ALPHA / 2, 1 - ALPHA / 2))
         network.fit(split.X_train, split.y_train)
-        # MAPIE asks for a third model, for the point prediction, which is not scored.
-        quantiles = (
-            Fitted(lambda X: network.predict(X)[:, 0]),
-            Fitted(lambda X: network.predict(X)[:, 1]),
-            Fitted(lambda X: network.predict(X).mean(axis=1)),
-        )
-        mapie = regression.ConformalizedQuantileRegressor(
-            list(quantiles), confidence_level=LEVEL, prefit=True
-        )
-        mapie.conformalize(split.X_cal, split.y_cal)
-        _, bounds = mapie.predict_interval(split.X_test, symmetric_correction=True)
-        return np.asarray(bounds[:, :, 0])
+        lower, upper = network.predict(split.X_cal).T
+        scores = np.maximum(lower - split.y_cal, split.y_cal - upper)
+        (quantile,) = conformal_quantile(scores, [ALPHA])
+        return network.predict(split.X_test) + quantile * np.array([-1.0, 1.0])
 
 
 def split_interval(model: Any, split: Split, score: Any) -> Array:
@@ -252,7 +232,7 @@ def distributional_interval(model: Any, split: Split) -> Array:
 
 
 def synthetic_methods(
-    n_train: int, seed: int, training: Training
+    n_train: int, seed: int, max_steps: int
 ) -> tuple[PaperMethods, SyntheticData]:
     """The methods on the synthetic problem, and its test rows."""
     # Three streams: calibration and test rows do not depend on the training size.
@@ -266,12 +246,12 @@ def synthetic_methods(
         for i, (n, k) in enumerate(parts)
     )
     split = Split(train.X, train.y, cal.X, cal.y, test.X, test.y)
-    return PaperMethods(split, seed, training), test
+    return PaperMethods(split, seed, max_steps), test
 
 
-def mechanism_rows(case: str, data: Any, seed: int, training: Training) -> list[Row]:
+def mechanism_rows(case: str, data: Any, seed: int, max_steps: int) -> list[Row]:
     """Experiment 1, one row per method: coverage by region, width, score."""
-    methods, test = synthetic_methods(int(SYNTHETIC["n_train"]), seed, training)
+    methods, test = synthetic_methods(int(SYNTHETIC["n_train"]), seed, max_steps)
     rows = []
     for method in METHODS:
         bounds = methods.interval(method)
@@ -285,25 +265,23 @@ def mechanism_rows(case: str, data: Any, seed: int, training: Training) -> list[
     return rows
 
 
-def contraction_rows(case: str, data: Any, seed: int, training: Training) -> list[Row]:
+def contraction_rows(case: str, data: Any, seed: int, max_steps: int) -> list[Row]:
     """Experiment 2: CLAPS against LACP with so many training rows."""
-    methods, test = synthetic_methods(int(case), seed, training)
-    lacp, claps = (evaluate(test.y, methods.interval(m)) for m in ("LACP", "CLAPS"))
+    methods, test = synthetic_methods(int(case), seed, max_steps)
+    lacp, ours = (evaluate(test.y, methods.interval(m)) for m in ("LACP", "CLAPS"))
     compared = {
-        "width_ratio": claps["width"] / lacp["width"],
-        "score_difference": claps["score"] - lacp["score"],
+        "width_ratio": ours["width"] / lacp["width"],
+        "score_difference": ours["score"] - lacp["score"],
         "coverage_lacp": lacp["coverage"],
-        "coverage_claps": claps["coverage"],
+        "coverage_claps": ours["coverage"],
     }
     return [variance_metrics(methods.heteroscedastic, test.X) | compared]
 
 
-def benchmark_rows(
-    case: str, data: Dataset, seed: int, training: Training
-) -> list[Row]:
+def benchmark_rows(case: str, data: Dataset, seed: int, max_steps: int) -> list[Row]:
     """Experiment 3, one row per method, with its ranks among them."""
     split = split_rows(data, seed)
-    methods = PaperMethods(split, seed, training)
+    methods = PaperMethods(split, seed, max_steps)
     rows: list[Row] = [
         {"method": m} | evaluate(split.y_test, methods.interval(m)) for m in METHODS
     ]
@@ -319,7 +297,7 @@ def benchmark_rows(
 
 
 def grid_rows(
-    name: str, case: str, data: Dataset, seed: int, training: Training
+    name: str, case: str, data: Dataset, seed: int, max_steps: int
 ) -> list[Row]:
     """Appendix, one row per grid value; width and score relative to the reference."""
     values, reference = GRIDS[name]
@@ -333,7 +311,7 @@ def grid_rows(
         elif name == "variance_floor":
             params["recipe"] = replace(PAPER, variance_floor=value)
         if name != "prior_precision" or not rows:
-            model = training.claps(seed, **params).fit(split.X_train, split.y_train)
+            model = claps(max_steps, seed, **params).fit(split.X_train, split.y_train)
         if name == "prior_precision":  # another λ leaves the network as it is
             model = model.with_prior_precision(value)
         row: Row = {"value": value}
@@ -369,7 +347,6 @@ def split_rows(data: Dataset, seed: int, calibration: float = CALIBRATION) -> Sp
 
 
 def evaluate(y: Array, bounds: Array) -> Row:
-    """Metrics of one method on the test rows."""
     found = engine.score_intervals(y, *bounds.T, ALPHA)
     coverage = found["coverage"]
     return {
@@ -397,26 +374,21 @@ class Experiment:
     """Cases, seeds, and the function that makes the rows of one of them."""
 
     name: str
-    title: str
     rows_of: Callable[..., list[Row]]
     cases: tuple[str, ...]  # data sets, or sizes of a synthetic training set
     n_seeds: int  # where the command line says nothing
     first_seed: int = 0
 
     def plan(self, arguments: argparse.Namespace) -> list[Run]:
-        """All runs, seed by seed."""
-        data, smoke, seeds = arguments.data, arguments.smoke, self.seeds(arguments)
+        data, smoke = arguments.data, arguments.smoke
+        n = arguments.seeds or (2 if smoke else self.n_seeds)
+        seeds = range(self.first_seed, self.first_seed + n)
         return [self._run(c, seed, data, smoke) for seed in seeds for c in self.cases]
-
-    def seeds(self, arguments: argparse.Namespace) -> range:
-        """As many as asked for, two in a trial."""
-        n = arguments.seeds or (2 if arguments.smoke else self.n_seeds)
-        return range(self.first_seed, self.first_seed + n)
 
     def _run(self, case: str, seed: int, folder: Path | None, smoke: bool) -> Run:
         synthetic = case not in engine.PAPER_DATASETS
         steps = SYNTHETIC_STEPS if synthetic else STEPS
-        training = Training(SMOKE_STEPS if smoke else steps)
+        steps = SMOKE_STEPS if smoke else steps
         data = None if synthetic else load_rows(case, folder, smoke)
         parts = {"training": TRAINING, "calibration": CALIBRATION}
         split = SYNTHETIC if synthetic else parts | {"max_rows": engine.MAX_ROWS}
@@ -424,15 +396,15 @@ class Experiment:
             self.name,
             data={"case": case} | (data.key if data else synthetic_key(seed)),
             split={"seed": seed, "grid": GRIDS.get(self.name, ())} | split,
-            method=method_key(training),
+            method=method_key(steps),
         )
-        compute = partial(rows_of_run, self.name, case, data, seed, training)
+        compute = partial(rows_of_run, self.name, case, data, seed, steps)
         return Run(f"{self.name} {case}, seed {seed}", key, compute)
 
 
-def rows_of_run(name: str, case: str, data: Any, seed: int, training: Training) -> Any:
+def rows_of_run(name: str, case: str, data: Any, seed: int, max_steps: int) -> Any:
     """Rows of one run, which say where they come from."""
-    rows = EXPERIMENTS[name].rows_of(case, data, seed, training)
+    rows = EXPERIMENTS[name].rows_of(case, data, seed, max_steps)
     return [{"case": case, "seed": seed} | row for row in rows]
 
 
@@ -455,44 +427,23 @@ def synthetic_key(seed: int) -> dict[str, str]:
 
 
 @cache
-def method_key(training: Training) -> dict[str, Any]:
+def method_key(max_steps: int) -> dict[str, Any]:
     """Parameters of all networks, which share layers and training with CLAPS."""
-    parameters = engine.claps_parameters(training.claps())
+    parameters = engine.claps_parameters(claps(max_steps))
     return {"name": METHODS, "confidence_level": LEVEL, "networks": parameters}
 
 
-SIZES = ("100", "250", "500", "1000", "2000")
-REAL = engine.PAPER_DATASETS
+REAL, SIZES = engine.PAPER_DATASETS, ("100", "250", "500", "1000", "2000")
 GRID_CASES = ("concrete", "energy", "bike", "california")
-TITLES = {
-    "prior_precision": "Prior precision",
-    "calibration_size": "Calibration size",
-    "representation_size": "Representation dimension",
-    "variance_floor": "Variance floor",
-}
 EXPERIMENTS = {
     e.name: e
     for e in (
-        Experiment(
-            *("mechanism", "Experiment 1: controlled synthetic mechanism"),
-            *(mechanism_rows, ("synthetic",), 20),
-        ),
-        Experiment(
-            *("contraction", "Experiment 2: posterior contraction"),
-            *(contraction_rows, SIZES, 20),
-        ),
-        Experiment(
-            *("benchmark", "Experiment 3: real regression benchmark"),
-            *(benchmark_rows, REAL, 5),
-        ),
-        Experiment(
-            *("further_seeds", "Experiment 3, seeds that chose no protocol"),
-            *(benchmark_rows, REAL, 10, 5),
-        ),
-        *(
-            Experiment(name, title, partial(grid_rows, name), GRID_CASES, 5)
-            for name, title in TITLES.items()
-        ),
+        Experiment("mechanism", mechanism_rows, ("synthetic",), 20),
+        Experiment("contraction", contraction_rows, SIZES, 20),
+        Experiment("benchmark", benchmark_rows, REAL, 5),
+        # Seeds that the protocol was not chosen with.
+        Experiment("further_seeds", benchmark_rows, REAL, 10, first_seed=5),
+        *(Experiment(n, partial(grid_rows, n), GRID_CASES, 5) for n in GRIDS),
     )
 }
 
@@ -501,47 +452,29 @@ EXPERIMENTS = {
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
     parser = engine.new_parser(__doc__, "paper_results")
-    engine.add_data_arguments(parser)
-    names = [f"\n  {e.name:<21}{e.title} ({e.n_seeds})" for e in EXPERIMENTS.values()]
-    parser.epilog = "names, with their numbers of seeds:" + "".join(names)
-    choices = [*EXPERIMENTS, "all", "report"]
-    text = "an experiment, all of them (default), or report to write the output again"
-    parser.add_argument(
-        "name", nargs="?", default="all", choices=choices, metavar="NAME", help=text
-    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)} (all)")
+    add("--data", type=Path, metavar="FOLDER", help="<data set>.csv, the target last")
+    add("--seeds", type=int, metavar="N", help="splits of each data set (as the paper)")
     return engine.run_command(parser, run, given)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing and write the output; 1 if a run failed."""
-    out, name = arguments.out, arguments.name
-    chosen = {"report": [], "all": list(EXPERIMENTS)}.get(name, [name])
-    # Data are loaded only for experiments that are asked for or have stored runs.
-    stored = {line["key"]["study"] for line in engine.Store(out).lines()}
-    plans = {
-        name: experiment.plan(arguments) if name in stored | {*chosen} else []
-        for name, experiment in EXPERIMENTS.items()
+    out, names = arguments.out, arguments.names or list(EXPERIMENTS)
+    if unknown := set(names) - set(EXPERIMENTS):
+        raise ValueError(f"Got {unknown}, but expected of {', '.join(EXPERIMENTS)}.")
+    plans = {name: EXPERIMENTS[name].plan(arguments) for name in names}
+    runs = [run for plan in plans.values() for run in plan]
+    failures = engine.run_missing(runs, out, arguments.jobs)
+    rows = {name: engine.finished_rows(plan, out) for name, plan in plans.items()}
+    done = {
+        name: {(r["case"], r["seed"]) for r in found} for name, found in rows.items()
     }
-    runs = [run for name in chosen for run in plans[name]]
-    started = time.perf_counter()
-    failures = engine.run_missing(runs, out, arguments.jobs) if runs else []
-    lines = {name: engine.finished_lines(plan, out) for name, plan in plans.items()}
-    worked = sum(line["cpu_seconds"] for found in lines.values() for line in found)
-    print(
-        f"{len(runs)} runs in {time.perf_counter() - started:.0f} s; processor time of "
-        f"all stored runs {worked:.0f} s"
-    )
-    planned = {
-        n: len(e.cases) * len(e.seeds(arguments)) for n, e in EXPERIMENTS.items()
-    }
-    unfinished = {
-        n: (len(lines[n]), m) for n, m in planned.items() if len(lines[n]) < m
-    }
-    rows = {n: [row for x in found for row in x["rows"]] for n, found in lines.items()}
-    for file in paper_report.write_output(rows, out, unfinished):
-        print(file)
+    counts = {name: (len(done[name]), len(plan)) for name, plan in plans.items()}
+    unfinished = {n: both for n, both in counts.items() if both[0] < both[1]}
+    print(*paper_report.write_output(rows, out, unfinished), sep="\n")
     bands = partial(
         mechanism_bands, SMOKE_STEPS if arguments.smoke else SYNTHETIC_STEPS
     )
@@ -555,7 +488,7 @@ def mechanism_bands(
 ) -> tuple[Split, dict[str, Array]]:
     """Intervals of every method at some inputs, seed 0, for the picture."""
     n_train = int(SYNTHETIC["n_train"])
-    methods, _ = synthetic_methods(n_train, 0, Training(max_steps))
+    methods, _ = synthetic_methods(n_train, 0, max_steps)
     methods.split = methods.split._replace(X_test=x[:, None], y_test=y)
     return methods.split, {method: methods.interval(method) for method in METHODS}
 

@@ -20,29 +20,15 @@ note      shown where the claim does not hold
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import engine
 import numpy as np
-from engine import (
-    CLEAR,
-    PAPER_DATASETS,
-    Array,
-    Estimate,
-    Row,
-    csv_table,
-    estimate,
-    markdown_table,
-    number,
-    read_csv,
-    stratified_estimate,
-    values_of,
-    where,
-    write_files,
-)
+from engine import PAPER_DATASETS, Array, Estimate, Row, estimate, values_of, where
 
 FOLDER = Path(__file__).parent / "published"
 Rows = Mapping[str, Sequence[Row]]  # by experiment
@@ -106,8 +92,7 @@ TABLES = (
 
 @cache
 def published(name: str) -> list[dict[str, str]]:
-    """Rows of a published table, as text."""
-    return read_csv(FOLDER / f"{name}.csv")
+    return engine.read_csv(FOLDER / f"{name}.csv")
 
 
 def label_of(value: Any) -> str:
@@ -155,12 +140,14 @@ def cells_to_markdown(cells: Sequence[Row]) -> str:
             ["", "paper", *(_with_sd(c["paper"], c["paper_sd"]) for c in row)],
             ["", "difference", *(d.replace("-", "−") for d in differences)],
         ]
-    return markdown_table(["", "", *columns], lines, align="ll" + "r" * len(columns))
+    return engine.markdown_table(
+        ["", "", *columns], lines, align="ll" + "r" * len(columns)
+    )
 
 
 def _decimals(value: float, sign: str = "") -> str:
     """Four decimals, as the paper, fewer where numbers are large."""
-    return number(value, f"{sign}.4f" if abs(value) < 100 else f"{sign}.1f")
+    return engine.number(value, f"{sign}.4f" if abs(value) < 100 else f"{sign}.1f")
 
 
 def _with_sd(mean: float, sd: float) -> str:
@@ -173,7 +160,9 @@ def rows_to_csv(rows: Sequence[Row], digits: str) -> str:
         [f"{v:{digits}}" if isinstance(v, float) else v for v in row.values()]
         for row in rows
     ]
-    return csv_table(rows[0], [["" if v == "nan" else v for v in x] for x in lines])
+    return engine.csv_table(
+        rows[0], [["" if v == "nan" else v for v in x] for x in lines]
+    )
 
 
 def distances(rows: Sequence[Row]) -> list[Row]:
@@ -194,7 +183,6 @@ def distances(rows: Sequence[Row]) -> list[Row]:
 
 
 def mean_distance(found: Sequence[Row]) -> Array:
-    """Mean |log ratio| of score and width."""
     ratios = [[d["log_score_ratio"], d["log_width_ratio"]] for d in found]
     return np.asarray(np.mean(np.abs(ratios), axis=0))
 
@@ -209,7 +197,7 @@ def distances_to_markdown(found: Sequence[Row]) -> str:
         pairs = [f"{score:.2f} / {width:.2f}" for score, width in means]
         lines.append([name, *pairs, f"{np.mean(mean_distance(group)):.3f}"])
     header = ["score / width", *methods, "all"]
-    return markdown_table(header, lines, align="l" + "r" * (len(header) - 1))
+    return engine.markdown_table(header, lines, align="l" + "r" * (len(header) - 1))
 
 
 def write_output(
@@ -227,7 +215,7 @@ def write_output(
             files[f"tables/{name}.csv"] = rows_to_csv(found, ".4f")
             files[f"tables/{name}.md"] = distances_to_markdown(found)
     files["report.md"] = report_of(rows, unfinished)
-    return write_files(files, out)
+    return engine.write_files(files, out)
 
 
 # Claims -------------------------------------------------------------------------------
@@ -235,11 +223,8 @@ def write_output(
 # Fields that are differences already, and are written with their sign.
 DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
 RELATION = re.compile(r"([a-z ]+) (-?[\d.e-]+)(?: of ([\d.]+))?")
-QUANTILES = (
-    "In experiment 1 the paper's CQR is 1.8 times as wide as its other adaptive "
-    "methods. The settings of its quantile network are not given; ours has the same "
-    "backbone, steps and rate as the other networks."
-)
+CLEAR = 2.0  # standard errors
+Runs = Mapping[tuple[str, int], float]  # by data set and seed
 Found = dict[str, Estimate]
 
 
@@ -249,44 +234,27 @@ class Claim(NamedTuple):
     source: str
     text: str
     figures: str
-    holds: bool
-    why: str = ""  # shown where the claim does not hold
+    why: str  # it does not hold; empty if it does
 
 
-class Relation:
-    """What is claimed of an estimate, in the words of the table."""
-
-    def __init__(self, text: str) -> None:
-        match = RELATION.fullmatch(text)
-        if match is None:
-            raise ValueError(f"Got the relation {text!r}, but expected those above.")
-        words, value, centre = match.groups()
-        self.text, self.words = text, str(words)
-        self.number, self.centre = float(value), float(centre or 0)
-        # Direction of a claim about a direction, else 0.
-        self.sign = {"clearly above": 1, "clearly below": -1}.get(self.words, 0)
-
-    def holds(self, found: Estimate) -> bool:
-        """Whether the estimate is as claimed."""
-        below = found.below(self.number)
-        return {
-            "clearly above": found.above(self.number),
-            "clearly below": below,
-            "not clearly below": math.isfinite(found.error) and not below,
-            "above": found.mean > self.number,
-            "below": found.mean < self.number,
-            "within": abs(found.mean - self.centre) < self.number,
-        }[self.words]
-
-    def shortfall(self, failed: Found) -> Iterator[str]:
-        """Differences of the wrong sign, and those that are too small."""
-        right = [n for n, e in failed.items() if self.sign * (e.mean - self.number) > 0]
-        wrong = [n for n in failed if n not in right]
-        if wrong:
-            yield f"Not {self.text.removeprefix('clearly ')}: {', '.join(wrong)}."
-        if right:
-            near = f"less than two standard errors from {self.number:g}"
-            yield f"Of the claimed sign, but {near}: {', '.join(right)}."
+def holds(relation: str, found: Estimate) -> bool:
+    """Whether an estimate is as the table claims."""
+    match = RELATION.fullmatch(relation)
+    if match is None:
+        raise ValueError(
+            f"Got the relation {relation!r}, but expected one of those above."
+        )
+    words, number, centre = match[1], float(match[2]), float(match[3] or 0)
+    beyond = found.mean - number
+    clear = abs(beyond) >= CLEAR * found.error  # never, if the error is NaN
+    return {
+        "clearly above": beyond > 0 and clear,
+        "clearly below": beyond < 0 and clear,
+        "not clearly below": math.isfinite(found.error) and not (beyond < 0 and clear),
+        "above": beyond > 0,
+        "below": beyond < 0,
+        "within": abs(found.mean - centre) < number,
+    }[words]
 
 
 class Check:
@@ -295,7 +263,7 @@ class Check:
     def __init__(self, line: Mapping[str, str], rows: Sequence[Row]) -> None:
         self.line, self.of, self.against = line, line["of"], line["against"]
         self.measures = _split(line["measure"])
-        self.relations = [Relation(r) for r in line["relation"].split(" and ") if r]
+        self.relations = [r for r in line["relation"].split(" and ") if r]
         self.key = next(t.key for t in TABLES if t.experiment == line["experiment"])
         names = _split(line["on"].removeprefix("together: "))
         each = names == ["each"]
@@ -339,10 +307,7 @@ class Check:
             if other != one
         }
 
-    def _runs(
-        self, measure: str, label: str, case: str | None = None
-    ) -> dict[tuple[str, int], float]:
-        """Measure of one label by data set and seed."""
+    def _runs(self, measure: str, label: str, case: str | None) -> Runs:
         whole = self.key == "case"  # where the case is what is compared
         return {
             ("" if whole else row["case"], row["seed"]): _value(row, measure)
@@ -351,27 +316,28 @@ class Check:
         }
 
     def result(self) -> tuple[str, str]:
-        """Figures, and what is missing where the check does not hold."""
+        """Figures, and where the check does not hold, in words."""
         title = f"{_words(self.measures[0])}: " if len(self.measures) == 1 else ""
         if not self.cases:
             found = self.estimates()
-            return title + self._listed(found), self._shortfall(found)
+            return title + self._listed(found), ", ".join(self._failed(found))
         by_case = {case: self.estimates(case) for case in self.cases}
         names = list(by_case[self.cases[0]])
         title += f"{names[0]}, on " if len(names) == 1 else ""
         weakest = "; ".join(f"{c} {self._weakest(f)}" for c, f in by_case.items())
         if not self.relations:
             return title + weakest, ""
-        good = [
-            case
-            for case, found in by_case.items()
-            if all(r.holds(e) for r in self.relations for e in found.values())
-        ]
+        good = [case for case, found in by_case.items() if not self._failed(found)]
         needed = int(self.line["needed"] or len(self.cases))
         count = f"on {len(good)} of {len(self.cases)} data sets"
         which = f"{self.line['relation']} {count} ({', '.join(good) or 'none'})"
-        why = f"{count.capitalize()}, where {needed} are asked for."
+        why = f"{count}, where {needed} are asked for"
         return f"{which}; {title}{weakest}", "" if len(good) >= needed else why
+
+    def _failed(self, found: Found) -> list[str]:
+        return [
+            n for n, e in found.items() if not all(holds(r, e) for r in self.relations)
+        ]
 
     def _listed(self, found: Found) -> str:
         colon = "" if self.key == "method" else ":"
@@ -380,7 +346,7 @@ class Check:
 
     def _weakest(self, found: Found) -> str:
         """The estimate of each measure that supports the claim least."""
-        sign = next((r.sign for r in self.relations if r.sign), -1)
+        sign = 1 if "clearly above" in self.line["relation"] else -1
         texts = []
         for m in self.measures:
             own = {n: e for n, e in found.items() if n.startswith(_words(m))} or found
@@ -388,27 +354,6 @@ class Check:
             text = as_text(own[name], self.signed)
             texts.append(f"{text} ({name})" if len(found) > 1 else text)
         return ", ".join(texts)
-
-    def _shortfall(self, found: Found) -> str:
-        """Which estimates are not as claimed, in words."""
-        parts: list[str] = []
-        for relation in self.relations:
-            failed = {n: e for n, e in found.items() if not relation.holds(e)}
-            if failed and relation.sign:
-                parts += [self._extreme(relation.sign), *relation.shortfall(failed)]
-            elif failed:
-                parts.append(f"Not {relation.text}: {self._listed(failed)}.")
-        return " ".join(filter(None, parts))
-
-    def _extreme(self, sign: int) -> str:
-        """The method that is best instead, where one is said to be."""
-        if self.against != "others" or len(self.measures) > 1:
-            return ""
-        each = Check({**self.line, "of": "each", "against": ""}, self.rows)
-        found = each.estimates()
-        best = max(found, key=lambda name: sign * found[name].mean)
-        word = "Largest" if sign > 0 else "Smallest"
-        return f"{word} mean: {best} ({as_text(found[best], each.signed)})."
 
 
 def _split(text: str) -> list[str]:
@@ -420,7 +365,6 @@ def _words(measure: str) -> str:
 
 
 def _value(row: Row, measure: str) -> float:
-    """A field, or the difference or ratio of two."""
     match measure.split():
         case [first, "-", second]:
             return float(row[first] - row[second])
@@ -429,26 +373,26 @@ def _value(row: Row, measure: str) -> float:
     return float(row[measure])
 
 
-def _mean(runs: Mapping[tuple[str, int], float]) -> Estimate:
-    """Mean over runs, stratified by data set."""
-    strata: dict[str, list[float]] = {}
-    for (dataset, _), value in runs.items():
-        strata.setdefault(dataset, []).append(value)
-    return stratified_estimate(strata)
+def _mean(runs: Runs) -> Estimate:
+    """Mean of the means of all data sets, which are taken as given.
+
+    The standard error comes from the seeds within each; what differs between data sets
+    does not enter it.
+    """
+    names = dict.fromkeys(name for name, _ in runs)
+    each = [estimate(v for (n, _), v in runs.items() if n == name) for name in names]
+    mean = float(np.mean([e.mean for e in each])) if each else math.nan
+    error = math.sqrt(sum(e.error**2 for e in each)) / len(each) if each else math.nan
+    return Estimate(mean, error, len(runs))
 
 
-def _gap(runs: Mapping[tuple[str, int], float]) -> Estimate:
+def _gap(runs: Runs) -> Estimate:
     """Mean over all runs, minus the mean of the means of data sets."""
     whole = estimate(runs.values())
     return Estimate(whole.mean - _mean(runs).mean, math.nan, whole.n)
 
 
-def _paired(
-    one: Mapping[tuple[str, int], float],
-    other: Mapping[tuple[str, int], float],
-    relative: bool = False,
-) -> Estimate:
-    """Difference run by run, or relative difference."""
+def _paired(one: Runs, other: Runs, relative: bool = False) -> Estimate:
     pairs = {key: (value, other[key]) for key, value in one.items() if key in other}
     return _mean({k: a / b - 1 if relative else a - b for k, (a, b) in pairs.items()})
 
@@ -463,25 +407,7 @@ def as_text(found: Estimate, signed: bool) -> str:
     return sign + mean + ("" if math.isnan(found.error) else f" ± {error}")
 
 
-def _noise(rows: Sequence[Row]) -> str:
-    """The data sets on which our likelihood-trained network is furthest off."""
-    parts = []
-    for name in ("yacht", "naval"):
-        paper = {line["Method"]: line for line in published(f"exp3_{name}")}
-        lacp, split = (float(paper[m]["Avg. Width"]) for m in ("LACP", "Split CP"))
-        line = {"experiment": "benchmark", "measure": "width", "of": "LACP"}
-        line |= {"against": "/ Split CP", "on": name, "relation": ""}
-        (ours,) = Check(line, rows).estimates().values()
-        parts.append(f"{name} {as_text(ours, True)} (paper {lacp / split - 1:+.2f})")
-    return (
-        "Width of the likelihood-trained network relative to the squared-error one, "
-        "LACP to Split CP, on Yacht (185 training rows) and Naval (nearly free of "
-        f"noise): {'; '.join(parts)}."
-    )
-
-
 def check_claims(rows: Rows) -> list[Claim]:
-    """All claims about experiments that have rows."""
     table: list[list[dict[str, str]]] = []
     for line in published("claims"):
         if line["claim"]:
@@ -493,11 +419,11 @@ def check_claims(rows: Rows) -> list[Claim]:
         if ours:
             checks = [Check(line, ours).result() for line in lines]
             figures, missing = zip(*checks, strict=True)
-            note = first["note"].replace("{quantiles}", QUANTILES)
-            note = _noise(ours) if note == "{noise}" else note
-            why = " ".join(filter(None, (*missing, note))) if any(missing) else ""
+            missing = [m for m in missing if m]
+            note = f" ({first['note']})" if first["note"] else ""
+            why = f"not {', '.join(missing)}{note}" if missing else ""
             text = "; ".join(figures)
-            claims.append(Claim(first["source"], first["claim"], text, not why, why))
+            claims.append(Claim(first["source"], first["claim"], text, why))
     return claims
 
 
@@ -526,7 +452,7 @@ def report_of(rows: Rows, unfinished: Mapping[str, tuple[int, int]]) -> str:
     """
     rows = {n: r for n, r in rows.items() if r and n not in unfinished}
     found = check_claims(rows)
-    held = sum(claim.holds for claim in found)
+    held = sum(not claim.why for claim in found)
     seeds = ", ".join(f"{n} {len(values_of(r, 'seed'))}" for n, r in rows.items())
     parts = [HOW_TO_READ, f"{held} of {len(found)} claims hold. Seeds: {seeds}.\n"]
     if unfinished:
@@ -536,10 +462,10 @@ def report_of(rows: Rows, unfinished: Mapping[str, tuple[int, int]]) -> str:
         lines = []
         for claim in found:
             if claim.source == source:
-                why = f": {claim.why}" if claim.why else ""
-                verdict = "holds" if claim.holds else f"**does not hold**{why}"
+                failed = f"**does not hold**: {claim.why}"
+                verdict = failed if claim.why else "holds"
                 lines.append([claim.text, claim.figures, verdict])
-        table = markdown_table(["claim", "ours", "verdict"], lines)
+        table = engine.markdown_table(["claim", "ours", "verdict"], lines)
         parts.append(f"## {source}\n\n{table}")
     return "\n".join(parts)
 
@@ -551,7 +477,6 @@ Bands = Callable[[Array, Array], tuple[Any, dict[str, Array]]]
 
 
 def write_figures(rows: Rows, folder: Path, bands: Bands) -> list[Path]:
-    """PNG files of all experiments that have rows."""
     # The object interface leaves pyplot, its backend and its state alone.
     from matplotlib.figure import Figure
 
@@ -573,7 +498,6 @@ def write_figures(rows: Rows, folder: Path, bands: Bands) -> list[Path]:
 
 
 def draw_mechanism(figure: Any, bands: Bands) -> None:
-    """Intervals of every method over the whole domain."""
     from mapie_claps.datasets import NOISY, SPARSE
 
     x = np.linspace(-4, 4, 400)
@@ -594,7 +518,6 @@ def draw_mechanism(figure: Any, bands: Bands) -> None:
 
 
 def _cells(experiment: str, rows: Rows) -> list[Row]:
-    """Those of the experiment's first table."""
     table = next(t for t in TABLES if t.experiment == experiment)
     return fill(table, rows[experiment])
 
@@ -614,7 +537,6 @@ def _curve(ax: Any, cells: Sequence[Row], column: str, scale: str = "log") -> No
 
 
 def draw_contraction(figure: Any, rows: Rows) -> None:
-    """The epistemic part as training rows are added."""
     cells = _cells("contraction", rows)
     columns = ("Epi. Frac.", "Scale Ratio", "Width Ratio", "Score delta")
     for ax, column in zip(figure.subplots(1, 4), columns, strict=True):
@@ -625,7 +547,6 @@ def draw_contraction(figure: Any, rows: Rows) -> None:
 
 
 def draw_ranks(figure: Any, rows: Rows) -> None:
-    """Mean ranks of the methods on the real data."""
     cells = _cells("benchmark", rows)
     axes = figure.subplots(1, 2, sharey=True)
     for ax, column in zip(axes, ("Width Rank", "Score Rank"), strict=True):
@@ -640,7 +561,6 @@ def draw_ranks(figure: Any, rows: Rows) -> None:
 
 
 def draw_sensitivity(figure: Any, rows: Rows) -> None:
-    """Coverage, width and epistemic share over the four grids."""
     columns = ("Coverage", "Width Ratio", "Epi. Frac.")
     axes = figure.subplots(len(columns), len(GRIDS))
     for down, grid in zip(axes.T, GRIDS, strict=True):
