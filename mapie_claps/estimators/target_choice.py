@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.kernel import constant_noise_prediction
@@ -101,8 +100,7 @@ def _network_scores(
 
     def features(of: Tensor) -> FeatureRows:
         phi = network.features(encoded[of])
-        mu, raw = network.outputs(phi).double().unbind(1)
-        h2 = softplus(raw) + network.variance_floor
+        mu, h2 = (part.double() for part in network.outputs(phi))
         return FeatureRows(phi.double(), h2, targets[of] - mu, torch.ones_like(h2))
 
     # The last layer is refitted, as in the full model.
