@@ -1,0 +1,260 @@
+"""Metrics by hand, against MAPIE's own, and with bad input."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binom
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.linear_model import BayesianRidge
+from sklearn.metrics import mean_pinball_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mapie_claps import metrics
+from mapie_claps.exceptions import CrossedBoundsWarning
+
+INF = math.inf
+# Six rows by hand: widths 2, 2, 4, 4, 6, 6; misses by 1 below and by 3 above.
+Y = np.array([0.0, 1.0, -3.0, 2.0, 6.0, 0.0])
+LOWER = np.array([-1.0, 0.0, -2.0, -2.0, -3.0, -3.0])
+UPPER = np.array([1.0, 2.0, 2.0, 2.0, 3.0, 3.0])
+INTERVAL = np.stack([LOWER, UPPER], axis=1)
+# A second level with one infinite interval.
+TWO_LEVELS = np.stack([INTERVAL, INTERVAL * 2], axis=2)
+TWO_LEVELS[4, 1, 1] = INF
+
+
+def test_coverage_width_and_score_by_hand():
+    assert metrics.coverage(Y, INTERVAL) == pytest.approx([4 / 6])
+    assert metrics.mean_width(INTERVAL) == pytest.approx([4.0])
+    # 24 of width and 2 / 0.1 · (1 + 3) of misses, over six rows.
+    expected = (24 + 20 * 4) / 6
+    assert metrics.interval_score(Y, INTERVAL, 0.9) == pytest.approx([expected])
+    assert metrics.coverage([1.0], [[1.0, 1.0]]).tolist() == [1.0]
+
+
+def test_levels_are_told_apart_and_infinite_bounds_are_safe():
+    assert metrics.coverage(Y, TWO_LEVELS) == pytest.approx([4 / 6, 1.0])
+    assert metrics.mean_width(TWO_LEVELS).tolist() == [4.0, INF]
+    scores = metrics.interval_score(Y, TWO_LEVELS, [0.9, 0.95])
+    assert scores.tolist() == [pytest.approx((24 + 20 * 4) / 6), INF]
+    finite = np.stack([INTERVAL, INTERVAL * 2], axis=2)
+    # The second level has twice the width, no miss but none to pay.
+    assert metrics.interval_score(Y, finite, [0.9, 0.5])[1] == pytest.approx(48 / 6)
+
+
+def test_infinite_bounds_cover():
+    everything = np.tile([[-INF, INF]], (6, 1))
+    assert metrics.coverage(Y * 1e9, everything).tolist() == [1.0]
+    assert metrics.coverage([0.0], [[1.0, INF]]).tolist() == [0.0]
+    assert metrics.coverage([-9.0, 9.0], [[-INF, -9.0], [9.0, INF]]).tolist() == [1.0]
+    assert metrics.mean_width([[INF, INF], [0.0, 1.0]]).tolist() == [INF]
+    assert metrics.interval_score([5.0], [[-INF, INF]], 0.9).tolist() == [INF]
+
+
+def test_finite_bounds_have_the_figures_of_mapie():
+    from mapie import metrics as theirs
+
+    rng = np.random.default_rng(0)
+    y, lower = rng.normal(size=50), rng.normal(-1, 0.5, 50)
+    bounds = np.stack([lower, lower + rng.uniform(1, 3, 50)], axis=1)[:, :, None]
+    try:
+        from mapie.metrics import regression as theirs
+    except ImportError:  # 0.9: one flat module, other names, miscoverage for level
+        covered = theirs.regression_coverage_score_v2(y, bounds)
+        width = theirs.regression_mean_width_score(bounds[:, 0, 0], bounds[:, 1, 0])
+        score = theirs.regression_mwi_score(y, bounds, 0.2)
+    else:
+        covered = theirs.regression_coverage_score(y, bounds)
+        width = theirs.regression_mean_width_score(bounds)
+        score = theirs.regression_mwi_score(y, bounds, 0.8)
+    np.testing.assert_allclose(metrics.coverage(y, bounds), np.ravel(covered))
+    np.testing.assert_allclose(metrics.mean_width(bounds), np.ravel(width))
+    found = metrics.interval_score(y, bounds, 0.8)
+    np.testing.assert_allclose(found, np.ravel(score))
+
+
+CROSSED = np.array([[1.0, -1.0], [2.0, 3.0], [0.0, 1.0], [5.0, 1.0]])
+
+
+def test_swapped_ends_are_counted_and_named():
+    y = np.array([0.0, 2.5, 4.0, 3.0])
+    message = "Got 2 of 4 rows whose lower end is above .*, the first in row 0"
+    with pytest.warns(CrossedBoundsWarning, match=message):
+        width = metrics.mean_width(CROSSED)
+    np.testing.assert_allclose(width, [0.5])  # 0, 1, 1, 0
+    missed = np.array([2.0, 0.0, 3.0, 4.0])  # both ends count
+    expected = (CROSSED[:, 1] - CROSSED[:, 0] + 20 * missed).mean()
+    with pytest.warns(CrossedBoundsWarning, match=message):
+        score = metrics.interval_score(y, CROSSED, 0.9)
+    np.testing.assert_allclose(score, [expected])
+    np.testing.assert_array_equal(metrics.coverage(y, CROSSED), [0.25])
+    both = np.stack([CROSSED, np.sort(CROSSED, axis=1)], axis=2)
+    found = metrics.evaluate_intervals(y, both, [0.8, 0.9])
+    np.testing.assert_array_equal(found["crossed"], [2, 0])
+    np.testing.assert_allclose(found["width"], [0.5, 2.0])
+
+
+def test_an_evaluation_is_a_table_of_groups_and_levels():
+    groups = np.array(["b", "b", "a", "a", "a", "a"])
+    finite = np.stack([INTERVAL, INTERVAL * 2], axis=2)
+    table = pd.DataFrame(
+        metrics.evaluate_intervals(Y, finite, [0.5, 0.9], groups=groups)
+    )
+    assert list(table["group"]) == ["all"] * 2 + ["a"] * 2 + ["b"] * 2
+    assert list(table["confidence_level"]) == [0.5, 0.9] * 3
+    for label, rows in table.groupby("group"):
+        mask = np.ones(6, bool) if label == "all" else groups == label
+        assert (rows["n"] == mask.sum()).all()
+        y, bounds = Y[mask], finite[mask]
+        np.testing.assert_allclose(rows["coverage"], metrics.coverage(y, bounds))
+        np.testing.assert_allclose(rows["width"], metrics.mean_width(bounds))
+        expected = metrics.interval_score(y, bounds, [0.5, 0.9])
+        np.testing.assert_allclose(rows["score"], expected)
+        for row in rows.itertuples():
+            limits = metrics.coverage_interval(round(row.coverage * row.n), row.n)
+            assert (row.coverage_low, row.coverage_high) == limits
+    alone = metrics.evaluate_intervals(Y, INTERVAL, 0.9)
+    assert alone["group"].tolist() == ["all"]
+
+
+def test_labels_keep_their_type_and_numbers_are_cut_into_bins():
+    mixed = np.array([1, "b", 1, "b", 1, "b"], dtype=object)
+    found = metrics.evaluate_intervals(Y, INTERVAL, 0.9, groups=mixed)
+    assert found["group"].tolist() == ["all", 1, "b"]
+    found = metrics.evaluate_intervals(Y, INTERVAL, 0.9, groups=np.arange(6) % 2)
+    assert found["group"].tolist() == ["all", 0, 1]
+    x = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    found = metrics.evaluate_intervals(Y, INTERVAL, 0.9, groups=x, n_bins=3)
+    assert found["group"].tolist() == ["all", "0…1.67", "1.67…3.33", "3.33…5"]
+    assert found["n"].tolist() == [6, 2, 2, 2]
+    same = metrics.evaluate_intervals(Y, INTERVAL, 0.9, groups=[7.0] * 6, n_bins=3)
+    assert same["group"].tolist() == ["all", "7"]
+    assert same["n"].tolist() == [6, 6]
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 7), (7, 7), (45, 50), (1, 3)])
+def test_binomial_limits_leave_half_the_error_on_each_side(k, n):
+    low, high = metrics.coverage_interval(k, n, 0.9)
+    if k > 0:
+        assert binom.sf(k - 1, n, low) == pytest.approx(0.05)
+    else:
+        assert low == 0
+    if k < n:
+        assert binom.cdf(k, n, high) == pytest.approx(0.05)
+    else:
+        assert high == 1
+
+
+def test_crps_by_its_definition():
+    y, values = [0.0, 4.0], np.array([[1.0, -1.0, 3.0], [0.0, 2.0, 4.0]])
+    expected = [
+        np.abs(row - target).mean() - np.abs(row[:, None] - row).mean() / 2
+        for target, row in zip(y, values, strict=True)
+    ]
+    assert metrics.crps(y, values) == pytest.approx(np.mean(expected), rel=1e-12)
+    assert metrics.crps([0.0, 0.0], [[-INF, 1.0], [0.0, 1.0]]) == INF
+
+
+def test_quantile_loss_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    y, quantiles = rng.normal(size=20), rng.normal(size=(20, 2))
+    found = metrics.quantile_loss(y, quantiles, [0.1, 0.9])
+    for j, level in enumerate((0.1, 0.9)):
+        expected = mean_pinball_loss(y, quantiles[:, j], alpha=level)
+        assert found[j] == pytest.approx(expected)
+    assert metrics.quantile_loss([0.0], [[INF]], [0.5]).tolist() == [INF]
+
+
+def test_predictive_nll_is_the_gaussian_density():
+    y, mu, std = np.array([1.0, -2.0]), np.array([0.0, 1.0]), np.array([2.0, 0.5])
+    density = np.exp(-0.5 * ((y - mu) / std) ** 2) / np.sqrt(2 * np.pi * std**2)
+    plain = metrics.predictive_nll(y, mu, std)
+    assert plain == pytest.approx(-np.log(density).mean())
+    assert metrics.predictive_nll(y[:, None], mu, std[:, None]) == plain
+
+
+def test_scorer_works_in_a_grid_search_over_a_pipeline():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, size=(60, 1))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=60)
+    kernels = [RBF(v, "fixed") + WhiteKernel(0.01, "fixed") for v in (0.3, 30.0)]
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), GaussianProcessRegressor(optimizer=None)),
+        {"gaussianprocessregressor__kernel": kernels},
+        scoring=metrics.neg_predictive_nll,
+        cv=3,
+    ).fit(X, y)
+    assert search.best_index_ == 0
+    model = BayesianRidge().fit(X, y)
+    expected = -metrics.predictive_nll(y, *model.predict(X, return_std=True))
+    assert metrics.neg_predictive_nll(model, X, y) == expected
+
+
+def evaluate(**options):
+    return metrics.evaluate_intervals(Y, INTERVAL, 0.9, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.coverage(Y, LOWER), r"y_interval of shape \(6,\)"),
+        (
+            lambda: metrics.coverage(Y, np.empty((0, 2))),
+            r"y_interval of shape \(0, 2\)",
+        ),
+        (lambda: metrics.coverage(Y[:3], INTERVAL), "expected 6 numbers, one per row"),
+        (lambda: metrics.coverage(Y * np.nan, INTERVAL), "y with nan in row 0"),
+        (lambda: metrics.coverage(["a"], [[0, 1]]), "y that holds no numbers: .*'a'"),
+        (lambda: metrics.coverage([None], [[0, 1]]), "y with None in row 0"),
+        (
+            lambda: metrics.coverage(np.ma.masked_equal(Y, 0), INTERVAL),
+            "y as a masked array with 2 masked values",
+        ),
+        (lambda: metrics.mean_width(INTERVAL * np.nan), "y_interval with 12 NaN"),
+        (lambda: metrics.interval_score(Y, INTERVAL, 1.5), r"confidence_level=1.5"),
+        (lambda: metrics.interval_score(Y, INTERVAL, [0.9, 0.8]), "one number or 1"),
+        (lambda: evaluate(groups=[1, 2]), r"groups of shape \(2,\) for 6 rows"),
+        (lambda: evaluate(groups=[1, np.nan] * 3), "groups with 3 missing labels"),
+        (lambda: evaluate(groups=["a", None] * 3), "groups with 3 missing labels"),
+        (
+            lambda: evaluate(groups=pd.array(["a", None] * 3, dtype="string")),
+            "groups with 3 missing labels",
+        ),
+        (
+            lambda: evaluate(groups=np.array(["a", pd.NaT] * 3, dtype=object)),
+            "groups with 3 missing labels",
+        ),
+        (lambda: evaluate(groups=list("abcdef"), n_bins=2), "groups that holds no num"),
+        (lambda: evaluate(groups=Y, n_bins=0), "n_bins=0"),
+        (lambda: evaluate(confidence=1), "confidence=1"),
+        (lambda: metrics.coverage_interval(5, 4), "n_covered=5, but expected at most"),
+        (lambda: metrics.coverage_interval(-1, 4), "n_covered=-1"),
+        (lambda: metrics.coverage_interval(0, 0), "n=0"),
+        (lambda: metrics.crps(Y, Y), r"y_values of shape \(6,\)"),
+        (lambda: metrics.crps([1.0], [[np.nan]]), "y_values .* with 1 NaN"),
+        (lambda: metrics.crps([INF], [[1.0]]), "y with inf in row 0"),
+        (lambda: metrics.crps([[1.0, 2.0]], [[1.0]]), r"y of shape \(1, 2\)"),
+        (
+            lambda: metrics.quantile_loss([0.0], [[1.0]], [1.0]),
+            "expected 1 numbers bet",
+        ),
+        (
+            lambda: metrics.quantile_loss([0.0], [[1.0]], [0.1, 0.2]),
+            "expected 1 numbers",
+        ),
+        (
+            lambda: metrics.predictive_nll([1.0, 2.0], [0.0, 0.0], [1.0, 0.0]),
+            "std with 0.0 in row 1, but expected positive finite numbers; 1 of 2",
+        ),
+        (lambda: metrics.predictive_nll(Y, Y, [1.0]), r"std of shape \(1,\)"),
+        (lambda: metrics.predictive_nll([0.0], [INF], [1.0]), "mu with inf in row 0"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=f"^Got .*{message}"):
+        call()
