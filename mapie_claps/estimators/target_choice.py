@@ -101,7 +101,8 @@ def _network_scores(
     def features(of: Tensor) -> FeatureRows:
         phi = network.features(encoded[of])
         mu, h2 = (part.double() for part in network.outputs(phi))
-        return FeatureRows(phi.double(), h2, targets[of] - mu, torch.ones_like(h2))
+        target, weight = targets[of], torch.ones_like(h2)
+        return FeatureRows(phi.double(), h2, target - mu, target, weight)
 
     # The last layer is refitted, as in the full model.
     trained = network.trained_weights().double()
