@@ -6,32 +6,36 @@ Every map is sampled on one class, so that none needs an inverse of its own. Num
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from .._validation import check_choice, raise_for
+
 Array = NDArray[np.float64]
 Transform = Callable[[Array], Any]  # of a column, as in scikit-learn
 EPS, TINY = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
-MAPS = ("identity", "yeo-johnson", "spline", "log", "sqrt")  # that have a name
+MAPS = ("auto", "identity", "yeo-johnson", "spline", "log", "sqrt")
 # Roundings of a pass through a map and back, in units in the last place: an end that
 # moves outwards by this much loses no y whose rounded T(y) lies inside.
 ROUNDINGS = 16.0
 MIN_DISTINCT = 8  # distinct training targets below which nothing is bent
 STRAIGHT = 0.99  # squared correlation of T(y) and y from which T is a line
-SPLINE_KNOTS = 13
-TAIL_ROWS = 5
+SPLINE_KNOTS, TAIL_ROWS = 13, 5
 # No piece of a spline is steeper or flatter than its mean slope by more than this.
 SLOPE_RATIO = 100.0
-SAMPLES = 65  # of a curve; T is met to 1e-4
+SAMPLES = 129  # of a curve, or more; T is met to 1e-3 of its range and better
 MARGIN = 0.5  # standard deviations beyond the data where Yeo–Johnson becomes a line
-FOLDS, FOLD_STEP = 10.0, 0.25  # log and sqrt reach e¹⁰ times beyond the data
-LOG_RANGE = -660.0, 690.0  # of log(y) on knots, so that slopes are finite
-# Ranges beyond the training targets up to which a transformer is followed.
-BEYOND = 0.5 ** np.arange(12.0, -1.0, -1.0)
+# Ranges between and beyond the training targets at which other maps are sampled.
+NEAR_ENDS, BEYOND = 0.5 ** np.arange(1.0, 41.0), 2.0 ** np.arange(-12.0, 5.0)
+# By name: T, its inverse, the smallest target, and how to say so.
+FORMULAS: dict[str, tuple[Any, Any, float, str]] = {
+    "log": (np.log, np.exp, TINY, "positive"),
+    "sqrt": (np.sqrt, np.square, 0.0, "non-negative"),
+}
 # Shape of the noise: probabilities at which tails are compared, levels of the nodes.
 TAILS = np.array([0.25, 0.1, 0.05, 0.025])
 NODE_LEVELS = (np.arange(32) + 0.5) / 32
@@ -46,7 +50,7 @@ class MonotoneMap:
     """Increasing function by knots: rational quadratic pieces and linear tails.
 
     Increasing by construction, with an inverse in closed form (Gregory and Delbourgo).
-    A value outside ``domain`` has no image. Without knots it is the identity.
+    Without knots it is the identity.
 
     Parameters
     ----------
@@ -71,23 +75,20 @@ class MonotoneMap:
     array([ 1., 50.])
     """
 
-    x: Array = field(default_factory=lambda: np.empty(0))
-    z: Array = field(default_factory=lambda: np.empty(0))
-    slope: Array = field(default_factory=lambda: np.empty(0))
+    x: Array
+    z: Array
+    slope: Array
     domain: tuple[float, float] = (-np.inf, np.inf)
     centre: float = 0.0
     unit: float = 1.0
 
     @classmethod
-    def through(
-        cls, x: ArrayLike, z: ArrayLike, **kwargs: Any
-    ) -> "MonotoneMap":  # kwargs: domain, centre, unit
+    def through(cls, x: Array, z: Array, **kwargs: Any) -> "MonotoneMap":
         """Map through increasing points, with slopes between those of the chords."""
-        x_, z_ = np.asarray(x, dtype=np.float64), np.asarray(z, dtype=np.float64)
-        chord = np.diff(z_) / np.diff(x_)
+        chord = np.diff(z) / np.diff(x)
         # The harmonic mean stays near the flatter chord, as in PCHIP: no overshoot.
         inner = 2 / (1 / chord[1:] + 1 / chord[:-1])
-        return cls(x_, z_, np.r_[chord[0], inner, chord[-1]], **kwargs)
+        return cls(x, z, np.r_[chord[0], inner, chord[-1]], **kwargs)
 
     @property
     def is_identity(self) -> bool:
@@ -99,15 +100,13 @@ class MonotoneMap:
         y_ = np.asarray(y, dtype=np.float64)
         if self.is_identity:
             return y_
-        x, inside = self._standardise(y_)
-        x0, z0, width, rise, left, right = self._piece(self.x, inside)
+        x, inside, (x0, z0, width, rise, left, right) = self._locate(y_)
         t = (inside - x0) / width
         inner = t * (1 - t)
         share = (t * t + left * inner) / (1 + (left + right - 2) * inner)
         tail = np.where(x < inside, self.slope[0], self.slope[-1]) * (x - inside)
-        low, high = self.domain
-        inside_domain = (y_ >= low) & (y_ <= high)
-        return np.where(inside_domain, z0 + rise * share + tail, np.nan)
+        has_image = (y_ >= self.domain[0]) & (y_ <= self.domain[1])
+        return np.where(has_image, z0 + rise * share + tail, np.nan)
 
     def inverse(self, z: ArrayLike) -> Array:
         """Compute T⁻¹(z), clipped to the domain; ±∞ stays."""
@@ -132,8 +131,7 @@ class MonotoneMap:
         y_ = np.asarray(y, dtype=np.float64)
         if self.is_identity:
             return np.ones_like(y_)
-        inside = self._standardise(y_)[1]
-        x0, _, width, rise, left, right = self._piece(self.x, inside)
+        _, inside, (x0, _, width, rise, left, right) = self._locate(y_)
         t = (inside - x0) / width
         inner = t * (1 - t)
         above = right * t * t + 2 * inner + left * (1 - t) ** 2
@@ -150,7 +148,7 @@ class MonotoneMap:
         y = self.inverse(z_)
         # Sizes of what is rounded on the way to y and back, in units of y: those of the
         # piece and its neighbours, since rounding may move a value from one to another.
-        i = np.searchsorted(self.x[1:-1], self._standardise(y)[1], side="right")
+        i = np.searchsorted(self.x[1:-1], (y - self.centre) / self.unit, side="right")
         j, k = np.maximum(i - 1, 0), np.minimum(i + 2, len(self.x) - 1)
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.abs(z_) + np.abs(self.z[j]) + np.abs(self.z[k])
@@ -161,17 +159,15 @@ class MonotoneMap:
         # An infinite end holds all targets, those outside the domain as well.
         return np.where(finite, np.clip(out, *self.domain), z)
 
-    def _standardise(self, y: Array) -> tuple[Array, Array]:
-        """Compute x of y, and the same on the range of the knots."""
+    def _locate(self, y: Array) -> tuple[Array, Array, tuple[Array, ...]]:
+        """Find x of y, the same within the knots, and the piece there."""
         with np.errstate(over="ignore"):
             x = (y - self.centre) / self.unit
-        return x, np.minimum(np.maximum(x, self.x[0]), self.x[-1])
+        inside = np.minimum(np.maximum(x, self.x[0]), self.x[-1])
+        return x, inside, self._piece(self.x, inside)
 
     def _piece(self, knots: Array, value: Array) -> tuple[Array, ...]:
-        """Of the piece that holds each value: x, z, width, rise, left, right slope.
-
-        The slopes are in units of the chord's.
-        """
+        """Piece of each value: x, z, width, rise, both slopes in units of the chord."""
         i = np.searchsorted(knots[1:-1], value, side="right")
         x0, z0 = self.x[i], self.z[i]
         width, rise = self.x[i + 1] - x0, self.z[i + 1] - z0
@@ -179,34 +175,30 @@ class MonotoneMap:
         return x0, z0, width, rise, self.slope[i] / chord, self.slope[i + 1] / chord
 
 
-IDENTITY = MonotoneMap()
+IDENTITY = MonotoneMap(np.empty(0), np.empty(0), np.empty(0))
 
 
 def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
     """Fit a map by its name, or a scikit-learn transformer, to training targets."""
-    if target_map is None:
-        return IDENTITY
-    if _is_transformer(target_map):
-        return _transformer_map(target_map, y)
-    if not isinstance(target_map, str) or target_map not in MAPS:
-        raise ValueError(
-            f"Got target_map={target_map!r}, but expected one of "
-            f"{', '.join(map(repr, MAPS))}, or a scikit-learn transformer with "
-            "inverse_transform. Use 'auto' if unsure."
-        )
-    if target_map in ("log", "sqrt"):
-        low = 0.0 if target_map == "sqrt" else TINY
+    needed = ("fit", "transform", "inverse_transform")
+    if all(hasattr(target_map, name) for name in needed):
+        from sklearn.base import clone
+
+        fitted = clone(target_map).fit(y[:, None])
+        name = f"{type(target_map).__name__}(...)"
+        return _sampled(name, fitted.transform, fitted.inverse_transform, y)
+    hint = "Or pass a scikit-learn transformer with inverse_transform."
+    name = check_choice("target_map", target_map or "identity", MAPS, hint)
+    if name in FORMULAS:
+        forward, backward, low, expected = FORMULAS[name]
         if y.min() < low:
-            expected = "non-negative" if target_map == "sqrt" else "positive"
-            raise ValueError(
-                f"Got target_map={target_map!r}, but expected {expected} training "
-                f"targets (the smallest is {float(y.min())!r}). Use 'auto', or add a "
-                "constant to y."
-            )
-        return _sqrt(y) if target_map == "sqrt" else _log(y)
-    if target_map == "identity" or not can_be_bent(y):
-        return IDENTITY
-    return _spline(y) if target_map == "spline" else _yeo_johnson(y)
+            expected += f" training targets (the smallest is {float(y.min())!r})"
+            hint = "Use 'auto', or add a constant to y."
+            raise_for("target_map", target_map, expected, hint)
+        return replace(_sampled(name, forward, backward, y), domain=(low, np.inf))
+    if name in ("spline", "yeo-johnson") and can_be_bent(y):
+        return _spline(y) if name == "spline" else _yeo_johnson(y)
+    return IDENTITY
 
 
 def candidate_maps(y: Array) -> list[MonotoneMap]:
@@ -264,73 +256,41 @@ def _yeo_johnson(y: Array) -> MonotoneMap:
     return MonotoneMap(x, yeojohnson(x, power), slope, centre=centre, unit=unit)
 
 
-def _log(y: Array) -> MonotoneMap:
-    z = _even(np.log(y.min()) - FOLDS, np.log(y.max()) + FOLDS)
-    return MonotoneMap(np.exp(z), z, np.exp(-z), domain=(TINY, np.inf))
-
-
-def _sqrt(y: Array) -> MonotoneMap:
-    # A line up to 1e-12 of the largest target: the slope at zero is infinite.
-    top = np.log(y.max() or 1.0)
-    x = np.exp(_even(top - np.log(1e12), top + FOLDS))
-    root = np.sqrt(x)
-    slope = np.r_[1 / root[0], 0.5 / root]
-    return MonotoneMap(np.r_[0.0, x], np.r_[0.0, root], slope, domain=(0.0, np.inf))
-
-
-def _even(low: float, high: float) -> Array:
-    """Logarithms of knots."""
-    low, high = np.clip([low, high], *LOG_RANGE)
-    return np.linspace(low, high, 2 + int((high - low) / FOLD_STEP))
-
-
-def _is_transformer(value: object) -> bool:
-    """Whether a value can be asked for a map and its inverse."""
-    needed = ("fit", "transform", "inverse_transform")
-    return all(hasattr(value, name) for name in needed)
-
-
-def _transformer_map(transformer: Any, y: Array) -> MonotoneMap:
-    """Sample a copy, fitted to y; refuse one that is flat, falls or clips."""
-    from sklearn.base import clone
-
-    name = type(transformer).__name__
-    fitted = clone(transformer).fit(y[:, None])
+def _sampled(
+    name: str, forward: Transform, backward: Transform, y: Array
+) -> MonotoneMap:
+    """Sample a function of columns; refuse one that is flat, falls or clips."""
     values = np.unique(y)
+    # Values that differ by little more than rounding may have one image.
+    values = values[np.r_[True, np.diff(values) > 1e-12 * np.abs(values[1:])]]
     low, high = float(values[0]), float(values[-1])
     span = max(high - low, max(abs(low), abs(high)) * 1e-3) or 1.0
-    z = _apply(fitted.transform, values)
+    z = _apply(forward, values)
     if np.isnan(z).any():
         bad = float(values[np.isnan(z)][0])
         _refuse(name, f"gives no finite number for the target {bad!r}")
-    below, bottom = _continue(fitted.transform, low, -span)
-    above, top = _continue(fitted.transform, high, span)
-    at = np.r_[below[::-1], values, above]
-    around = [_apply(fitted.transform, part) for part in (below[::-1], above)]
-    flat = np.flatnonzero(np.diff(np.r_[around[0], z, around[1]]) <= 0)
-    if len(flat):
-        _refuse(name, f"does not increase at y = {float(at[flat[0]]):g}")
-    back = _apply(fitted.inverse_transform, z)
+    # Evenly spaced in z, and nearer and nearer to the ends, where T may be steep.
+    inner = _apply(backward, np.linspace(z[0], z[-1], 2 * SAMPLES))
+    near = span * NEAR_ENDS
+    inner = np.clip(np.r_[inner, low, low + near, high - near, high], low, high)
+    below, bottom = _continue(forward, low, -span)
+    above, top = _continue(forward, high, span)
+    # Between the targets rounding may decide.
+    for between, least in ((values, 0.0), (inner, -1e-9)):
+        x = np.unique(np.r_[below, between, above])
+        image = _apply(forward, x)
+        flat = np.flatnonzero(~(np.diff(image) > least * np.ptp(image)))
+        if len(flat):
+            _refuse(name, f"does not increase at y = {float(x[flat[0]]):g}")
+    back = _apply(backward, z)
     if not np.allclose(back, values, rtol=1e-6, atol=1e-6 * span):
         worst = int(np.abs(back - values).argmax())
-        _refuse(
-            name,
-            f"sends {float(values[worst])!r} to {float(z[worst])!r} and back to "
-            f"{float(back[worst])!r}",
-        )
-    # Evenly spaced in y, in z and among the targets: one of them resolves the curve.
-    inner = np.r_[
-        np.linspace(low, high, SAMPLES),
-        _apply(fitted.inverse_transform, np.linspace(z[0], z[-1], SAMPLES)),
-        np.quantile(values, np.linspace(0, 1, SAMPLES)),
-    ]
-    x = np.unique(np.r_[below, np.clip(inner, low, high), above])
-    z = _apply(fitted.transform, x)
-    # Of knots so near one another that rounding decides how T changes, the first stays.
-    apart = np.diff(x) > 1e-9 * np.abs(x[1:])
-    apart &= np.diff(z) > 1e-12 * np.abs(z[1:])
-    x, z = x[np.r_[True, apart]], z[np.r_[True, apart]]
-    return MonotoneMap.through(x, z, domain=(bottom, top))
+        sent, returned = float(z[worst]), float(back[worst])
+        start = float(values[worst])
+        _refuse(name, f"sends {start!r} to {sent!r} and back to {returned!r}")
+    higher = image[1:] > np.maximum.accumulate(image)[:-1] + 1e-12 * np.abs(image[1:])
+    x, image = x[np.r_[True, higher]], image[np.r_[True, higher]]
+    return MonotoneMap.through(x, image, domain=(bottom, top))
 
 
 def _continue(transform: Transform, end: float, span: float) -> tuple[Array, float]:
@@ -346,10 +306,9 @@ def _continue(transform: Transform, end: float, span: float) -> tuple[Array, flo
             bad = middle
         else:
             good = middle
-    # Nearer and nearer to the end of the domain, where T may be steep. The usual end
-    # is zero.
+    # The usual end is zero.
     last = good if abs(good) > 1e-12 * abs(span) else 0.0
-    return good + (end - good) * 0.5 ** np.arange(1.0, 21.0), last
+    return good + (end - good) * NEAR_ENDS[:20], last
 
 
 def _apply(function: Transform, values: Array) -> Array:
@@ -367,7 +326,7 @@ def _apply(function: Transform, values: Array) -> Array:
 def _refuse(name: str, found: str) -> NoReturn:
     """Raise for a transformer that is no strictly increasing map."""
     raise ValueError(
-        f"Got target_map={name}(...), which {found}, but expected a strictly "
+        f"Got target_map={name}, which {found}, but expected a strictly "
         "increasing map with its inverse, also beyond the training targets. Use "
         "target_map='auto', 'log' or 'sqrt', or a transformer that neither clips nor "
         "is flat, such as PowerTransformer."
