@@ -138,6 +138,15 @@ class Spread:
         return self.variance + self.mean**2
 
 
+def check_some_weight(total: float) -> None:
+    """Raise if every row has the weight zero."""
+    if total == 0:
+        raise ValueError(
+            "Got sample_weight that is zero in every row, but expected a positive "
+            "weight in one at least. Leave sample_weight out to weigh rows alike."
+        )
+
+
 class FeatureRows(NamedTuple):
     """What the posterior needs of n rows, for each of K members."""
 
@@ -168,7 +177,9 @@ class FeatureRows(NamedTuple):
         joined: list[Any] = []
         for column in zip(*parts, strict=True):
             first = column[0]
-            joined.append(None if first is None else torch.cat(column, first.ndim > 1))
+            joined.append(
+                None if first is None else torch.cat(column, min(1, first.ndim - 1))
+            )
         return cls(*joined)
 
     def take(self, rows: Tensor) -> "FeatureRows":  # (n,)
@@ -249,6 +260,7 @@ class LastLayerSums:
 
     def units(self) -> dict[str, float]:
         """Centre and unit of the targets, for λ of standardised targets."""
+        check_some_weight(self.targets.weight)
         unit = self.targets.variance**0.5
         return {"centre": self.targets.mean, "unit": unit or 1.0}
 
@@ -612,28 +624,27 @@ class FittedLastLayers(NamedTuple):
 
 
 def fit_posterior(
-    batches: Iterable[FeatureRows],  # can be iterated again
-    held_out: FeatureRows | None,  # rows that the batches leave out
+    without: LastLayerSums,
+    held_out: FeatureRows | None,  # rows that are not in these sums
+    batches: Iterable[FeatureRows],  # of all rows, once more
     trained: Tensor,  # (K, d + 1)
     views: Sequence[slice] = (slice(0, 1),),
     *,
     prior_precision: float | str,
     last_layer: str,
-    variance_floor: float,
-    homoscedastic: bool,
-    fit_id: str,
-    structure: str = "full",
+    variance_floor: float,  # of σ²
     with_bias: bool = True,
-    standardise: bool = False,  # whether λ and the floor are for other units than y
+    units: dict[str, float] | None = None,  # centre and unit, unless y is standardised
 ) -> FittedLastLayers:
     """λ, posteriors, weights of the members, and what held-out rows say of them.
 
     λ and the weights rest on posteriors without the held-out rows of each member, the
     final posteriors on all rows.
     """
-    sums = without = sum_rows(batches, structure, homoscedastic, fit_id)
+    sums, homoscedastic = without, without.homoscedastic
+    structure = "diag" if without.gram.ndim == 2 else "full"
     if held_out is not None:
-        own = sum_rows([held_out], structure, homoscedastic, fit_id)
+        own = sum_rows([held_out], structure, homoscedastic, without.fit_id)
         sums = replace(
             without,
             gram=without.gram + own.gram,
@@ -641,9 +652,9 @@ def fit_posterior(
             loss=without.loss + own.loss,
         )
     settings: dict[str, Any] = {"with_bias": with_bias}
-    if standardise:
-        settings |= sums.units()
-        variance_floor *= settings["unit"] ** 2
+    if units is not None:
+        settings |= units
+        variance_floor *= units["unit"] ** 2
     # Of the trained means, until the mean of the members is known.
     sigma2 = sums.residual_variance(variance_floor)
     settings["residual_variance"] = sigma2
@@ -692,6 +703,8 @@ def fit_last_layers(
     weight: Tensor,  # (n,)
     held_out_rows: Tensor,  # (K, n_held_out)
     *,
+    homoscedastic: bool,
+    fit_id: str,
     pool: WorkerPool | None = None,
     **settings: Any,
 ) -> FittedLastLayers:
@@ -716,8 +729,9 @@ def fit_last_layers(
             own = X[held_out_rows], y[held_out_rows], weight[held_out_rows]
             held_out = FeatureRows.of(network, *own)
         found = fit_posterior(
-            batches,
+            sum_rows(batches, "full", homoscedastic, fit_id),
             held_out,
+            batches,
             network.trained_weights(),
             network.members_by_view(),
             **settings,

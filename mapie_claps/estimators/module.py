@@ -1,0 +1,989 @@
+"""``ClapsModule``: CLAPS for a network that is already trained."""
+
+import copy
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from .._validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_real,
+    new_tensors_on,
+    raise_for,
+    validate_data,
+)
+from ..exceptions import NumericalWarning
+from ..network.batches import (
+    Batch,
+    KeptBatches,
+    batches_of,
+    draw_seed,
+    is_batches,
+    row_hashes,
+)
+from ..network.ensemble import Features
+from ..network.training import n_held_out
+from ..posterior.forward import ForwardPass
+from ..posterior.last_layer import (
+    FeatureRows,
+    LastLayerSums,
+    Spread,
+    check_some_weight,
+    choose_prior_precision,
+    fit_posterior,
+    sum_rows,
+)
+from .base import (
+    MAX_SEEN_ROWS,
+    LastLayerEstimator,
+    check_scale,
+    choose_device,
+)
+from .recipe import check_prior_precision
+
+Array = NDArray[np.float64]
+Calls = dict[nn.Module, list[tuple[Tensor, Tensor]]]
+NOISE_OUTPUTS = ("variance", "log_variance", "std")
+# Methods that HeteroscedasticGGN asks for, too.
+NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
+VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
+# Added to squared residuals, in the same units: a network that passes through its
+# training rows would otherwise have h² = 0.
+RESIDUAL_FLOOR = 1e-6
+MAX_PASSES = 60  # of Fisher scoring
+# Mean of r²/h² beyond which residuals and noise can hardly be of the same units.
+SUSPICIOUS_RATIO = 100.0
+
+
+class ClapsModule(LastLayerEstimator):
+    r"""Last-layer Laplace posterior on a trained ``torch.nn.Module``.
+
+    :math:`v(x) = h^2(x) + \varphi(x)^\top \Sigma \varphi(x)`, with
+    :math:`\Sigma = (\lambda I + H^\top W H)^{-1}`, :math:`W = \mathrm{diag}(1/h^2)`.
+
+    The network's mean must be a linear layer on features, μ(x) = φ(x)ᵀw. ``fit``
+    never trains the network: it takes one pass over training rows for the posterior,
+    after a few for a variance head if the network has none. It works on a copy; the
+    module given is left as it is. Calibrate afterwards on rows that neither the
+    network nor ``fit`` has seen: with MAPIE, or with
+    :class:`~mapie_claps.CalibratedRegressor` from batches.
+
+    X may be an array, data frame or tensor of any shape (rows first), with y beside
+    it, or a ``DataLoader`` or other iterable of ``(X, y)`` batches.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Trained network. ``forward(x)`` returns the mean, shape (n,) or (n, 1), or a
+        pair (mean, noise).
+    last_layer_name : str or None, default=None
+        Name of the ``nn.Linear`` whose output is the mean. With None it is found by
+        watching a forward pass; an error lists the candidates if it is not unique.
+    noise_variance : None, str or callable, default=None
+        Where h²(x) comes from. None: from the second output of ``forward`` if there
+        is one, or else from a method ``noise_variance_from_features(phi)`` or
+        ``noise_variance(x)`` of the module; without these a head is fitted. "output":
+        the second output (or output column) of ``forward``. "fit": always fit a head.
+        Another string: the submodule of that name, on what it sees in ``forward``, or
+        on the features. A callable: x → h²(x).
+    noise_output : {"variance", "log_variance", "std"}, default="variance"
+        What the module's noise is: h², log h² or h.
+    prior_precision : float, "grid" or "marglik", default="marglik"
+        λ, for standardised targets. "marglik" maximises the marginal likelihood of
+        the last layer. "grid" minimises the predictive negative log-likelihood on a
+        part of the rows; use it with rows that the network was not trained on, since
+        on rows that it knows no epistemic variance looks best.
+    last_layer : {"trained", "ridge"}, default="trained"
+        ŵ: the weights as trained (predictions stay those of the module), or the
+        posterior mean.
+    hessian_structure : {"full", "diag"}, default="full"
+        Structure of HᵀWH; "diag" for features of many thousands, with
+        ``last_layer="trained"``.
+    scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
+        What v is: h² + φᵀΣφ; h²; σ² + φᵀΣφ with W = I/σ²; or σ², the mean squared
+        residual. May be changed on a fitted estimator with ``set_params``, but for
+        "posterior", which has to be chosen before ``fit``.
+    validation_fraction : float, default=0.12
+        Share of the rows (at most 4,000 rows, drawn at random) on which "grid" chooses
+        λ.
+    variance_penalty : float, default=1.0
+        Penalty of a fitted variance head log h² = aᵀφ + b: a priori log h² varies with
+        variance 1 / variance_penalty over the rows.
+    precision : {"float64", "module"}, default="float64"
+        Arithmetic of the forward pass: the copy of the module in double precision, or
+        in the dtype that it has, which is faster and makes results depend on the
+        batches in the last digits of that dtype. All else is done in float64.
+    batch_size : int, default=1024
+        Rows in one forward pass; larger batches are cut.
+    device : str, default="cpu"
+        Where the forward pass runs. The posterior is on the CPU.
+    random_state : int, RandomState or None, default=0
+        Seed of the choice of rows for "grid".
+
+    Attributes
+    ----------
+    forward_ : ForwardPass
+        x → μ, h², φᵀΣφ: the copy of the module, and the posterior.
+    laplace_ : laplace.FullLLLaplace or laplace.DiagLLLaplace
+        laplace-torch's fitted object on the network: ``laplace_(x)`` gives the mean
+        and φᵀΣφ.
+    network_ : ModuleAdapter
+        The copy of the module, and the variance head if one was fitted.
+    sums_ : LastLayerSums
+        Sums over the rows seen so far.
+    last_layer_name_ : str
+        Name of the layer of the mean.
+    prior_precision_ : float
+        λ in use.
+    posterior_covariance_ : ndarray of shape (d + 1, d + 1)
+        Σ in units of y, the bias last.
+    residual_variance_ : float
+        σ², mean squared residual, in units of y².
+    n_features_in_ : int
+        Number of columns, only where X is a table. MAPIE probes an estimator that has
+        it with a row of floating-point zeros, so integers for an embedding go without.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where X is a data frame.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from mapie.regression import SplitConformalRegressor
+    >>> from mapie_claps import ClapsModule, ClapsScore
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 2))
+    >>> y = X[:, 0] + rng.normal(0, 0.1 + 0.2 * (X[:, 1] > 0), 300)
+    >>> net = torch.nn.Sequential(
+    ...     torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    >>> # ... train net here, then:
+    >>> model = ClapsModule(net).fit(X[:150], y[:150])
+    >>> mapie = SplitConformalRegressor(
+    ...     model, confidence_level=0.9, conformity_score=ClapsScore(), prefit=True)
+    >>> mapie = mapie.conformalize(X[150:250], y[150:250])
+    >>> mapie.predict_interval(X[250:])[1].shape
+    (50, 2, 1)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        last_layer_name: str | None = None,
+        noise_variance: str | Callable[[Tensor], Tensor] | None = None,
+        noise_output: str = "variance",
+        prior_precision: float | str = "marglik",
+        last_layer: str = "trained",
+        hessian_structure: str = "full",
+        scale: str = "claps",
+        validation_fraction: float = 0.12,
+        variance_penalty: float = 1.0,
+        precision: str = "float64",
+        batch_size: int = 1024,
+        device: str = "cpu",
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> None:
+        self.module = module
+        self.last_layer_name = last_layer_name
+        self.noise_variance = noise_variance
+        self.noise_output = noise_output
+        self.prior_precision = prior_precision
+        self.last_layer = last_layer
+        self.hessian_structure = hessian_structure
+        self.scale = scale
+        self.validation_fraction = validation_fraction
+        self.variance_penalty = variance_penalty
+        self.precision = precision
+        self.batch_size = batch_size
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Compute the posterior; the network is not trained.
+
+        Parameters
+        ----------
+        X : array-like or tensor of shape (n, ...), or iterable of batches
+            Training inputs; batches are (X, y) or (X, y, sample_weight).
+        y : array-like of shape (n,), optional
+            Training targets, unless X is an iterable of batches.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows: a row of weight 2 counts as two.
+
+        Returns
+        -------
+        ClapsModule
+            The estimator. If anything fails it is left as it was.
+        """
+        return self._fit_on_a_copy(X, y, sample_weight)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows to the posterior; network and variance head stay as they are.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array-like, tensor or batches
+            As in ``fit``.
+
+        Returns
+        -------
+        ClapsModule
+            The estimator, fitted for the first time if it was not.
+        """
+        if not hasattr(self, "forward_"):
+            return self.fit(X, y, sample_weight)
+        self.__dict__ = self.update_posterior(X, y, sample_weight).__dict__
+        return self
+
+    @property
+    def laplace_(self) -> Any:
+        """laplace-torch's fitted object on the network, made anew on each access."""
+        check_is_fitted(self, "forward_")
+        return self.forward_.last_layers.laplace(0, self.network_)
+
+    @property
+    def network_(self) -> "ModuleAdapter":
+        """The copy of the module, and the variance head if one was fitted."""
+        check_is_fitted(self, "forward_")
+        adapter: ModuleAdapter = self.forward_.network
+        return adapter
+
+    @property
+    def last_layer_name_(self) -> str:
+        """Name of the layer of the mean."""
+        return self.network_.last_layer_name
+
+    @property
+    def posterior_covariance_(self) -> Array:
+        """Σ in units of y, shape (d + 1, d + 1)."""
+        return np.asarray(super().posterior_covariance_[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit this object, which is a copy that nobody else sees."""
+        self._check_parameters()
+        batches = partial(self._batches, X, y, sample_weight, need_y=True)
+        rows = batches()
+        start = list(islice(rows, 1))
+        if not start:
+            raise ValueError("Got X without rows, but expected at least one.")
+        first = start[0].x
+        self.row_ndim_ = first.ndim - 1
+        if len(first) == 1:  # two rows show whether each stands for itself
+            start += islice(rows, 1)
+        alike = [b.x for b in start if b.x.shape[1:] == first.shape[1:]]
+        adapter = ModuleAdapter.find(
+            self.module,
+            torch.cat([x.to(first.dtype) for x in alike]),
+            last_layer_name=self.last_layer_name,
+            noise_variance=self.noise_variance,
+            noise_output=self.noise_output,
+            precision=self.precision,
+            device=str(choose_device(self.device)),
+        )
+        if first.ndim == 2 and not _are_tokens(adapter.network, first):
+            self.n_features_in_ = first.shape[1]
+        else:  # set by scikit-learn's check of a table
+            self.__dict__.pop("n_features_in_", None)
+        needs_head, grid = adapter.noise is None, self.prior_precision == "grid"
+        several = needs_head or grid or self.last_layer == "ridge"
+        if several and isinstance(X, Iterator):
+            raise ValueError(
+                "Got an iterator that can be used once, but fitting a variance head, "
+                "last_layer='ridge' and prior_precision='grid' take several passes. "
+                "Pass a DataLoader, a list or another iterable that starts again."
+            )
+        if needs_head:
+            penalty = float(self.variance_penalty)
+            adapter.noise_head = fit_noise_head(adapter, batches, penalty)
+        held_out_rows = torch.empty(0, dtype=torch.bool)
+        if grid:
+            n = sum(len(batch.weight) for batch in batches())
+            generator = torch.Generator().manual_seed(draw_seed(self.random_state))
+            order = torch.randperm(n, generator=generator)
+            held_out_rows = order < n_held_out(n, float(self.validation_fraction))
+        held_out: list[FeatureRows] = []
+        seen: list[NDArray[np.uint64]] = []
+        passes = chain([chain(start, rows)], iter(batches, None))
+        kept = KeptBatches(
+            lambda: _feature_rows(adapter, next(passes), held_out_rows, held_out, seen),
+            lambda found: found.phi.numel(),
+        )
+        without = sum_rows(
+            kept, self.hessian_structure, self.scale == "posterior", self._fit_id
+        )
+        found = fit_posterior(
+            without,
+            FeatureRows.join(held_out) if bool(held_out_rows.any()) else None,
+            kept,
+            adapter.weights,
+            prior_precision=self.prior_precision,
+            last_layer=self.last_layer,
+            variance_floor=VARIANCE_FLOOR,
+            units=without.units(),
+        )
+        adapter.variance_floor = VARIANCE_FLOOR * found.last_layers.unit**2
+        self._seen_rows = np.unique(np.concatenate(seen))[:MAX_SEEN_ROWS]
+        self.sums_ = found.sums
+        self.forward_ = ForwardPass(
+            adapter, found.last_layers, found.member_weight, found.residual_variance
+        )
+        self.fitted_ = True  # MAPIE looks for it where rows are no table
+
+    def _check_parameters(self) -> None:
+        """Raise for a value that no data could make valid."""
+        check_scale(self.scale)
+        check_prior_precision(self.prior_precision)
+        check = check_choice
+        hint = "Use 'variance' for a head that gives h²."
+        check("noise_output", self.noise_output, NOISE_OUTPUTS, hint)
+        hint = "Use 'trained' to keep the predictions."
+        check("last_layer", self.last_layer, ("trained", "ridge"), hint)
+        hint = "Use 'float64' if unsure."
+        check("precision", self.precision, ("float64", "module"), hint)
+        hint = "Use 'full' up to a few thousand features."
+        check("hessian_structure", self.hessian_structure, ("full", "diag"), hint)
+        if self.hessian_structure == "diag" and self.last_layer == "ridge":
+            raise_for(
+                "last_layer",
+                "ridge",
+                "'trained' with hessian_structure='diag'",
+                "A diagonal does not determine refitted weights.",
+            )
+        share, hint = self.validation_fraction, "Use 0.12 if unsure."
+        check_number(
+            "validation_fraction", share, low=0, high=0.5, low_open=True, hint=hint
+        )
+        penalty, hint = self.variance_penalty, "Use 1.0 if unsure."
+        check_number("variance_penalty", penalty, low=0, low_open=True, hint=hint)
+
+    def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+        """Batches whose rows have as many dimensions as those that were fitted."""
+        hint = "Use 1024 if unsure."
+        size = check_integer("batch_size", self.batch_size, low=1, hint=hint)
+        check, several = self._checked, is_batches(X)
+        for batch in batches_of(X, *args, size=size, check=check, **kwargs):
+            expected = getattr(self, "row_ndim_", batch.x.ndim - 1) + 1
+            if batch.x.ndim != expected:
+                raise ValueError(
+                    f"Got X of shape {tuple(batch.x.shape)}, but expected rows first "
+                    f"and {expected} dimensions, as in fit."
+                )
+            if several:  # whoever gives them may fill the same memory with the next
+                y = None if batch.y is None else batch.y.clone()
+                batch = Batch(batch.x.clone(), y, batch.weight.clone())
+            yield batch
+
+    def _checked(self, X: Any) -> Any:
+        """X, its columns and their names checked as scikit-learn does.
+
+        The first rows that ``fit`` sees set them.
+        """
+        first = not hasattr(self, "row_ndim_")
+        if isinstance(X, Tensor) or not (first or self.row_ndim_ == 1):
+            return X
+        # np.ndim would ask containers that have nothing but __array__ for a dispatch.
+        if (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) > 2:
+            return X
+        # The row of zeros by which MAPIE asks if a model is fitted has no names.
+        probe = isinstance(X, np.ndarray) and len(X) == 1 and not X.any()
+        if probe and not first and X.shape[1:] == (self.n_features_in_,):
+            return X
+        check_real("X", X)
+        return validate_data(
+            self, X, reset=first, dtype="numeric", ensure_min_samples=0
+        )
+
+    def _inputs(self, X: Any) -> Iterator[Tensor]:
+        for batch in self._batches(X):
+            yield batch.x
+
+    def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
+        found = map(_hashes_of, self._batches(X, y, need_y=True))
+        return np.concatenate([np.empty(0, dtype=np.uint64), *found])
+
+    def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
+        batches = self._batches(X, y, sample_weight, need_y=True)
+        rows = ((batch.x, batch.target, batch.weight) for batch in batches)
+        return self.forward_.sum_rows(rows, self.sums_)
+
+    def _set_sums(self, sums: LastLayerSums) -> None:
+        """Posterior from other sums; a λ of "grid" stays."""
+        forward, units = self.forward_, sums.units()
+        settings: dict[str, Any] = units | {
+            "residual_variance": sums.residual_variance(self.network_.variance_floor)
+        }
+        value = self.prior_precision
+        if value == "grid":
+            value = self.prior_precision_
+        value = choose_prior_precision(
+            value,
+            sums,
+            self.network_.weights,
+            forward.last_layers.last_layer,
+            **settings,
+        )
+        self.forward_ = forward.with_sums(sums, value, **units)
+        self.sums_ = sums
+
+    def _prior_precision(self) -> float:
+        return self.forward_.last_layers.prior_precision
+
+
+def _feature_rows(
+    network: "ModuleAdapter",
+    batches: Iterable[Batch],
+    held_out_rows: Tensor,  # (n,), or (0,) where none are held out
+    held_out: list[FeatureRows],
+    seen: list[NDArray[np.uint64]],
+) -> Iterator[FeatureRows]:
+    """Features of batches; collects held-out rows and hashes in the first pass."""
+    collect, start = not seen, 0
+    squares = weight = 0.0
+    for batch in batches:
+        rows = FeatureRows.of(network, batch.x, batch.target, batch.weight)
+        n = len(batch.weight)
+        if len(held_out_rows):
+            mask = held_out_rows[start : start + n]
+            if collect:
+                held_out.append(rows.take(mask))
+            rows = rows._replace(left_out=mask[None])
+        if collect:
+            seen.append(_hashes_of(batch))
+        start += n
+        squares += float((batch.weight * rows.residual[0].square() / rows.h2[0]).sum())
+        weight += float(batch.weight.sum())
+        yield rows
+    if squares > SUSPICIOUS_RATIO * weight:
+        warnings.warn(
+            f"Squared residuals are {squares / weight:.3g} times the network's own "
+            "noise variance on average, where about 1 is expected. Was the network "
+            "trained on y in other units (standardised, for instance), or on other "
+            "rows? Fit with y in the units of its training.",
+            NumericalWarning,
+            stacklevel=2,
+        )
+
+
+def _hashes_of(batch: Batch) -> NDArray[np.uint64]:
+    """A number for each row, by its target and at most 1,024 of its inputs."""
+    x = batch.x.flatten(1)
+    return row_hashes(x[:, :: 1 + x.shape[1] // 1024], batch.target)
+
+
+class _Pass(NamedTuple):
+    """A forward pass through somebody's network."""
+
+    x: Tensor  # as the network got it
+    mean: Tensor  # (n,)
+    second: Any  # what stands beside it, if anything
+    is_column: bool  # whether both are columns of one output
+    calls: Calls
+
+
+class _Watch:
+    """A forward hook that notes inputs and outputs of layers, thread by thread.
+
+    It is registered once and for good: a hook that comes and goes would change the
+    table of hooks while another thread iterates over it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Calls] = {}
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        calls = self._calls.get(threading.get_ident())
+        if calls is not None and args:
+            calls.setdefault(layer, []).append((args[0], output))
+
+    @torch.no_grad()
+    def run(self, network: nn.Module, x: Tensor) -> _Pass:
+        """Forward pass, with inputs cast for the network and its output split."""
+        x, n, thread = _cast(network, x), len(x), threading.get_ident()
+        calls = self._calls[thread] = {}
+        try:
+            with new_tensors_on(x.device):
+                output = network(x)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(
+                f"Got a network whose forward pass fails on X of shape "
+                f"{tuple(x.shape)} and type {x.dtype} ({error}). Pass X as the network "
+                "was trained on, rows first."
+            ) from error
+        finally:
+            del self._calls[thread]
+        mean, second, is_column = output, None, False
+        if isinstance(output, tuple | list) and len(output) == 2:
+            mean, second = output
+        elif isinstance(output, Tensor) and output.shape == (n, 2):
+            (mean, second), is_column = output.unbind(1), True
+        if not isinstance(mean, Tensor) or mean.shape not in ((n,), (n, 1)):
+            raise ValueError(
+                f"Got a forward pass that returns {_shape(mean)} for {n} rows, but "
+                "expected the mean of shape (n,) or (n, 1), or a pair (mean, noise). "
+                "Wrap the network in a module that returns that."
+            )
+        mean = mean.reshape(n)
+        if not bool(mean.isfinite().all()):
+            raise ValueError(NOT_FINITE.format("predictions"))
+        return _Pass(x, mean, second, is_column, calls)
+
+
+class ModuleAdapter(nn.Module):
+    """x → φ, μ, h² of a network that somebody else wrote, in float64 on the CPU.
+
+    All work is done on a copy: the network given keeps its mode, device, dtype,
+    gradients and hooks. ``noise`` is None (a head is fitted), a callable, "output" for
+    the second output of ``forward``, or the name of a method or submodule.
+    """
+
+    weights: Tensor  # (1, d + 1) of the mean, bias last; 0 for a layer without bias
+
+    def __init__(
+        self,
+        network: nn.Module,  # a private copy
+        last_layer_name: str,
+        column: int,
+        noise: str | Callable[[Tensor], Tensor] | None,
+        noise_output: str,
+        precision: str,
+        device: str,
+    ) -> None:
+        super().__init__()
+        self.network, self.last_layer_name = network, last_layer_name
+        self.column, self.noise_output = column, noise_output
+        self.precision, self.device = precision, device
+        if isinstance(noise, nn.Module):
+            noise = private_copy(noise, precision, device)
+        self.noise = noise
+        self.noise_head: NoiseHead | None = None
+        self.variance_floor = 0.0  # of σ²
+        self.watch = _Watch()
+        layer = network.get_submodule(last_layer_name)
+        layer.register_forward_hook(self.watch)
+        if isinstance(noise, str) and noise in dict(network.named_modules()):
+            network.get_submodule(noise).register_forward_hook(self.watch)
+        weight: Tensor = layer.weight[column]  # type: ignore[index, assignment]
+        bias = weight.new_zeros(1)
+        if layer.bias is not None:
+            bias = layer.bias[column, None]  # type: ignore[index, assignment]
+        both = torch.cat([weight, bias]).detach().cpu().double()
+        self.register_buffer("weights", both[None])
+
+    @classmethod
+    def find(
+        cls,
+        module: Any,
+        x: Tensor,  # some rows, to see what the network does
+        *,
+        last_layer_name: str | None,
+        noise_variance: Any,
+        noise_output: str,
+        precision: str,
+        device: str,
+    ) -> "ModuleAdapter":
+        """Find the layer of the mean, and the noise, by watching a forward pass."""
+        network = private_copy(module, precision, device)
+        watch, handles, layers = _Watch(), [], {}
+        for name, layer in network.named_modules():
+            if isinstance(layer, nn.Linear):
+                layers[name] = layer
+                handles.append(layer.register_forward_hook(watch))
+        seen = watch.run(network, x)
+        for handle in handles:
+            handle.remove()
+        matches = {}
+        for name, layer in layers.items():
+            column = _column_of(seen.mean, seen.calls.get(layer, []))
+            if column is not None:
+                matches[name] = column
+        chosen = last_layer_name
+        if chosen is None and len(matches) == 1:
+            chosen = next(iter(matches))
+        if chosen is None or chosen not in matches:
+            _raise_for_layer(last_layer_name, sorted(matches), list(layers))
+        noise = _choose_noise(network, noise_variance, seen)
+        found = cls(
+            network, chosen, matches[chosen], noise, noise_output, precision, device
+        )
+        found._check_rows_alone(x)
+        return found
+
+    def forward(self, x: Tensor) -> Features:
+        """φ, μ and h² of one batch; h² is NaN without a head."""
+        return self._features(x)[0]
+
+    def _features(self, x: Tensor) -> tuple[Features, float]:
+        """φ, μ and h², and the relative precision of the pass."""
+        seen = self.watch.run(self.network, x)
+        n = len(seen.mean)
+        layer = self.network.get_submodule(self.last_layer_name)
+        calls = seen.calls.get(layer, [])
+        if len(calls) != 1 or calls[0][0].ndim != 2 or len(calls[0][0]) != n:
+            shapes = [tuple(phi.shape) for phi, _ in calls]
+            raise ValueError(
+                f"Got last_layer_name={self.last_layer_name!r}, which saw inputs of "
+                f"shapes {shapes} in a pass over {n} rows, but expected one input of "
+                "shape (n, d)."
+            )
+        raw, output = calls[0]
+        phi, mu = raw.cpu().double(), seen.mean.cpu().double()
+        # One number tells: neither NaN nor infinity leaves a sum again.
+        if not bool(phi.sum().isfinite()):
+            raise ValueError(NOT_FINITE.format("features"))
+        # With autocast the layer's own type is coarser than those around it.
+        eps = max(torch.finfo(t.dtype).eps for t in (raw, output, seen.mean))
+        self._check_mean(phi, mu, eps)
+        if self.noise_head is not None:
+            h2 = self.noise_head.variance(phi)
+        elif self.noise is None:
+            h2 = torch.full_like(mu, torch.nan)
+        else:
+            with new_tensors_on(seen.x.device), torch.no_grad():
+                h2 = self._noise(raw, seen)
+        return Features(phi[None], mu[None], h2[None]), eps
+
+    def _check_mean(self, phi: Tensor, mu: Tensor, eps: float) -> None:
+        """Raise unless φᵀw + b is what forward returns, in every row.
+
+        What follows the layer may leave some rows as they are, as a ReLU does.
+        """
+        w = self.weights[0]
+        own = phi @ w[:-1] + w[-1]
+        gap = (own - mu).abs_()
+        # |φᵀw + b| is at most Σ|φw| + |b|, which costs more: computed where needed.
+        doubtful = (gap > eps**0.5 * own.abs_()).nonzero().squeeze(1)
+        if not len(doubtful):
+            return
+        size = phi[doubtful].abs_() @ w[:-1].abs() + w[-1].abs()
+        wrong = gap[doubtful] > eps**0.5 * size
+        if bool(wrong.any()):
+            raise ValueError(
+                f"Got a network whose mean is not the output of its layer "
+                f"{self.last_layer_name!r} in {int(wrong.sum())} of {len(mu)} rows "
+                f"(difference up to {float(gap.max()):.3g}), but expected a linear "
+                "layer on features. Move what follows it (an activation, a limit) out "
+                "of the network."
+            )
+
+    def _noise(self, phi: Tensor, seen: _Pass) -> Tensor:
+        """h², shape (n,), from wherever the network keeps it."""
+        n, noise = len(phi), self.noise
+        raw: Any
+        if noise == "output":
+            raw = seen.second
+        elif noise == "noise_variance_from_features":
+            raw = self.network.noise_variance_from_features(phi)  # type: ignore[operator]
+        elif noise == "noise_variance":
+            raw = self.network.noise_variance(seen.x)  # type: ignore[operator]
+        elif isinstance(noise, str):
+            layer = self.network.get_submodule(noise)
+            calls = seen.calls.get(layer)
+            raw = calls[-1][1] if calls else layer(phi)
+        elif isinstance(noise, nn.Module):
+            raw = noise(_cast(noise, seen.x))
+        else:
+            try:
+                raw = noise(seen.x)  # type: ignore[misc]
+            except RuntimeError as error:
+                raise ValueError(
+                    f"Got noise_variance={noise!r}, which failed on X of type "
+                    f"{seen.x.dtype} and shape {tuple(seen.x.shape)} ({error}). It "
+                    "gets X as the network does: cast X in it, or pass an nn.Module, "
+                    "which is cast for you."
+                ) from error
+        if not isinstance(raw, Tensor) or raw.shape not in ((n,), (n, 1)):
+            raise ValueError(
+                f"Got a noise of shape {_shape(raw)} for {n} rows from "
+                f"noise_variance={noise!r}, but expected one number per row."
+            )
+        h2 = raw.detach().cpu().double().reshape(-1)
+        if self.noise_output == "log_variance":
+            h2 = h2.exp()
+        elif self.noise_output == "std":
+            h2 = h2.square() * h2.sign()
+        if not bool((h2 > 0).all()) or not bool(h2.isfinite().all()):
+            raise ValueError(
+                f"Got noise variances between {float(h2.min())!r} and "
+                f"{float(h2.max())!r}, but expected positive finite values. If the "
+                "head gives log h² or h, say noise_output='log_variance' or 'std'; "
+                "otherwise add a floor, for example softplus(.) + 1e-6."
+            )
+        return h2
+
+    def _check_rows_alone(self, x: Tensor) -> None:
+        """Raise if the output for a row depends on the other rows of its batch.
+
+        Then coverage would depend on how rows are cut into batches. The last rows come
+        alone, and in the opposite order: what a sequence remembers of the rows before,
+        as a recurrent layer does that takes rows for steps, shows as well.
+        """
+        half = len(x) // 2
+        if not half:
+            return
+        among, eps = self._features(x)
+        alone = self(x[-half:].flip(0))
+        for name, index in (("feature vector", 0), ("mean", 1), ("noise", 2)):
+            values = among[index][0]
+            own = values[-half:].flip(0)
+            # Noise row by row: it spans orders of magnitude.
+            size = own if name == "noise" else values.abs().max()
+            gap = (alone[index][0] - own).abs() / (size + (size == 0))
+            share = float(gap.nan_to_num().max())  # NaN: a noise that is not there yet
+            if share > eps**0.5:
+                raise ValueError(
+                    f"Got a network whose {name} for a row depends on the other rows "
+                    f"of its batch: {half} rows alone and the same rows among "
+                    f"{len(x)} differ by a share of up to {share:.3g}. Give every "
+                    "BatchNorm track_running_stats=True, let attention and recurrent "
+                    "layers act within a row, not over rows, and leave no dropout on."
+                )
+
+
+def private_copy(module: Any, precision: str, device: str) -> nn.Module:
+    """Copy of a network to work on: evaluation mode, no gradients, on the device."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"Got module of type {type(module).__name__}, but expected a "
+            "torch.nn.Module (from skorch: net.module_; from torch.compile or "
+            "DistributedDataParallel the wrapper will do)."
+        )
+    module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        module = module.module
+    name, problem = type(module).__name__, ""
+    for tensor in chain(module.parameters(), module.buffers()):
+        if nn.parameter.is_lazy(tensor):
+            problem = (
+                "with lazy layers whose sizes are not known yet. Call it on a few "
+                "rows, and train it, first"
+            )
+        elif tensor.is_meta:
+            problem = (
+                "with weights on the device 'meta', which holds no numbers. Load them"
+            )
+        elif tensor.is_complex():
+            problem = "with complex weights, but expected real ones"
+    for layer in module.modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            problem = "compiled by torch.jit. Pass the network that it was made from"
+        elif ".quantized" in type(layer).__module__:
+            problem = (
+                "with quantised layers, which choose their steps by the rows of a "
+                "batch. Pass the network from before quantisation"
+            )
+    if problem:
+        raise TypeError(f"Got a {name} {problem}.")
+    try:
+        network: nn.Module = copy.deepcopy(module)
+    except Exception as error:
+        raise TypeError(
+            f"Got a {name} that copy.deepcopy refuses ({error}). Pass the bare "
+            "network, without trainer, loggers or tensors that need gradients."
+        ) from error
+    network = network.to(torch.device(device)).eval().requires_grad_(False)
+    return network.double() if precision == "float64" else network
+
+
+NOT_FINITE = (
+    "Got {} of the network with NaN or infinity. Look for NaN or extreme values in X, "
+    "or in the network's weights."
+)
+
+
+def _shape(output: Any) -> Any:
+    """Shape of a tensor, or what it is instead."""
+    return tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+
+
+def _are_tokens(network: nn.Module, x: Tensor) -> bool:
+    """Whether X is of integers that the network embeds."""
+    embeddings = nn.Embedding | nn.EmbeddingBag
+    return not x.is_floating_point() and any(
+        isinstance(m, embeddings) for m in network.modules()
+    )
+
+
+def _cast(network: nn.Module, x: Tensor) -> Tensor:
+    """X on the network's device and in its dtype; integers stay for embeddings."""
+    for like in network.parameters():
+        if like.is_floating_point():
+            dtype = x.dtype if _are_tokens(network, x) else like.dtype
+            return x.to(like.device, dtype)
+    return x
+
+
+def _column_of(mean: Tensor, calls: list[tuple[Tensor, Tensor]]) -> int | None:
+    """Which output of a layer, called once, is the mean; None if there is none."""
+    if len(calls) != 1:
+        return None
+    outputs = calls[0][1]
+    if outputs.ndim != 2 or len(outputs) != len(mean):
+        return None
+    outputs = outputs.to(mean)
+    first = torch.isclose(outputs[0], mean[0], rtol=1e-6, atol=0)
+    for j in first.nonzero().flatten().tolist():
+        if torch.allclose(outputs[:, j], mean, rtol=1e-6, atol=0):
+            return int(j)
+    return None
+
+
+def _raise_for_layer(
+    given: str | None, matches: list[str], names: list[str]
+) -> NoReturn:
+    """Say which layers there are, where none or several may be the mean's."""
+    if given is not None and given not in names:
+        problem = f"Got last_layer_name={given!r}, which is no nn.Linear of the network"
+    elif given is not None:
+        problem = (
+            f"Got last_layer_name={given!r}, whose output (of one call, on features of "
+            "shape (n, d)) is not what forward returns as the mean"
+        )
+    elif matches:
+        problem = f"Got several layers whose output is the mean: {matches}"
+    else:
+        problem = "Got a network whose mean is the output of none of its nn.Linear"
+    remedy = (
+        "Name one of them as last_layer_name."
+        if matches
+        else "The mean has to be a linear layer on features: move what follows it (a "
+        "scaling of y, an activation) out of the network."
+    )
+    raise ValueError(f"{problem}; candidates: {matches or names}. {remedy}")
+
+
+def _choose_noise(network: nn.Module, given: Any, seen: _Pass) -> Any:
+    """Where h² comes from: see ``ModuleAdapter``."""
+    if given is None:
+        if seen.is_column:
+            raise ValueError(
+                "Got a network with two output columns. If the second is the noise, "
+                "say noise_variance='output' (and noise_output); several targets are "
+                "not supported."
+            )
+        if seen.second is not None:
+            return "output"
+        return next((m for m in NOISE_METHODS if hasattr(network, m)), None)
+    if callable(given):
+        return given
+    if given == "fit":
+        return None
+    if given == "output" and seen.second is None:
+        raise ValueError(
+            "Got noise_variance='output', but forward returns the mean alone. Return "
+            "(mean, noise), or use noise_variance='fit'."
+        )
+    names = {name for name, _ in network.named_modules() if name}
+    methods = {method for method in NOISE_METHODS if hasattr(network, method)}
+    if given in names | methods | {"output"}:
+        return given
+    raise ValueError(
+        f"Got noise_variance={given!r}, but expected None, 'output', 'fit', a callable "
+        f"or the name of a submodule: {sorted(names)}."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseHead:
+    """log h² = [φ, 1]ᵀa, held within the range that it takes on the training rows."""
+
+    weights: Tensor  # (d + 1,)
+    low: float
+    high: float
+
+    def variance(self, phi: Tensor) -> Tensor:  # (n, d) → (n,)
+        """h²."""
+        log_h2 = phi @ self.weights[:-1] + self.weights[-1]
+        return log_h2.clamp(self.low, self.high).exp()
+
+
+def fit_noise_head(
+    network: ModuleAdapter, batches: Callable[[], Iterable[Batch]], penalty: float
+) -> NoiseHead:
+    """Maximum likelihood of r ~ N(0, h²) with a ridge penalty, by Fisher scoring.
+
+    The loss ½Σ s[log h² + r²/h²] is convex in the weights, and its Fisher matrix
+    ½Σ s φφᵀ does not change from pass to pass. Each pass is a sum over rows. The
+    penalty is for standardised features: a priori log h² varies with variance
+    1 / penalty over the rows.
+    """
+    spread = Spread()
+    for batch in batches():
+        spread += Spread.of(batch.target, batch.weight)
+    floor = RESIDUAL_FLOOR * (spread.variance or 1.0)
+
+    def compute() -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # [φ, 1], r² and s
+        for batch in batches():
+            out = network(batch.x)
+            squares = (batch.target - out.mu[0]).square() + floor
+            yield pad(out.phi[0], (0, 1), value=1.0), squares, batch.weight
+
+    rows = KeptBatches(compute, lambda row: row[0].numel())
+    d = network.weights.shape[1]
+    gram, total = torch.zeros(d, d, dtype=torch.float64), 0.0
+    for features, squares, weight in rows:
+        gram += features.T @ (features * weight[:, None])
+        total += float((weight * squares).sum())
+    n = float(gram[-1, -1])
+    check_some_weight(n)
+    # A with A [φ, 1] = [(φ − mean)/std, 1]; a constant feature keeps its unit.
+    mean, mean_square = gram[-1, :-1] / n, gram.diagonal()[:-1] / n
+    variance = mean_square - mean.square()
+    constant = variance <= 1e-12 * mean_square
+    std = variance.clamp(min=0).sqrt().masked_fill(constant, 1.0)
+    standardise = torch.cat([1 / std, std.new_ones(1)]).diag()
+    standardise[:-1, -1] = -mean / std
+    ridge = torch.full_like(gram[0], penalty * (d - 1))
+    ridge[-1] = 0.0
+    fisher = 0.5 * standardise @ gram @ standardise.T + ridge.diag()
+    factor = torch.linalg.cholesky(fisher)
+
+    def evaluate(a: Tensor) -> tuple[float, Tensor, float, float]:
+        """Loss, gradient, and the range of log h², of standardised features."""
+        loss, gradient = 0.5 * float(a @ (ridge * a)), ridge * a
+        low, high = math.inf, -math.inf
+        for features, squares, weight in rows:
+            log_h2 = features @ (standardise.T @ a)
+            ratio = squares * (-log_h2).exp()
+            loss += 0.5 * float((weight * (log_h2 + ratio)).sum())
+            along = features.T @ (0.5 * weight * (1 - ratio))
+            gradient = gradient + standardise @ along
+            counted = log_h2[weight > 0]
+            if len(counted):
+                low = min(low, float(counted.min()))
+                high = max(high, float(counted.max()))
+        return loss, gradient, low, high
+
+    a = torch.zeros_like(ridge)
+    a[-1] = math.log(total / n)
+    current, step_size = evaluate(a), 1.0
+    for _ in range(MAX_PASSES):
+        step = torch.cholesky_solve(current[1][:, None], factor).squeeze(1)
+        gain = float(current[1] @ step)
+        if gain <= 1e-13 * n:
+            break
+        candidate = evaluate(a - step_size * step)
+        # The Fisher matrix may fall short of the Hessian where residuals are large.
+        if candidate[0] <= current[0] - 1e-4 * step_size * gain:
+            a, current, step_size = a - step_size * step, candidate, 1.0
+        else:
+            step_size /= 2
+    return NoiseHead(standardise.T @ a, *current[2:])
