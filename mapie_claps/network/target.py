@@ -2,11 +2,12 @@
 
 A map is fitted on training targets, before calibration, and continues beyond their
 range. Networks, h², Σ and v live in z; the ends of intervals come back through T⁻¹.
-Every map is sampled on one class, so that none needs an inverse of its own. NumPy only.
+Every map is one class, so that none needs an inverse of its own. NumPy only.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,8 +26,7 @@ ROUNDINGS = 16.0
 MIN_DISTINCT = 8  # distinct training targets below which nothing is bent
 STRAIGHT = 0.99  # squared correlation of T(y) and y from which T is a line
 SPLINE_KNOTS, TAIL_ROWS = 13, 5
-# No piece of a spline is steeper or flatter than its mean slope by more than this.
-SLOPE_RATIO = 100.0
+SLOPE_RATIO = 100.0  # largest of a piece and the whole of a spline
 SAMPLES = 129  # of a curve, or more; T is met to 1e-3 of its range and better
 MARGIN = 0.5  # standard deviations beyond the data where Yeo–Johnson becomes a line
 # Ranges between and beyond the training targets at which other maps are sampled.
@@ -37,8 +37,7 @@ FORMULAS: dict[str, tuple[Any, Any, float, str]] = {
     "sqrt": (np.sqrt, np.square, 0.0, "non-negative"),
 }
 # Shape of the noise: probabilities at which tails are compared, levels of the nodes.
-TAILS = np.array([0.25, 0.1, 0.05, 0.025])
-NODE_LEVELS = (np.arange(32) + 0.5) / 32
+TAILS, NODE_LEVELS = np.array([0.25, 0.1, 0.05, 0.025]), (np.arange(32) + 0.5) / 32
 MIN_RESIDUALS = 100
 # With t the clearest asymmetry, in standard errors, a share t²/(t² + PRIOR) of all of
 # them is kept: two fifths of two standard errors, four fifths of five.
@@ -54,25 +53,20 @@ class MonotoneMap:
 
     Parameters
     ----------
-    x, z : ndarray of shape (m,)
-        Knots and their images, both increasing. x counts in units of ``unit`` from
-        ``centre``, so that nothing is lost where y is large and varies little.
-    slope : ndarray of shape (m,)
-        dz/dx at the knots, positive.
+    x, z, slope : ndarray of shape (m,)
+        Knots, their images and dz/dx there: increasing, increasing, positive.
     domain : tuple of two floats
         Smallest and largest value of y that has an image.
     centre, unit : float
-        Origin and unit of x.
+        Origin and unit of x: nothing is lost where y is large and varies little.
 
     Examples
     --------
     >>> import numpy as np
     >>> from mapie_claps.network.target import fit_target_map
     >>> T = fit_target_map("log", np.array([1.0, 10.0, 100.0]))
-    >>> T.forward([1.0, 50.0, -1.0]).round(4)
-    array([0.   , 3.912,   nan])
-    >>> T.inverse(T.forward([1.0, 50.0]))
-    array([ 1., 50.])
+    >>> T.forward([1.0, 50.0, -1.0]).round(3), T.inverse(T.forward([50.0]))
+    (array([0.   , 3.912,   nan]), array([50.]))
     """
 
     x: Array
@@ -186,16 +180,16 @@ def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
 
         fitted = clone(target_map).fit(y[:, None])
         name = f"{type(target_map).__name__}(...)"
-        return _sampled(name, fitted.transform, fitted.inverse_transform, y)
+        return _sample(name, fitted.transform, fitted.inverse_transform, y)
     hint = "Or pass a scikit-learn transformer with inverse_transform."
     name = check_choice("target_map", target_map or "identity", MAPS, hint)
     if name in FORMULAS:
-        forward, backward, low, expected = FORMULAS[name]
+        forward, inverse, low, expected = FORMULAS[name]
         if y.min() < low:
             expected += f" training targets (the smallest is {float(y.min())!r})"
             hint = "Use 'auto', or add a constant to y."
             raise_for("target_map", target_map, expected, hint)
-        return replace(_sampled(name, forward, backward, y), domain=(low, np.inf))
+        return replace(_sample(name, forward, inverse, y), domain=(low, np.inf))
     if name in ("spline", "yeo-johnson") and can_be_bent(y):
         return _spline(y) if name == "spline" else _yeo_johnson(y)
     return IDENTITY
@@ -206,9 +200,8 @@ def candidate_maps(y: Array) -> list[MonotoneMap]:
     if not can_be_bent(y):
         return [IDENTITY]
     curves = [_spline(y), _yeo_johnson(y)]
-    squared = [np.corrcoef(curve.forward(y), y)[0, 1] ** 2 for curve in curves]
-    bent = [curve for curve, r2 in zip(curves, squared, strict=True) if r2 < STRAIGHT]
-    return [IDENTITY, *bent]
+    bent = [np.corrcoef(T.forward(y), y)[0, 1] ** 2 < STRAIGHT for T in curves]
+    return [IDENTITY, *compress(curves, bent)]
 
 
 def can_be_bent(y: Array) -> bool:
@@ -222,8 +215,7 @@ def can_be_bent(y: Array) -> bool:
 def _spline(y: Array) -> MonotoneMap:
     """Send quantiles of y to those of a normal law; tied values to their middle."""
     centre, unit = float(y.mean()), float(y.std())
-    ordered = np.sort((y - centre) / unit)
-    n = len(ordered)
+    ordered, n = np.sort((y - centre) / unit), len(y)
     # Evenly spaced in z, so that the tails are resolved as the middle is; a few
     # targets lie beyond the outer knots, whose slopes would be noise otherwise.
     level = ndtr(np.linspace(-1, 1, SPLINE_KNOTS) * ndtri(1 - min(TAIL_ROWS / n, 0.1)))
@@ -247,18 +239,15 @@ def _yeo_johnson(y: Array) -> MonotoneMap:
     centre, unit = float(y.mean()), float(y.std())
     x = (y - centre) / unit
     power = float(np.clip(yeojohnson_normmax(x), 0.0, 2.0))
-    ends = np.array([x.min() - MARGIN, x.max() + MARGIN])
-    # Evenly spaced where the function is a power: the logarithm of 1 + |x|.
-    low, high = np.sign(ends) * np.log1p(np.abs(ends))
-    grown = np.linspace(low, high, SAMPLES)
+    low, high = x.min() - MARGIN, x.max() + MARGIN
+    # Evenly spaced in the logarithm of 1 + |x|, whose multiples are the powers.
+    grown = np.linspace(-np.log1p(-low), np.log1p(high), SAMPLES)
     x = np.sign(grown) * np.expm1(np.abs(grown))
     slope = np.exp((power - 1) * grown)
     return MonotoneMap(x, yeojohnson(x, power), slope, centre=centre, unit=unit)
 
 
-def _sampled(
-    name: str, forward: Transform, backward: Transform, y: Array
-) -> MonotoneMap:
+def _sample(name: str, forward: Transform, inverse: Transform, y: Array) -> MonotoneMap:
     """Sample a function of columns; refuse one that is flat, falls or clips."""
     values = np.unique(y)
     # Values that differ by little more than rounding may have one image.
@@ -270,7 +259,7 @@ def _sampled(
         bad = float(values[np.isnan(z)][0])
         _refuse(name, f"gives no finite number for the target {bad!r}")
     # Evenly spaced in z, and nearer and nearer to the ends, where T may be steep.
-    inner = _apply(backward, np.linspace(z[0], z[-1], 2 * SAMPLES))
+    inner = _apply(inverse, np.linspace(z[0], z[-1], 2 * SAMPLES))
     near = span * NEAR_ENDS
     inner = np.clip(np.r_[inner, low, low + near, high - near, high], low, high)
     below, bottom = _continue(forward, low, -span)
@@ -282,11 +271,10 @@ def _sampled(
         flat = np.flatnonzero(~(np.diff(image) > least * np.ptp(image)))
         if len(flat):
             _refuse(name, f"does not increase at y = {float(x[flat[0]]):g}")
-    back = _apply(backward, z)
+    back = _apply(inverse, z)
     if not np.allclose(back, values, rtol=1e-6, atol=1e-6 * span):
         worst = int(np.abs(back - values).argmax())
-        sent, returned = float(z[worst]), float(back[worst])
-        start = float(values[worst])
+        start, sent, returned = (float(v[worst]) for v in (values, z, back))
         _refuse(name, f"sends {start!r} to {sent!r} and back to {returned!r}")
     higher = image[1:] > np.maximum.accumulate(image)[:-1] + 1e-12 * np.abs(image[1:])
     x, image = x[np.r_[True, higher]], image[np.r_[True, higher]]
@@ -302,12 +290,9 @@ def _continue(transform: Transform, end: float, span: float) -> tuple[Array, flo
     good, bad = end, float(x[~finite][0])
     for _ in range(100):
         middle = (good + bad) / 2
-        if np.isnan(_apply(transform, np.array([middle])))[0]:
-            bad = middle
-        else:
-            good = middle
-    # The usual end is zero.
-    last = good if abs(good) > 1e-12 * abs(span) else 0.0
+        none = np.isnan(_apply(transform, np.array([middle])))[0]
+        good, bad = (good, middle) if none else (middle, bad)
+    last = good if abs(good) > 1e-12 * abs(span) else 0.0  # usually zero
     return good + (end - good) * NEAR_ENDS[:20], last
 
 
@@ -315,7 +300,8 @@ def _apply(function: Transform, values: Array) -> Array:
     """Apply a function of columns to values (n,); NaN where there is no number."""
     with np.errstate(all="ignore"):
         try:
-            out = np.asarray(function(values[:, None]), dtype=np.float64).reshape(-1)
+            out = np.asarray(function(values[:, None]), dtype=np.float64)
+            out = out.reshape(values.shape)
         except ValueError:  # Box–Cox refuses all rows for one that it cannot take
             if len(values) == 1:
                 return np.array([np.nan])
@@ -337,8 +323,7 @@ def _refuse(name: str, found: str) -> NoReturn:
 class NoiseShape:
     """How standardised residuals of held-out training rows are distributed.
 
-    Fixed before calibration, so that ranks of scores keep their guarantee. Only how
-    the two tails compare is learned: the size of both is what calibration finds.
+    Only how the two tails compare is learned; calibration finds the size of both.
 
     Parameters
     ----------
@@ -357,8 +342,9 @@ def fit_noise_shape(residual: Array) -> NoiseShape:
     """Shape of the residuals, shrunk towards symmetry where they are few."""
     if len(residual) < MIN_RESIDUALS:
         return NoiseShape()
-    ordered = np.sort(residual)
-    return NoiseShape(_tail_curve(ordered), np.quantile(ordered, NODE_LEVELS))
+    return NoiseShape(
+        _tail_curve(np.sort(residual)), np.quantile(residual, NODE_LEVELS)
+    )
 
 
 def _tail_curve(ordered: Array) -> MonotoneMap:
@@ -380,8 +366,8 @@ def _tail_curve(ordered: Array) -> MonotoneMap:
     at = score + np.r_[shift[:0:-1], shift]
     # A tail must not turn back, nor come nearer than a tenth of its width.
     steps = np.maximum(np.diff(at), 0.1 * np.diff(score))
-    middle = len(half)
-    at = shift[0] + np.r_[0.0, np.cumsum(steps)] - np.cumsum(steps)[middle - 1]
+    at, middle = np.r_[0.0, np.cumsum(steps)], len(half)
+    at = shift[0] + at - at[middle]
     slope = MonotoneMap.through(at, score).slope
     # Beyond the last quantiles both sides keep their proportion.
     slope[[0, -1]] = score[[0, -1]] / (at[[0, -1]] - at[middle])
