@@ -7,7 +7,8 @@ UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 mutants docs docs-inventories clean
+.PHONY: demo test lint test-newest test-mapie09 mutants docs docs-inventories clean \
+	paper peers coverage speed fuzz mapie-tests
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/python -m mapie_claps.demo
@@ -72,6 +73,29 @@ $(MUTANTS)/.installed: pyproject.toml
 	$(MUTANTS)/bin/uv pip install --quiet --python $(MUTANTS)/bin/python -e ".[tests]" \
 		"mutmut>=3.8" "pytest<9"
 	touch $@
+
+# Studies: DATA is a folder with the CSV files of the data sets, target last. Finished
+# runs are kept, so that a target goes on where it stopped. RUN adds options.
+DATA ?= data
+JOBS ?= 2
+
+paper: $(VENV)/.installed
+	$(VENV)/bin/python docs/studies/paper.py --data $(DATA) --out docs/paper_results --jobs $(JOBS) $(RUN)
+
+peers: $(VENV)/.installed
+	$(VENV)/bin/python docs/studies/peers.py --data $(DATA) --out docs/benchmarks/peers --jobs $(JOBS) $(RUN)
+
+coverage: $(VENV)/.installed
+	$(VENV)/bin/python docs/studies/coverage.py --out docs/trust --jobs $(JOBS) $(RUN)
+
+speed: $(VENV)/.installed
+	$(VENV)/bin/python docs/studies/speed.py --out docs/benchmarks/speed $(RUN)
+
+fuzz: $(VENV)/.installed
+	$(VENV)/bin/python tests/fuzz.py --cases 5000 $(RUN)
+
+mapie-tests: $(VENV)/.installed
+	$(VENV)/bin/python tests/mapie_own_tests.py $(RUN)
 
 clean:
 	rm -rf $(VENV) $(OLD) $(MUTANTS) mutants .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js

@@ -52,8 +52,11 @@ FAMILY_ERROR = 0.01
 TILT, N_CAL = 1.2, 100  # target density ∝ exp(TILT · x₀) times that of the source
 N_STREAM, GAMMA, WINDOW = 2_000, 0.01, 500
 GROUPS = (20, 60)  # calibration rows of two groups
-TINY = partial(ClapsRegressor.paper, hidden_layer_sizes=(8, 4), max_steps=15)
-LEARNING = partial(*(ClapsRegressor, (8, 4), 4, 15), kernel=False, target_map="spline")
+SIZE = {"hidden_layer_sizes": (8, 4), "max_steps": 15}
+TINY = partial(ClapsRegressor.paper, **SIZE)
+LEARNING = partial(
+    ClapsRegressor, **SIZE, n_members=4, kernel=False, target_map="spline"
+)
 FIELDS = (
     *("part", "case", "n_cal", "level", "replications"),
     *("covered", "law", "promised", "low", "high", "holds"),
