@@ -50,6 +50,12 @@ class FlatParameters:
             ):
                 own.append(row.flatten())
         self.positions = [torch.cat(own) for own in positions]
+        self.parameters = [p for p, _ in of_members]
+
+    def release(self) -> None:
+        """Give the parameters memory of their own again, and no gradient."""
+        for p in self.parameters:
+            p.data, p.grad = p.data.clone(), None
 
 
 class _Variable(NamedTuple):
@@ -100,6 +106,31 @@ class _Linear:
         torch.sum(self.grad, -1, keepdim=True, out=self.bias_grad)
         if self.grad_of_inputs is not None:
             self.multiply(self.weight, self.grad, out=self.grad_of_inputs)
+
+
+class _ActivatedLinear(_Linear):
+    """The same of silu(before), as in all layers but the first."""
+
+    def __init__(
+        self,
+        weight: _Variable,
+        bias: _Variable,
+        before: Tensor,  # (K, m, batch)
+        outputs: Tensor,
+        grad: Tensor,
+        grad_before: Tensor,  # (K, m, batch), of the loss along ``before``
+    ) -> None:
+        inputs = torch.empty_like(before)
+        super().__init__(weight, bias, inputs, outputs, grad, grad_before)
+        self.before, self.after, self.grad_before = before, inputs, grad_before
+
+    def forward(self) -> None:
+        _silu(self.before, out=self.after)
+        super().forward()
+
+    def backward(self) -> None:
+        super().backward()
+        _silu_backward(self.grad_before, self.before, grad_input=self.grad_before)
 
 
 class _Waves:
@@ -207,45 +238,36 @@ class LossAndGradient:
         self.inputs = empty(batch_size, network.encoding.n_outputs)
         self.target = empty(batch_size)
         self.share = torch.full_like(self.target, 1 / batch_size)
-        sizes = network.layer_sizes
-        self.before = [empty(size, batch_size) for size in sizes]
-        self.after = [empty(size, batch_size) for size in sizes]
-        self.grads = [empty(size, batch_size) for size in sizes]
-        self.out, self.out_grad = empty(2, batch_size), empty(2, batch_size)
-        self.first = [
-            _FirstLayer(first, self.inputs[k], self.before[0][k], self.grads[0][k])
+        shapes = [(size, batch_size) for size in network.layer_sizes]
+        before = [empty(*shape) for shape in shapes]
+        grads = [empty(*shape) for shape in shapes]
+        out, out_grad = empty(2, batch_size), empty(2, batch_size)
+        self.heads = out.unbind(1), out_grad.unbind(1)  # mean, and noise
+        self.layers: list[_FirstLayer | _Linear] = [
+            _FirstLayer(first, self.inputs[k], before[0][k], grads[0][k])
             for first, k in zip(network.first, network.members_by_view(), strict=True)
         ]
-        self.linear = [
-            _Linear(
-                _Variable.of(layer.weight), _Variable.of(layer.bias), *inputs_to_grads
+        self.layers += [
+            _ActivatedLinear(
+                _Variable.of(layer.weight), _Variable.of(layer.bias), *parts
             )
-            for layer, *inputs_to_grads in zip(
+            for layer, *parts in zip(
                 [*network.trunk, network.heads],
-                self.after,
-                [*self.before[1:], self.out],
-                [*self.grads[1:], self.out_grad],
-                self.grads,
+                before,
+                [*before[1:], out],
+                [*grads[1:], out_grad],
+                grads,
                 strict=True,
             )
         ]
 
     def __call__(self) -> Tensor:  # (K,)
         """Loss of each member over its rows."""
-        for first in self.first:
-            first.forward()
-        for linear, before, after in zip(
-            self.linear, self.before, self.after, strict=True
-        ):
-            _silu(before, out=after)
-            linear.forward()
+        for layer in self.layers:
+            layer.forward()
         loss = self._beta_nll()
-        layers = zip(self.linear, self.before, self.grads, strict=True)
-        for linear, before, grad in reversed(list(layers)):
-            linear.backward()
-            _silu_backward(grad, before, grad_input=grad)
-        for first in self.first:
-            first.backward()
+        for layer in reversed(self.layers):
+            layer.backward()
         return loss
 
     def _beta_nll(self) -> Tensor:  # (K,)
@@ -253,8 +275,7 @@ class LossAndGradient:
 
         Its gradient is 2ce along μ and c(1/h² − e²) along h².
         """
-        mu, raw = self.out.unbind(1)
-        grad_mu, grad_raw = self.out_grad.unbind(1)
+        (mu, raw), (grad_mu, grad_raw) = self.heads
         h2 = softplus(raw).add_(self.variance_floor)
         gap = mu - self.target
         precision = h2.reciprocal()

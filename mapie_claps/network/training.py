@@ -1,25 +1,29 @@
 """φ, μ, h² by maximum likelihood: one loop for all members."""
 
 import math
-import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from operator import call
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from joblib import effective_n_jobs
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim.adamw import adamw
 
 from ..exceptions import TrainingDivergedError
 from .ensemble import HeteroscedasticNetwork
 from .gradient import FlatParameters, LossAndGradient
 
+Array = NDArray[np.float64]
 T = TypeVar("T")
 
 MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT_ROWS = 20, 4_000
@@ -29,11 +33,10 @@ MEMBERS_IN_GROUP = 3
 # Multiply-adds of one training step below which a second thread costs more than it
 # brings: on two shared cores, steps of 1e7 were tens of times slower with two threads.
 THREADING_PAYS_FROM = 5e8
-# Patience "auto". Noisy targets are learned in a fraction of the steps, and a member
-# whose loss stops falling there overfits; with little noise a plateau at a high
-# learning rate may be left later. So the patience depends on the noise that is left:
-# evaluations without a better one, of a member whose best held-out loss is above or
-# below LITTLE_NOISE, which is that of h = 0.37 in standardised units.
+# Patience "auto", in evaluations without a better one. Noisy targets are learned in a
+# fraction of the steps, and a member whose held-out loss stops falling there overfits;
+# with little noise a plateau at a high learning rate may be left later. Little noise
+# is a best held-out loss below that of h = 0.37 in standardised units.
 PATIENCE, PATIENCE_WITH_LITTLE_NOISE, LITTLE_NOISE = 4, 6, -0.5
 # A view is given up after this many evaluations if its loss is worse by this much than
 # that of the best view, next to which it has a weight of exp(-5) = 0.007.
@@ -83,7 +86,7 @@ def max_steps_for(n_rows: int) -> int:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train; the loss is the Gaussian β-NLL with the network's noise floor."""
+    """How to train; the loss is the Gaussian β-NLL."""
 
     max_steps: int
     batch_size: int
@@ -94,7 +97,7 @@ class TrainingConfig:
     max_gradient_norm: float | None  # of each member; None: gradients as they are
     patience: int | str | None  # evaluations without a better one, "auto", None: no end
     n_evaluations: int = 20
-    verbose: int = 0
+    verbose: int = 0  # 1: a bar where tqdm is installed, 2: lines
 
     def learning_rate_at(self, step: int) -> float:
         """Five per cent linear warm-up, then a cosine to zero; or constant."""
@@ -121,59 +124,6 @@ def gaussian_nll(y: Tensor, mu: Tensor, variance: Tensor) -> Tensor:
     return 0.5 * (variance.log() + (y - mu).square() / variance)
 
 
-class AdamW:
-    """torch's AdamW with its default constants, on one flat tensor."""
-
-    BETAS, EPS = (0.9, 0.999), 1e-8
-
-    def __init__(self, flat: FlatParameters, weight_decay: float, n_steps: int) -> None:
-        weights, first, second = flat.state
-        self.weight_decay = weight_decay
-        self.n_steps = weights.new_full((), float(n_steps))
-        # torch._fused_adamw_ is the kernel that torch.optim.AdamW(fused=True) calls.
-        # What the class does around it takes longer than the step of a small network.
-        # The name is private (there from torch 2.6 to 2.15) and may go any time.
-        self.fused = getattr(torch, "_fused_adamw_", None)
-        largest: list[Tensor] = []  # of AMSGrad, which is off
-        self.tensors = (
-            [weights],
-            [flat.grad],
-            [first],
-            [second],
-            largest,
-            [self.n_steps],
-        )
-        if self.fused is None:
-            parameter = nn.Parameter(weights)
-            parameter.grad = flat.grad
-            self.optimizer = torch.optim.AdamW(
-                [parameter], betas=self.BETAS, eps=self.EPS, weight_decay=weight_decay
-            )
-            self.optimizer.state[parameter] = {
-                "step": self.n_steps,
-                "exp_avg": first,
-                "exp_avg_sq": second,
-            }
-
-    def step(self, learning_rate: float) -> None:
-        """Change the weights in place."""
-        if self.fused is None:
-            self.optimizer.param_groups[0]["lr"] = learning_rate
-            self.optimizer.step()
-            return
-        self.n_steps += 1
-        self.fused(
-            *self.tensors,
-            amsgrad=False,
-            beta1=self.BETAS[0],
-            beta2=self.BETAS[1],
-            lr=learning_rate,
-            weight_decay=self.weight_decay,
-            eps=self.EPS,
-            maximize=False,
-        )
-
-
 class TrainingData(NamedTuple):
     """Encoded inputs, targets and weights of all rows, and which member sees which."""
 
@@ -189,9 +139,9 @@ def n_groups(n_members: int) -> int:
 
 
 def divide_members(members: Sequence[int], views: Sequence[slice]) -> list[list[int]]:
-    """Members of each group: members of one view go to different groups.
+    """Members of each group, whatever the number of threads.
 
-    The groups then take equally long. They do not depend on the number of threads.
+    Members of one view go to different groups, which then take equally long.
     """
     by_view = [k for view in views for k in members if view.start <= k < view.stop]
     n = n_groups(len(members))
@@ -208,7 +158,6 @@ class MemberGroup:
         self,
         network: HeteroscedasticNetwork,
         members: Sequence[int],
-        states: Sequence[Tensor],  # of all members, (3, number of its weights) each
         data: TrainingData,
         config: TrainingConfig,
         n_steps: int,  # taken before
@@ -216,12 +165,28 @@ class MemberGroup:
         self.members, self.data, self.config = list(members), data, config
         self.network = network.take(members)
         self.flat = FlatParameters(self.network)
-        for k, own in zip(members, self.flat.positions, strict=True):
-            self.flat.state[:, own] = states[k]
-        self.optimizer = AdamW(self.flat, config.weight_decay, n_steps)
+        weights, first, second = self.flat.state
+        taken = weights.new_full((), n_steps)
+        largest: list[Tensor] = []  # of AMSGrad, which is off
+        # The class torch.optim.AdamW takes twice as long, and its first use seconds.
+        self.adamw = partial(
+            adamw,
+            [weights],
+            [self.flat.grad],
+            [first],
+            [second],
+            largest,
+            [taken],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
         size = min(config.batch_size, data.rows.fit.shape[1])
-        batch = LossAndGradient(self.network, size, config.beta)
-        self.loss_and_gradient = batch
+        batch = self.batch = LossAndGradient(self.network, size, config.beta)
         # What there is of all rows, and where that of a batch goes.
         self.sources = [(data.X, batch.inputs.flatten(0, 1))]
         self.sources += [(data.y, batch.target.flatten())]
@@ -233,17 +198,18 @@ class MemberGroup:
         self,
         batches: Tensor,  # (steps, K, batch), row numbers of all members
         learning_rates: Sequence[float],
-    ) -> tuple[list[float], list[float]]:
+    ) -> Array:  # (2, members)
         """Take steps; mean training loss and held-out loss of each member."""
-        total = torch.zeros_like(self.loss_and_gradient.target[:, 0])
+        total = torch.zeros_like(self.batch.target[:, 0])
         chosen = batches[:, self.members].flatten(1)
         for rows, learning_rate in zip(chosen, learning_rates, strict=True):
             for source, target in self.sources:
                 torch.index_select(source, 0, rows, out=target)
-            total += self.loss_and_gradient()
+            total += self.batch()
             self._clip_gradients()
-            self.optimizer.step(learning_rate)
-        return (total / len(batches)).tolist(), self._held_out_loss().tolist()
+            self.adamw(lr=learning_rate)
+        losses = torch.stack([total / len(batches), self._held_out_loss()])
+        return losses.double().cpu().numpy()
 
     def _clip_gradients(self) -> None:
         """Scale the gradient of each member to a norm of at most the limit."""
@@ -256,10 +222,10 @@ class MemberGroup:
             grad[own] = part * (limit / part.norm()).clamp(max=1.0)
 
     def _held_out_loss(self) -> Tensor:
-        """Likelihood of each member's held-out rows; zero where there are none."""
+        """Negative log-likelihood of held-out rows; zero where there are none."""
         rows = self.data.rows.held_out[self.members]
         if rows.shape[1] == 0:
-            return torch.zeros_like(self.loss_and_gradient.target[:, 0])
+            return torch.zeros_like(self.batch.target[:, 0])
         phi = self.network.features(self.data.X[rows])
         loss = gaussian_nll(self.data.y[rows], *self.network.outputs(phi))
         if self.data.weight is not None:
@@ -287,11 +253,12 @@ def train(
         X_encoded.to(device),
         y.to(device),
         None if weight is None else weight.to(device),
-        Rows(rows.fit.to(device), rows.held_out.to(device)),
+        Rows(*(numbers.to(device) for numbers in rows)),
     )
     work = network.multiply_adds(min(config.batch_size, rows.fit.shape[1]))
     with one_thread(work), torch.no_grad():
-        return _Trainer(network.to(device), data, config, generator, pool).run()
+        trainer = _Trainer(network.to(device), data, config, pool)
+        return trainer.run(_batches(data.rows.fit, config.batch_size, generator))
 
 
 class _Trainer:
@@ -302,113 +269,97 @@ class _Trainer:
         network: HeteroscedasticNetwork,
         data: TrainingData,
         config: TrainingConfig,
-        generator: torch.Generator,
         pool: "WorkerPool | None",
     ) -> None:
         self.network, self.data, self.config, self.pool = network, data, config, pool
-        self.batches = _batches(data.rows.fit, config.batch_size, generator)
-        self.with_held_out = data.rows.held_out.shape[1] > 0
-        self.patience = config.patience
-        if self.patience == "auto" and (
-            not self.with_held_out or config.max_steps < MIN_STEPS_TO_STOP
-        ):
-            self.patience = None
+        self.flat = FlatParameters(network)
+        self.best = self.flat.state[0].clone()  # weights of the best evaluations
         self.active = list(range(network.n_members))
-        self.states = []  # weights and moments of each member
-        for k in self.active:
-            weights = torch.cat([w.flatten() for w in _weights_of(network, k)])
-            self.states.append(torch.stack([weights, *torch.zeros(2, len(weights))]))
-        self.best = [state[0] for state in self.states]  # weights
-        self.best_loss = [math.inf] * network.n_members
-        self.loss = [math.inf] * network.n_members
-        self.history: list[list[float]] = []  # losses that tell who stops
+        self.losses = np.full((2, network.n_members), np.inf)  # training, best held-out
+        self.history: list[Array] = []  # losses that decide who stops
+        self.with_held_out = data.rows.held_out.shape[1] > 0
         self.groups = self._new_groups(0)
 
-    def run(self) -> TrainingResult:
+    def run(self, batches: Iterator[Tensor]) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
         config, result = self.config, TrainingResult()
-        every = max(1, config.max_steps // config.n_evaluations)
         pool = self.pool or WorkerPool()
-        with _progress(config.verbose, config.max_steps) as show:
+        every = max(1, config.max_steps // config.n_evaluations)
+        with _progress_bar(config) as bar:
             for start in range(0, config.max_steps, every):
                 stop = min(start + every, config.max_steps)
-                batches = torch.stack(list(islice(self.batches, stop - start)))
+                rows = torch.stack(list(islice(batches, stop - start)))
                 rates = [config.learning_rate_at(t + 1) for t in range(start, stop)]
-                found = pool.run_all(
-                    [partial(group.run, batches, rates) for group in self.groups]
-                )
+                found = pool.run_all([partial(g.run, rows, rates) for g in self.groups])
                 loss, held_out = self._evaluate(stop, found)
                 result.n_iter = stop
                 result.loss_curve.append(loss)
                 if self.with_held_out:
                     result.validation_curve.append(held_out)
-                show(stop, loss, held_out)
+                text = f"loss {loss:.4f}, held out {held_out:.4f}"
+                if bar is not None:
+                    bar.set_postfix_str(text)
+                    bar.update(stop - start)
+                elif config.verbose:
+                    sys.stderr.write(f"step {stop}/{config.max_steps}: {text}\n")
                 self._stop_members(stop)
                 if not self.active:
                     break
-        for k, best in enumerate(self.best):
-            weights = _weights_of(self.network, k)
-            parts = best.split([w.numel() for w in weights])
-            for w, part in zip(weights, parts, strict=True):
-                w.copy_(part.view_as(w))
+        self.flat.state[0] = self.best
+        self.flat.release()
         return result
 
-    def _evaluate(
-        self, step: int, found: Sequence[tuple[list[float], list[float]]]
-    ) -> tuple[float, float]:
-        """Keep states that are better; mean training loss and held-out loss.
+    def _evaluate(self, step: int, found: Sequence[Array]) -> tuple[float, float]:
+        """Keep weights that are better; mean training loss and held-out loss.
 
         A member that has stopped counts with what it had then.
         """
-        held_out = list(self.best_loss)
+        held_out = self.losses[1].copy()
         for group, losses in zip(self.groups, found, strict=True):
-            for i, k in enumerate(group.members):
-                self.loss[k], held_out[k] = losses[0][i], losses[1][i]
-                if held_out[k] < self.best_loss[k] or not self.with_held_out:
-                    self.best_loss[k] = held_out[k]
-                    self.best[k] = group.flat.state[0, group.flat.positions[i]]
-        self.history.append(held_out if self.with_held_out else list(self.loss))
-        means = [sum(losses) / len(losses) for losses in (self.loss, held_out)]
-        if not all(map(math.isfinite, means)):
+            self.losses[0, group.members], held_out[group.members] = losses
+            for k, own in zip(group.members, group.flat.positions, strict=True):
+                if held_out[k] < self.losses[1, k] or not self.with_held_out:
+                    self.losses[1, k] = held_out[k]
+                    self.best[self.flat.positions[k]] = group.flat.state[0, own]
+        self.history.append(held_out if self.with_held_out else self.losses[0].copy())
+        mean, mean_held_out = float(self.losses[0].mean()), float(held_out.mean())
+        if not math.isfinite(mean + mean_held_out):
             raise TrainingDivergedError(
-                f"Training diverged: the loss is {means[0]!r} (on held-out rows "
-                f"{means[1]!r}) after {step} steps with "
+                f"Training diverged: the loss is {mean!r} (on held-out rows "
+                f"{mean_held_out!r}) after {step} steps with "
                 f"learning_rate={self.config.learning_rate!r}. Lower learning_rate, "
                 "or look for extreme values in y."
             )
-        return means[0], means[1]
+        return mean, mean_held_out
 
     def _stop_members(self, step: int) -> None:
         """Leave out members that have nothing to gain, and form new groups."""
-        views = self.network.members_by_view()
-        stopped = members_to_stop(self.history, self.active, self.patience, views)
-        if not stopped:
+        patience, views = self.config.patience, self.network.members_by_view()
+        if patience == "auto" and (
+            not self.with_held_out or self.config.max_steps < MIN_STEPS_TO_STOP
+        ):
+            return
+        stopped = members_to_stop(np.array(self.history), patience, views)
+        if not stopped.intersection(self.active):
             return
         for group in self.groups:
             for k, own in zip(group.members, group.flat.positions, strict=True):
-                self.states[k] = group.flat.state[:, own]
+                self.flat.state[:, self.flat.positions[k]] = group.flat.state[:, own]
         self.active = [k for k in self.active if k not in stopped]
         self.groups = self._new_groups(step)
 
     def _new_groups(self, n_steps: int) -> list[MemberGroup]:
+        """Groups of the members that still train, in the state that they are in."""
         divided = [self.active] if self.active else []
         if self.pool is not None:
             divided = divide_members(self.active, self.network.members_by_view())
-        return [
-            MemberGroup(
-                self.network, members, self.states, self.data, self.config, n_steps
-            )
-            for members in divided
-        ]
-
-
-def _weights_of(network: HeteroscedasticNetwork, member: int) -> list[Tensor]:
-    """All weights of one member, as views, in the order of ``FlatParameters``."""
-    return [
-        p.detach()[member - members.start]
-        for p, members in network.parameters_of_members()
-        if members.start <= member < members.stop
-    ]
+        groups = []
+        for members in divided:
+            group = MemberGroup(self.network, members, self.data, self.config, n_steps)
+            for k, own in zip(members, group.flat.positions, strict=True):
+                group.flat.state[:, own] = self.flat.state[:, self.flat.positions[k]]
+            groups.append(group)
+        return groups
 
 
 def _batches(
@@ -418,9 +369,8 @@ def _batches(
 ) -> Iterator[Tensor]:  # (K, size)
     """Row numbers of one batch after the other, in a new order in every epoch."""
     n_rows = rows.shape[1]
-    if size >= n_rows:
-        while True:
-            yield rows
+    while size >= n_rows:
+        yield rows
     while True:
         random = torch.rand(rows.shape, generator=generator, dtype=torch.float32)
         order = rows.gather(1, random.argsort(1).to(rows.device))
@@ -428,60 +378,33 @@ def _batches(
 
 
 def members_to_stop(
-    losses: Sequence[Sequence[float]],  # of all members, at each evaluation so far
-    active: Sequence[int],
+    losses: Array,  # (n_evaluations so far, K)
     patience: int | str | None,
     views: Sequence[slice],
 ) -> set[int]:
     """Members that wait too long for a better loss, and those of a view that lost."""
     if patience is None:
         return set()
-    found = set()
-    best = [min(column) for column in zip(*losses, strict=True)]
-    for k in active:
-        limit = patience
-        if isinstance(limit, str):
-            limit = PATIENCE if best[k] > LITTLE_NOISE else PATIENCE_WITH_LITTLE_NOISE
-        when = [evaluation[k] for evaluation in losses].index(best[k])
-        if len(losses) - 1 - when >= limit:
-            found.add(k)
-    if patience == "auto" and len(losses) >= LOST_FROM:
-        by_view = [sum(best[view]) / len(best[view]) for view in views]
+    best, waited = losses.min(axis=0), len(losses) - 1 - losses.argmin(axis=0)
+    if patience != "auto":
+        return set(np.flatnonzero(waited >= patience).tolist())
+    little_noise = best <= LITTLE_NOISE
+    stops = waited >= np.where(little_noise, PATIENCE_WITH_LITTLE_NOISE, PATIENCE)
+    if len(losses) >= LOST_FROM:
+        by_view = [best[view].mean() for view in views]
         for view, loss in zip(views, by_view, strict=True):
-            if loss > min(by_view) + LOST_BY:
-                found |= set(active) & set(range(view.start, view.stop))
-    return found
+            stops[view] |= loss > min(by_view) + LOST_BY
+    return set(np.flatnonzero(stops).tolist())
 
 
-@contextmanager
-def _progress(
-    verbose: int, max_steps: int
-) -> Iterator[Callable[[int, float, float], None]]:
-    """A function that shows an evaluation: by a bar of tqdm, or by lines on stderr.
+def _progress_bar(config: TrainingConfig) -> Any:
+    """A bar of tqdm, if it is wanted and installed."""
+    if config.verbose == 1:
+        with suppress(ImportError):
+            from tqdm.auto import tqdm
 
-    Lines are for ``verbose=2``, and where tqdm is not installed.
-    """
-
-    def line(step: int, loss: float, held_out: float) -> None:
-        sys.stderr.write(
-            f"step {step}/{max_steps}: loss {loss:.4f}, held out {held_out:.4f}\n"
-        )
-
-    if verbose != 1:
-        yield line if verbose else lambda step, loss, held_out: None
-        return
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        yield line
-        return
-    with tqdm(total=max_steps, unit="step", desc="training") as bar:
-
-        def show(step: int, loss: float, held_out: float) -> None:
-            bar.set_postfix(loss=f"{loss:.3f}", held_out=f"{held_out:.3f}")
-            bar.update(step - bar.n)
-
-        yield show
+            return tqdm(total=config.max_steps, unit="step", desc="training")
+    return nullcontext()
 
 
 class _OneThread:
@@ -494,7 +417,6 @@ class _OneThread:
 
     def __init__(self) -> None:
         self.lock, self.inside, self.before = threading.Lock(), 0, 1
-        self.cores_in_use = 0  # by pools of this process
 
     def __enter__(self) -> None:
         with self.lock:
@@ -508,22 +430,10 @@ class _OneThread:
             self.inside -= 1
             torch.set_num_threads(self.before)
 
-    @contextmanager
-    def take_cores(self, wanted: int) -> Iterator[int]:
-        """At least one core, at most as many as wanted and free.
-
-        There are as many as torch may use outside of any fit: joblib and Dask set that
-        number in their workers so that all together use each core once.
-        """
+    def allowed(self) -> int:
+        """Threads that torch may use in this process, as set outside of any fit."""
         with self.lock:
-            allowed = self.before if self.inside else torch.get_num_threads()
-            taken = max(1, min(wanted, allowed - self.cores_in_use))
-            self.cores_in_use += taken
-        try:
-            yield taken
-        finally:
-            with self.lock:
-                self.cores_in_use -= taken
+            return self.before if self.inside else torch.get_num_threads()
 
 
 _one_thread = _OneThread()
@@ -542,28 +452,17 @@ class WorkerPool:
     ) -> None:
         self.executor, self.n_threads = executor, n_threads
 
-    def run_all(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+    def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
         """Run tasks at the same time, as far as there are threads."""
         if self.executor is None:
             return [task() for task in tasks]
-        return list(self.executor.map(_on_one_thread, tasks))
+        return list(self.executor.map(call, tasks))
 
     def in_order(self, tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
-        """Results in the order of the tasks, which start only a few ahead."""
-        if self.executor is None:
-            yield from (task() for task in tasks)
-            return
-        started: deque[Future[T]] = deque()
-        try:
-            for task in tasks:
-                started.append(self.executor.submit(_on_one_thread, task))
-                if len(started) > self.n_threads:
-                    yield started.popleft().result()
-            while started:
-                yield started.popleft().result()
-        finally:
-            for future in started:
-                future.cancel()
+        """Results in the order of the tasks, as many at a time as there are threads."""
+        tasks = iter(tasks)
+        while some := list(islice(tasks, self.n_threads)):
+            yield from self.run_all(some)
 
     def start(self, task: Callable[[], T]) -> Callable[[], T]:
         """Run a task beside what comes next; the function returned waits for it.
@@ -572,31 +471,22 @@ class WorkerPool:
         """
         if self.executor is None:
             return task
-        return self.executor.submit(_on_one_thread, task).result
+        return self.executor.submit(task).result
 
 
 @contextmanager
 def worker_pool(n_jobs: int | None, n_tasks: int) -> Iterator[WorkerPool]:
-    """A pool for at most so many tasks at a time, as far as there are cores.
+    """A pool for at most so many tasks at a time.
 
-    ``n_jobs`` counts as in scikit-learn: None is 1, -1 all cores.
+    ``n_jobs`` is that of scikit-learn. There are never more threads than torch may use:
+    joblib and Dask set that number in their workers so that all together use each core
+    once.
     """
-    n_jobs = 1 if n_jobs is None else n_jobs
-    if n_jobs < 0:
-        n_cores = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            n_cores = len(os.sched_getaffinity(0))
-        n_jobs = max(1, n_cores + 1 + n_jobs)
-    with _one_thread.take_cores(min(n_jobs, n_tasks)) as n_threads:
-        if n_threads == 1:
-            yield WorkerPool()
-            return
-        with _one_thread, ThreadPoolExecutor(n_threads) as executor:
-            yield WorkerPool(executor, n_threads)
-
-
-def _on_one_thread(task: Callable[[], T]) -> T:
-    """Run in a thread of the pool, whose number of intra-op threads is its own."""
-    if torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
-    return task()
+    n_threads = min(effective_n_jobs(n_jobs), n_tasks, _one_thread.allowed())
+    if n_threads == 1:
+        yield WorkerPool()
+        return
+    # torch's number of threads is another one in every thread.
+    settings = partial(torch.set_num_threads, 1)
+    with _one_thread, ThreadPoolExecutor(n_threads, initializer=settings) as executor:
+        yield WorkerPool(executor, n_threads)
