@@ -1,8 +1,7 @@
 """A table as people have it → a matrix of finite numbers for the networks.
 
-First each column is read as one number per row, whatever library the table is from: a
-number, the number of a level (a gap is a level too), or seconds since 1970. Then a
-``ColumnTransformer`` makes the inputs of the networks:
+Each column has been read as one number per row (``tables``). A ``ColumnTransformer``
+makes the inputs of the networks of them:
 
 - *Numbers* stay as they are. A gap becomes the median (``SimpleImputer``), and a column
   with gaps in training gets a flag (``MissingIndicator``).
@@ -20,15 +19,11 @@ Numbers come first, 0/1 inputs last. If all columns are numbers without gaps, th
 never occurred in training are marked, so that they can count as lack of data.
 """
 
-import datetime
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import combinations, pairwise
-from numbers import Real
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +40,21 @@ from sklearn.utils import check_array, column_or_1d
 from .._validation import (
     ANY_NUMBER,
     check_real,
-    check_unmasked,
     raise_for,
     validate_data,
     warn_if_reordered,
 )
 from .batches import check_has_target, column, weights
+from .tables import (
+    ColumnReader,
+    as_numbers,
+    column_names,
+    fit_reader,
+    package_of,
+    read_columns,
+    refuse_infinity,
+)
+from .tables import as_table as as_table
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -59,17 +63,7 @@ MAX_LEVELS = 128  # 0/1 inputs of one column
 N_FOLDS = 5
 N_DONORS = 16
 UNCOUNTABLE = 10**9  # values of a column that is not categorical: no two rows agree
-NEARLY_UNIQUE, ENOUGH_FOR_AN_ID = 0.9, 20  # share of distinct texts, and number of rows
 SMALLEST = 1e-152  # range of y, or weight in units of the mean: its square is a number
-NUMBER_OR_DATE = re.compile(
-    r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?|\d{1,4}([-/.])\d{1,2}\4\d{1,4}\b.*"
-)
-ISO_DATE = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?"
-)
-# Month before day, as pandas reads it, unless some row has a month above 12.
-DATE_FORMATS = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y")
-FORMATS = ("iso", *(d + t for d in DATE_FORMATS for t in ("", " %H:%M", " %H:%M:%S")))
 DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
 
@@ -92,7 +86,7 @@ class TableEncoder:
     transformer: Any
     output_names: list[str]
     n_numbers: int  # how many of the inputs, the first ones, are not 0 or 1
-    readers: "list[ColumnReader]" = field(default_factory=list)  # one per column
+    readers: list[ColumnReader] = field(default_factory=list)  # one per column
     sources: Mask = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
     donors: Array = field(default_factory=lambda: np.zeros((N_DONORS, 0)))
     order: list[int] = field(default_factory=list)  # of outputs of a user's transformer
@@ -121,16 +115,16 @@ class TableEncoder:
 
     def _read(self, table: Any) -> tuple[Array, Mask]:
         """One number per column, and whether the value is new; (n, n_columns) both."""
-        numbers = _numbers(table) if self.is_plain else None
+        numbers = as_numbers(table) if self.is_plain else None
         if numbers is not None:
-            _refuse_infinity(numbers, _column_names(table))
+            refuse_infinity(numbers, column_names(table))
             return numbers, np.isnan(numbers)
         # An array of numbers knows no other types, so it may stand for any column.
         strict = not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub"
         both = zip(self.readers, read_columns(table), strict=True)
         found = [reader.read(column, strict) for reader, column in both]
         codes, unseen = (np.column_stack(parts) for parts in zip(*found, strict=True))
-        _refuse_infinity(codes, _column_names(table))
+        refuse_infinity(codes, column_names(table))
         return codes, unseen
 
     def _affected(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
@@ -165,16 +159,24 @@ def fit_table(
     encoding the same rows again gives slightly different ones.
     """
     table = as_table(X)
-    names = [n if isinstance(n, str) else f"x{n}" for n in _column_names(table)]
-    named = _categorical_positions(_column_names(table), categorical_features)
+    labels = column_names(table)
+    names = [n if isinstance(n, str) else f"x{j}" for j, n in enumerate(labels)]
+    named = _categorical_positions(labels, categorical_features)
     if preprocessor is not None:
+        if named:
+            raise_for(
+                "preprocessor",
+                preprocessor,
+                "None beside categorical_features",
+                "Name these columns in the preprocessor.",
+            )
         return _fit_preprocessor(table, y, preprocessor)
     remarks: list[str] = []
     columns = read_columns(table)
     readers = [fit_reader(c, j in named, remarks) for j, c in enumerate(columns)]
     both = zip(readers, columns, strict=True)
     codes = np.column_stack([reader.read(column)[0] for reader, column in both])
-    _refuse_infinity(codes, _column_names(table))
+    refuse_infinity(codes, labels)
     blocks = _blocks(readers, codes, seed)
     if not blocks:
         raise ValueError(
@@ -201,7 +203,7 @@ def fit_table(
     return encoder, values
 
 
-def _blocks(readers: "list[ColumnReader]", codes: Array, seed: int) -> list[Any]:
+def _blocks(readers: list[ColumnReader], codes: Array, seed: int) -> list[Any]:
     """Transformers with their columns: numbers first, then 0/1 inputs."""
     numbers, dates, categories = (
         [j for j, reader in enumerate(readers) if reader.role == role]
@@ -269,7 +271,7 @@ def _folds(n: int, seed: int) -> KFold:
 
 
 def _donors(
-    readers: "list[ColumnReader]", codes: Array, y: Array, seed: int
+    readers: list[ColumnReader], codes: Array, y: Array, seed: int
 ) -> Array:  # (N_DONORS, n_columns)
     """Known values: of rows that spread over y; of levels that spread by mean of y."""
     rng = np.random.default_rng(seed)
@@ -285,7 +287,7 @@ def _donors(
 
 
 def _outputs(
-    transformer: ColumnTransformer, readers: "list[ColumnReader]", names: list[str]
+    transformer: ColumnTransformer, readers: list[ColumnReader], names: list[str]
 ) -> Iterator[tuple[str, list[int], bool]]:
     """Of each input the name, the columns that it rests on, whether it is a number."""
     for block, fitted, columns in transformer.transformers_:
@@ -354,16 +356,14 @@ def _categorical_positions(names: list[Any], categorical_features: Any) -> set[i
     if isinstance(given, str) and given == "from_dtype":
         return set()
     items = np.asarray(given, dtype=object)
-    if items.ndim == 1:
-        if len(items) == len(names) and all(
-            isinstance(i, bool | np.bool_) for i in items
-        ):
-            return set(np.flatnonzero(items).tolist())
-        known = {
-            i: j for j, name in enumerate(names) for i in (name, j, j - len(names))
-        }
-        if all(isinstance(i, str | int | np.integer) and i in known for i in items):
-            return {known[i] for i in items if not isinstance(i, bool)}
+    truth = [isinstance(item, bool | np.bool_) for item in np.ravel(items)]
+    if items.ndim == 1 and len(items) == len(names) and all(truth):
+        return set(np.flatnonzero(items).tolist())
+    if items.ndim == 1 and not any(truth):
+        n = len(names)
+        places = {i: j for j, name in enumerate(names) for i in (name, j, j - n)}
+        if all(isinstance(i, str | int | np.integer) and i in places for i in items):
+            return {places[item] for item in items}
     raise_for(
         "categorical_features",
         given,
@@ -506,357 +506,6 @@ def _varying_parts(seconds: Array) -> list[str]:
     return [p for p in parts if np.ptp(DATE_PARTS[p](seconds)) > 0] or ["days"]
 
 
-class Column(NamedTuple):
-    """One column: str or None; all else float64 or NaN, dates in seconds since 1970."""
-
-    name: Any  # or position
-    kind: str  # of KINDS
-    values: NDArray[Any]  # (n,)
-    categorical: bool = False  # by its type
-    zone: str | None = None  # in which the clock of all dates was
-
-    def gap(self) -> Mask:
-        """Where a value is missing."""
-        missing = [v is None for v in self.values] if self.kind == "text" else None
-        return np.isnan(self.values) if missing is None else np.array(missing)
-
-    def refuse(self, row: int, expected: str, hint: str) -> NoReturn:
-        """Raise for the value in a row: where, what was found, what to do."""
-        value = self.values[row]
-        value = np.datetime64(int(value), "s") if self.kind == "date" else value
-        value = value.item() if isinstance(value, np.generic) else value
-        raise ValueError(
-            f"Got {value!r} in column {self.name!r}, row {row}, but expected "
-            f"{expected}. {hint}"
-        )
-
-
-KINDS = {
-    "number": ("numbers", "Convert it, for example with pandas.to_numeric."),
-    "boolean": ("truth values", "Convert it to truth values."),
-    "date": ("dates", "Convert it, for example with pandas.to_datetime."),
-    "text": ("text", "Convert it to text with astype(str)."),
-}
-
-
-@dataclass(frozen=True)
-class ColumnReader:
-    """How one column becomes one number per row, as learned from training rows."""
-
-    role: str  # "number", "date", "category", or "none" for a column that is left out
-    kind: str  # of the column in training
-    gaps: bool  # whether there were some
-    levels: list[Any]  # of a category, None for a gap
-    form: str = "iso"  # of dates given as text
-    zone: str | None = None
-
-    def read(self, column: Column, strict: bool = True) -> tuple[Array, Mask]:
-        """Numbers (n,), and where a value never occurred in training."""
-        n = len(column.values)
-        if self.role == "none":
-            return np.zeros(n), np.zeros(n, dtype=bool)
-        if self.role == "date" and column.kind == "text":
-            column = self._parsed(column)
-        kind = self.kind if self.role == "category" else self.role
-        present = np.flatnonzero(~column.gap())
-        alike = column.kind == kind or {column.kind, kind} == {"number", "boolean"}
-        if strict and len(present) and not alike:
-            expected, hint = KINDS[kind]
-            column.refuse(int(present[0]), f"{expected}, as in fit", hint)
-        if self.role == "category":
-            place = {level: float(k) for k, level in enumerate(self.levels)}
-            keys = (
-                None if value != value else value for value in column.values.tolist()
-            )
-            codes = np.array([place.get(key, np.nan) for key in keys])
-            return np.nan_to_num(codes), np.isnan(codes)
-        if self.zone and column.zone not in (None, self.zone):
-            raise ValueError(
-                f"Got dates in the time zone {column.zone!r} in column {column.name!r},"
-                f" but {self.zone!r} in fit, and the hour is that of the clock. Convert "
-                f"them with dt.tz_convert({self.zone!r}), or dt.convert_time_zone."
-            )
-        return column.values, np.isnan(column.values) & (not self.gaps)
-
-    def _parsed(self, column: Column) -> Column:
-        """Dates of a column of text, in the format of the training rows or in ISO's."""
-        rows = np.flatnonzero(~column.gap())
-        texts = column.values[rows].tolist()
-        for form in (self.form, "iso"):
-            found = parse_dates(texts, form)
-            if found is not None:
-                seconds = np.full(len(column.values), np.nan)
-                seconds[rows] = found
-                return Column(column.name, "date", seconds)
-        good = [parse_dates([text], self.form) is not None for text in texts]
-        column.refuse(
-            int(rows[good.index(False)]),
-            f"a date in the format of fit ({self.form.replace('iso', 'ISO 8601')})",
-            "Correct the value, or leave it empty, which is taken as a gap.",
-        )
-
-    def show(self, place: int) -> str:
-        """A level as text."""
-        level = self.levels[place]
-        if level is None or isinstance(level, str):
-            return level or "missing"
-        if self.kind == "boolean":
-            return str(bool(level))
-        is_date = self.kind == "date"
-        return str(np.datetime64(int(level), "s")) if is_date else f"{level:.15g}"
-
-
-def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
-    """How to read a column of training rows; remarks if that may surprise."""
-    known = column.values[~column.gap()].tolist()
-    gaps, distinct = len(known) < len(column.values), set(known)
-    role, form, reason = "category", None, ""
-    if not known:
-        role, reason = "none", "it has no values in the training rows"
-    elif not named and not column.categorical and column.kind in ("number", "date"):
-        role = column.kind
-    elif not named and column.kind == "text":
-        form = None if column.categorical else date_format(known)
-        unique = len(distinct) > max(NEARLY_UNIQUE * len(known), ENOUGH_FOR_AN_ID)
-        if form is not None:
-            role = "date"
-        elif unique:
-            role, reason = (
-                "none",
-                f"{len(distinct)} of its {len(known)} texts differ (for example "
-                f"{known[0]!r}), so that it tells rows apart and says nothing about "
-                "new ones. Convert it if these are numbers, or name it in "
-                "categorical_features to use it",
-            )
-        elif not column.categorical:
-            remarks += misread_text(column)
-    if role == "none":
-        remedy = "Drop it from X to silence this warning."
-        remarks.append(f"Left column {column.name!r} out: {reason}. {remedy}")
-    levels = [*sorted(distinct), *([None] if gaps else [])]
-    levels = levels if role == "category" else []
-    return ColumnReader(role, column.kind, gaps, levels, form or "iso", column.zone)
-
-
-def misread_text(column: Column) -> list[str]:
-    """A remark on text that is mostly numbers with decimals, or mostly dates."""
-    rows = np.flatnonzero(~column.gap())[:1_000].tolist()
-    texts = [column.values[i].strip() for i in rows]
-    alike = [bool(NUMBER_OR_DATE.fullmatch(text)) for text in texts]
-    whole = sum(text.lstrip("+-").isdigit() for text in texts)  # they may be codes
-    if sum(alike) < 0.8 * len(texts) or whole > 0.5 * len(texts):
-        return []
-    example, odd = texts[alike.index(True)], ""
-    if not all(alike):
-        k = alike.index(False)
-        odd = f", but not {texts[k]!r} in row {rows[k]}"
-    return [
-        f"Took column {column.name!r} as categories, although its texts look like "
-        f"numbers or dates (for example {example!r}{odd}). Convert it with "
-        "pandas.to_numeric or pandas.to_datetime, where errors='coerce' makes gaps of "
-        "the rest, or name it in categorical_features to silence this warning."
-    ]
-
-
-def date_format(texts: Sequence[str]) -> str | None:
-    """The format in which all texts are dates, "iso" for ISO 8601; None if none."""
-    # The first text rules most formats out at once.
-    forms = [form for form in FORMATS if parse_dates(texts[:1], form)]
-    return next((form for form in forms if parse_dates(texts, form)), None)
-
-
-def parse_dates(texts: Sequence[str], form: str) -> list[float] | None:
-    """Texts as seconds since 1970; None unless all are dates of this format."""
-    if form == "iso" and not all(map(ISO_DATE.fullmatch, texts)):
-        return None
-    try:
-        if form == "iso":
-            return [_seconds(datetime.datetime.fromisoformat(text)) for text in texts]
-        return [_seconds(datetime.datetime.strptime(text, form)) for text in texts]
-    except ValueError:
-        return None
-
-
-def _seconds(date: Any) -> float:
-    """Seconds since 1970 by the clock, whatever its zone."""
-    if isinstance(date, datetime.datetime):
-        date = date.replace(tzinfo=None)
-    return float(np.datetime64(date, "us").astype(np.int64)) / 1e6
-
-
-def as_table(X: Any, min_rows: int = 1) -> Any:
-    """X as a frame, or as an array of numbers, text or objects with two axes."""
-    is_array = type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "fiub"
-    is_frame = bool(_package(X)) and len(getattr(X, "shape", ())) == 2
-    if (is_array or is_frame) and X.shape[0] >= min_rows and X.shape[1]:
-        names = _column_names(X) if is_frame else []
-        if len(set(names)) < len(names):
-            second = next(j for j, name in enumerate(names) if name in names[:j])
-            raise ValueError(
-                f"Got the column name {names[second]!r} twice (columns "
-                f"{names.index(names[second])} and {second}), but expected different "
-                "names. Rename or drop one of the two."
-            )
-        return X
-    if is_frame:  # of no rows or no columns, which check_array refuses in its words
-        X = np.empty(X.shape)
-    elif hasattr(X, "detach"):  # a tensor
-        X = X.detach().cpu().numpy()
-    first = X[0] if isinstance(X, list | tuple) and len(X) else X
-    if (isinstance(first, Mapping) and not issparse(X)) or (
-        hasattr(X, "collect_schema") or type(X).__name__ in ("Series", "ChunkedArray")
-    ):
-        raise TypeError(
-            f"Got X of type {type(X).__name__}, but expected a table of rows and "
-            "columns in memory. Pass pandas.DataFrame(X) for records, "
-            "pandas.DataFrame([record]) for one of them, X.collect() for a LazyFrame, "
-            "X.to_frame() for one column, table[[i]] or table.iloc[[i]] for one row."
-        )
-    check_unmasked("X", X)
-    if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
-        X = np.asarray(X, dtype=object)  # or its numbers would become text
-    return check_array(
-        X, dtype=None, ensure_min_samples=min_rows, input_name="X", **ANY_NUMBER
-    )
-
-
-def _package(X: Any) -> str:
-    """pandas, polars or pyarrow if a table is theirs; none of them is imported."""
-    package = type(X).__module__.partition(".")[0]
-    return package if package in ("pandas", "polars", "pyarrow") else ""
-
-
-def _column_names(X: Any) -> list[Any]:
-    """Names of the columns of a frame, positions in an array."""
-    if _package(X):
-        return list(X.column_names if _package(X) == "pyarrow" else X.columns)
-    return list(range(X.shape[1]))
-
-
-def _numbers(X: Any) -> Array | None:
-    """A table of numbers as one matrix, copied only if it must be; None for others."""
-    if _package(X) == "pandas" and all(
-        isinstance(dtype, np.dtype) and dtype.kind in "fiu" for dtype in X.dtypes
-    ):
-        X = X.to_numpy(dtype=np.float64)
-    if not isinstance(X, np.ndarray) or X.dtype.kind not in "fiub":
-        return None
-    # One order in memory, or sums over rows would differ between kinds of tables.
-    return np.ascontiguousarray(X, dtype=np.float64)
-
-
-def _refuse_infinity(numbers: Array, names: Sequence[Any]) -> None:
-    """Raise for the first number that is infinite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(numbers.sum()):
-            return
-    for row, j in np.argwhere(np.isinf(numbers)).tolist():
-        Column(names[j], "number", numbers[:, j]).refuse(
-            row,
-            "finite numbers",
-            "Leave the row out, or replace the value by NaN, which is taken as a gap.",
-        )
-
-
-def read_columns(X: Any) -> list[Column]:
-    """Columns of a table by what their values are."""
-    names, numbers = _column_names(X), _numbers(X)
-    if numbers is not None:
-        both = zip(names, numbers.T, strict=True)
-        return [Column(name, "number", values) for name, values in both]
-    return [_read_column(X, j, name) for j, name in enumerate(names)]
-
-
-def _read_column(X: Any, j: int, name: Any) -> Column:
-    """One column: an array of numbers or truth values, or a list of Python objects."""
-    package = _package(X)
-    if not package:
-        return _from_objects(list(X[:, j]), name)
-    find = {"pandas": lambda: X.iloc[:, j], "polars": lambda: X.to_series(j)}
-    series = find.get(package, lambda: X.column(j))()
-    dtype = str(series.dtype if hasattr(series, "dtype") else series.type).lower()
-    categorical = dtype.startswith(("cat", "enum", "dict"))
-    array = np.asarray(series)
-    if array.dtype.kind in "fiub" and not categorical:
-        kind = "boolean" if array.dtype.kind == "b" else "number"
-        return Column(name, kind, array.astype(np.float64))
-    as_list = series.to_pylist if hasattr(series, "to_pylist") else series.to_list
-    return _from_objects(as_list(), name, categorical)
-
-
-def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Column:
-    """A column of Python objects, by what they are."""
-    present = np.array([not _is_gap(value) for value in values], dtype=bool)
-    known = [value for value, there in zip(values, present, strict=True) if there]
-    kinds = {_kind(cls) for cls in set(map(type, known))} or {"number"}
-    if kinds == {"boolean", "number"}:
-        kinds = {"number"}
-    if categorical and not kinds <= {"boolean", "number"}:
-        kinds = {"text"}  # categories of odd types by their text
-    if len(kinds) > 1 or "" in kinds:
-        _refuse_mixture(name, values, np.flatnonzero(present).tolist())
-    (kind,) = kinds
-    filled = np.full(len(values), None if kind == "text" else np.nan)
-    filled[present] = [_TYPES[kind][1](value) for value in known]
-    zones = {_zone_name(getattr(value, "tzinfo", None)) for value in known}
-    zone = zones.pop() if len(zones) == 1 else None
-    kind = "number" if kind == "duration" else kind
-    return Column(name, kind, filled, categorical, zone)
-
-
-def _is_gap(value: Any) -> bool:
-    """Whether a value stands for none: None, NaN, NA, NaT."""
-    if isinstance(value, str):
-        return False
-    if isinstance(
-        value, float | np.floating | Decimal | np.datetime64 | np.timedelta64
-    ):
-        return bool(value != value)
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-_TYPES: dict[str, tuple[Any, Callable[[Any], Any]]] = {  # of objects, what they become
-    "text": (str, str),
-    "boolean": (bool | np.bool_, float),
-    "duration": (
-        datetime.timedelta | np.timedelta64,
-        lambda value: np.timedelta64(value, "us") / np.timedelta64(1, "s"),
-    ),
-    "number": (Real | Decimal, float),
-    "date": (datetime.date | np.datetime64, _seconds),
-}
-
-
-def _kind(cls: type) -> str:
-    """Kind of a column of objects of one type; "" for a type that is not known."""
-    return next((kind for kind, of in _TYPES.items() if issubclass(cls, of[0])), "")
-
-
-def _refuse_mixture(name: Any, values: list[Any], rows: list[int]) -> NoReturn:
-    """Raise for a column that is neither numbers nor text nor dates."""
-    kinds = [_kind(type(values[i])) for i in rows]
-    if "" in kinds:
-        row = rows[kinds.index("")]
-        raise ValueError(
-            f"Got {values[row]!r} in column {name!r}, row {row}, but expected a "
-            "number, a truth value, a date or text. Convert the column, for example to "
-            "text with astype(str), or drop it."
-        )
-    first = rows[0]
-    other = next(i for i in rows if _kind(type(values[i])) != kinds[0])
-    raise ValueError(
-        f"Got {values[first]!r} (row {first}) and {values[other]!r} (row {other}) "
-        f"in column {name!r}, but expected values of one type. Convert the column to "
-        "text with astype(str), or to numbers with pandas.to_numeric."
-    )
-
-
-def _zone_name(zone: Any) -> str | None:
-    """Name of a time zone; one name for UTC."""
-    name = None if zone is None else str(zone)
-    return "UTC" if name in ("Etc/UTC", "GMT", "UTC+00:00", "+00:00") else name
-
-
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
     """Set or check number and names of the columns of X, of which a table was made."""
     if not reset and is_probe(table) and table.shape[1] == estimator.n_features_in_:
@@ -911,7 +560,7 @@ def check_training_data(
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
     if not kept.all():
-        has_filter = _package(table) in ("polars", "pyarrow")
+        has_filter = package_of(table) in ("polars", "pyarrow")
         table = table.filter(kept) if has_filter else table[kept]
         target, weight = target[kept], weight[kept]
     with np.errstate(over="ignore"):

@@ -1,0 +1,799 @@
+"""Tables as people have them: numbers, levels, gaps and dates become inputs."""
+
+import copy
+import datetime
+import time
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import sklearn
+from conftest import tiny
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+
+from mapie_claps.network.preprocessing import (
+    MAX_LEVELS,
+    MIN_ROWS,
+    N_DONORS,
+    N_FOLDS,
+    LevelMeans,
+    as_table,
+    check_columns,
+    check_training_data,
+    fit_scalers,
+    fit_table,
+    level_effects,
+)
+
+N = 120
+OLD_CATEGORY = {"city": "category", "zip": "category"}
+
+
+def fit(X, y=None, weight=None, categorical_features="from_dtype", preprocessor=None):
+    n = len(X)
+    y = np.arange(float(n)) if y is None else y
+    weight = np.ones(n) if weight is None else weight
+    return fit_table(X, y, weight, categorical_features, preprocessor, 0)
+
+
+def names(X, **options):
+    return fit(X, **options)[0].output_names
+
+
+def mixed(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    day = pd.Timestamp("2023-01-30") + pd.to_timedelta(rng.integers(0, 900, n), "D")
+    sold = day + pd.to_timedelta(rng.integers(0, 90, n), "D")
+    frame = pd.DataFrame(
+        {
+            "area": rng.normal(size=n),
+            "rooms": rng.integers(1, 6, n),
+            "city": rng.choice(["Bonn", "Köln", "Ulm"], n),
+            "zip": rng.choice([f"5{i:04d}" for i in range(30)], n),
+            "garden": rng.random(n) < 0.5,
+            "listed": day.astype("datetime64[us]"),
+            "sold": sold.astype("datetime64[us]"),
+        }
+    )
+    frame.loc[rng.random(n) < 0.2, "area"] = np.nan
+    frame.loc[rng.random(n) < 0.2, "city"] = None
+    return frame
+
+
+# ------------------------------------------------------------------- reading tables
+
+
+def test_an_array_of_numbers_stays_as_it_is():
+    X = np.random.default_rng(0).normal(size=(50, 4))
+    encoder, inputs = fit(X)
+    assert encoder.is_plain
+    assert encoder.output_names == ["x0", "x1", "x2", "x3"]
+    assert encoder.n_numbers == 4
+    np.testing.assert_array_equal(inputs, X)
+    values, unseen = encoder.encode(X)
+    assert unseen is None
+    assert np.shares_memory(values, X)
+    np.testing.assert_array_equal(encoder.transformer.transform(X), X)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bool", "Int64", "boolean"])
+def test_a_frame_of_numbers_and_truth_values_stays_as_it_is(dtype):
+    X = (np.random.default_rng(0).normal(size=(50, 3)) > 0).astype("int8")
+    frame = pd.DataFrame(X, columns=list("abc")).astype({"c": dtype})
+    encoder, inputs = fit(frame)
+    np.testing.assert_array_equal(inputs, X.astype(float))
+    np.testing.assert_array_equal(encoder.encode(frame).values, X)
+
+
+CONVERSIONS = {
+    "polars": pl.from_pandas,
+    "pyarrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
+    "nullable": lambda frame: frame.convert_dtypes(),
+    "arrow-backed": lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
+    "category": lambda frame: frame.astype(OLD_CATEGORY),
+    "polars category": lambda frame: pl.from_pandas(frame.astype(OLD_CATEGORY)),
+    "objects": lambda frame: frame.astype(object),
+    "array": lambda frame: frame.to_numpy(dtype=object),
+    "list": lambda frame: frame.to_numpy(dtype=object).tolist(),
+    "dates as text": lambda frame: frame.astype({"sold": str}),
+}
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_every_kind_of_table_gives_the_same_inputs(convert):
+    frame = mixed()
+    encoder, inputs = fit(frame)
+    other, other_inputs = fit(convert(frame))
+    np.testing.assert_array_equal(inputs, other_inputs)
+    values = encoder.encode(frame).values
+    np.testing.assert_array_equal(values, encoder.encode(convert(frame)).values)
+    np.testing.assert_array_equal(values, other.encode(frame).values)
+
+
+def test_python_objects_are_read_by_their_values():
+    rows = [
+        [1, "a", True, datetime.date(2024, 1, 1), None],
+        [2.5, "b", False, datetime.date(2024, 1, 2), 3],
+        [None, None, None, None, 4],
+    ] * 8
+    expected = ["x0", "x4", "x3_days", "x3_weekday"]
+    expected += ["x0_missing", "x4_missing", "x3_missing"]
+    expected += ["x1_a", "x1_b", "x1_missing", "x2_False", "x2_True", "x2_missing"]
+    for X in (rows, np.array(rows, dtype=object)):
+        assert names(X) == expected
+
+
+def test_lengths_of_time_are_numbers():
+    frame = pd.DataFrame({"wait": pd.to_timedelta(np.arange(20), "min")})
+    for table in (frame, pl.from_pandas(frame), frame.astype(object)):
+        np.testing.assert_array_equal(fit(table)[1][:, 0], 60 * np.arange(20))
+
+
+def test_names_and_sources_of_the_inputs():
+    encoder, inputs = fit(mixed())
+    parts = ["days", "season_sin", "season_cos", "day", "weekday"]
+    expected = ["area", "rooms"]
+    expected += [f"{date}_{part}" for date in ("listed", "sold") for part in parts]
+    expected += ["listed_to_sold", "zip_mean", "zip_count"]
+    assert encoder.n_numbers == len(expected)
+    expected += ["area_missing", "city_Bonn", "city_Köln", "city_Ulm", "city_missing"]
+    expected += ["zip_50013", "zip_50015", "zip_rare", "garden_True"]
+    found = encoder.output_names
+    assert [n for n in found if not n.startswith("zip_5")] == [
+        n for n in expected if not n.startswith("zip_5")
+    ]
+    assert inputs.shape == (N, len(found))
+    assert not np.isin(inputs[:, : encoder.n_numbers], (0, 1)).all(axis=0).any()
+    assert np.isin(inputs[:, encoder.n_numbers :], (0, 1)).all()
+    where = {
+        name: np.flatnonzero(encoder.sources[:, k]).tolist()
+        for k, name in enumerate(found)
+    }
+    assert where["city_Ulm"] == [2]
+    assert where["area_missing"] == [0]
+    assert where["listed_to_sold"] == [5, 6]
+    assert where["zip_mean"] == where["zip_count"] == where["zip_rare"] == [3]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_frames(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(25, 80))
+    day = np.datetime64("1969-12-30")
+    kinds = {
+        "number": rng.normal(size=n) * 10.0 ** rng.integers(-5, 6),
+        "integer": rng.integers(-3, rng.integers(3, 10**6), n),
+        "constant": np.full(n, rng.normal()),
+        "truth": rng.random(n) < rng.random(),
+        "few": rng.choice(list("abcdefg")[: rng.integers(1, 8)], n),
+        "many": rng.choice([f"z{i}" for i in range(50)], n),
+        "category": pd.Categorical(rng.choice(list("pqrs"), n)),
+        "date": (day + rng.integers(0, 900, n)).astype("datetime64[us]"),
+        "text date": (day + rng.integers(0, 900, n)).astype(str),
+        "length": rng.integers(0, 10**5, n).astype("timedelta64[s]"),
+    }
+    chosen = rng.choice(list(kinds), rng.integers(1, 8))
+    frame = pd.DataFrame({f"c{j}": kinds[k] for j, k in enumerate(chosen)})
+    for name in frame:
+        if rng.random() < 0.4:
+            frame[name] = frame[name].where(rng.random(n) < 0.8)
+    encoder, inputs = fit(frame, rng.normal(size=n))
+    values, unseen = encoder.encode(frame)
+    assert unseen is None  # every value of the training rows was seen
+    assert np.isfinite(values).all()
+    fitted_to_y = [k.endswith(("_mean", "_count")) for k in encoder.output_names]
+    same = ~np.array(fitted_to_y)
+    np.testing.assert_array_equal(values[:, same], inputs[:, same])
+    parts = [encoder.encode(frame[i : i + 7]).values for i in range(0, n, 7)]
+    np.testing.assert_array_equal(np.vstack(parts), values)
+    np.testing.assert_array_equal(encoder.encode(pl.from_pandas(frame)).values, values)
+    spoiled = frame.astype(object).where(rng.random(frame.shape) < 0.7, None)
+    values, unseen = encoder.encode(spoiled)
+    assert np.isfinite(values).all()
+    if unseen is not None:
+        draws = np.array(list(encoder.alternatives(values, unseen)))
+        assert np.isfinite(draws).all()
+
+
+# ----------------------------------------------------------------- gaps and levels
+
+
+def test_gaps_are_filled_with_the_median_and_flagged():
+    X = np.array([[1.0, 1], [np.nan, 2], [4, 3], [9, 4]])
+    encoder, inputs = fit(X)
+    assert encoder.output_names == ["x0", "x1", "x0_missing"]
+    expected = [[1, 1, 0], [4, 2, 1], [4, 3, 0], [9, 4, 0]]
+    np.testing.assert_array_equal(inputs, expected)
+    # A gap in the second column never occurred, one in the first did.
+    unseen = encoder.encode(np.array([[np.nan, 2.0], [1, np.nan]])).unseen
+    np.testing.assert_array_equal(unseen, [[False, False], [False, True]])
+
+
+def levels_of(counts):
+    return pd.DataFrame(
+        {"v": [f"v{k:03d}" for k, n in counts.items() for _ in range(n)]}
+    )
+
+
+def test_a_level_has_an_input_of_its_own_if_it_has_enough_rows():
+    frame = levels_of({0: 200, 1: MIN_ROWS, 2: MIN_ROWS - 1})
+    assert names(frame) == ["v_v000", "v_v001", "v_rare"]
+    frame = levels_of({0: 200, 1: MIN_ROWS, 2: MIN_ROWS - 1, 3: 1})
+    assert names(frame) == ["v_mean", "v_count", "v_v000", "v_v001", "v_rare"]
+    # In a small table a twentieth of the rows will do.
+    assert names(levels_of(dict.fromkeys(range(20), 2)))[:2] == ["v_v000", "v_v001"]
+    assert names(levels_of(dict.fromkeys(range(30), 3))) == ["v_mean", "v_count"]
+
+
+def test_inputs_of_a_column_grow_with_its_levels_up_to_a_limit():
+    widths = [
+        len(names(levels_of(dict.fromkeys(range(n), MIN_ROWS))))
+        for n in (2, 3, 20, 21, MAX_LEVELS, MAX_LEVELS + 1, 2 * MAX_LEVELS)
+    ]
+    limit = MAX_LEVELS + 2
+    assert widths == [1, 3, 20, 21, MAX_LEVELS, limit, limit]
+
+
+def test_means_by_level_are_those_of_random_effects():
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(40), rng.integers(1, 60, 40))
+    effect = rng.normal(0, 2.0, 40)
+    y = 5 + effect[codes] + rng.normal(0, 1.0, len(codes))
+    mean, log_count = level_effects(codes, y, 41)
+    n = np.bincount(codes, minlength=41)
+    np.testing.assert_allclose(np.expm1(log_count), n)
+    # With the true variances; an empty level has the overall mean.
+    raw = np.array([y[codes == c].mean() for c in range(40)])
+    ideal = y.mean() + (raw - y.mean()) * n[:40] * 4 / (n[:40] * 4 + 1)
+    np.testing.assert_allclose(mean[:40], ideal, atol=0.15)
+    assert mean[40] == pytest.approx(y.mean())
+    noise = rng.normal(size=len(codes))
+    shrunk = level_effects(codes, noise, 40)[0]
+    assert np.ptp(shrunk) < 0.3 * np.ptp([noise[codes == c].mean() for c in range(40)])
+    alone = level_effects(np.arange(N), noise[:N], N)[0]  # a level for each row
+    np.testing.assert_allclose(alone, noise[:N].mean(), atol=0.05)
+
+
+def test_no_training_row_sees_its_own_target():
+    rng = np.random.default_rng(0)
+    codes, y = rng.integers(0, 30, (N, 1)).astype(float), rng.normal(size=N)
+    means = LevelMeans([30], seed=0)
+    inputs = means.fit_transform(codes, y)
+    for row in (0, 7):
+        changed = y.copy()
+        changed[row] += 100
+        other = means.fit_transform(codes, changed)
+        np.testing.assert_array_equal(other[row], inputs[row])
+        assert (other[:, 0] != inputs[:, 0]).sum() > N / N_FOLDS
+
+
+def test_counts_are_those_of_the_other_folds():
+    frame = levels_of(dict.fromkeys(range(60), 2))
+    encoder, inputs = fit(frame, np.random.default_rng(0).normal(size=N))
+    counts = np.expm1(inputs[:, encoder.output_names.index("v_count")]).round()
+    assert set(counts) == {0, 1}  # the row itself is held out, the other perhaps
+    assert (counts == 0).mean() < 2 / N_FOLDS
+    whole = encoder.encode(frame).values[:, 1]
+    np.testing.assert_allclose(np.expm1(whole), 2)
+
+
+def test_a_level_is_seen_behind_other_columns_and_a_long_tail():
+    rng = np.random.default_rng(0)
+    codes, x = rng.integers(0, 100, 900), rng.normal(size=900)
+    effect = rng.normal(0, 0.3, 100)
+    y = np.exp(2 * x + effect[codes] + rng.normal(0, 0.1, 900))
+    frame = pd.DataFrame({"x": x, "v": [f"v{c}" for c in codes]})
+    for weight in (None, rng.uniform(0.5, 2, 900)):
+        encoder, inputs = fit(frame, y, weight)
+        found = inputs[:, encoder.output_names.index("v_mean")]
+        assert np.corrcoef(found, effect[codes])[0, 1] > 0.9
+
+
+# ------------------------------------------------------- values that never occurred
+
+
+@pytest.mark.parametrize("n_values", [1, 2, 3, 20, 21, 200])
+def test_unseen_levels_are_marked_and_have_known_alternatives(n_values):
+    rng = np.random.default_rng(0)
+    codes = np.arange(480) % n_values
+    frame = pd.DataFrame({"v": [f"v{code}" for code in codes]})
+    encoder, inputs = fit(
+        frame, rng.normal(size=n_values)[codes] + rng.normal(size=480)
+    )
+    assert encoder.encode(pd.DataFrame({"v": ["v0"]})).unseen is None
+    values, unseen = encoder.encode(pd.DataFrame({"v": ["v0", "other", None]}))
+    assert unseen.tolist() == [[False], [True], [True]]
+    assert encoder.n_known(unseen[1:]).tolist() == [n_values] * 2
+    draws = np.array(list(encoder.alternatives(values, unseen)))
+    assert draws.shape == (N_DONORS, 3, inputs.shape[1])
+    np.testing.assert_array_equal(draws[:, 0], np.tile(values[0], (N_DONORS, 1)))
+    possible = encoder.encode(frame).values
+    for draw in draws[:, 1]:
+        assert (draw == possible).all(axis=1).any()
+    assert len(np.unique(draws[:, 1], axis=0)) == min(n_values, N_DONORS)
+
+
+def test_alternatives_replace_all_that_rests_on_the_unseen_value_and_no_more():
+    frame = mixed()
+    encoder, _ = fit(frame)
+    row = frame.head(1).assign(sold=pd.NaT, area=0.5, city="Rom")
+    values, unseen = encoder.encode(row)
+    assert np.flatnonzero(unseen[0]).tolist() == [2, 6]
+    assert encoder.n_known(unseen).tolist() == [4]
+    touched = [
+        n.startswith(("sold", "city", "listed_to")) for n in encoder.output_names
+    ]
+    draws = np.array(list(encoder.alternatives(values, unseen)))[:, 0]
+    assert np.isfinite(draws).all()
+    kept = ~np.array(touched)
+    np.testing.assert_array_equal(
+        draws[:, kept], np.tile(values[0, kept], (N_DONORS, 1))
+    )
+    days = draws[:, encoder.output_names.index("listed_to_sold")]
+    assert days.min() >= 0
+    assert days.max() < 90
+    assert (np.ptp(draws[:, touched], axis=0) > 0).all()
+
+
+def test_a_gap_in_an_array_of_numbers():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    encoder, _ = fit(X)
+    holes = X[:4].copy()
+    holes[1:3, 1] = np.nan
+    values, unseen = encoder.encode(holes)
+    np.testing.assert_array_equal(unseen, np.isnan(holes))
+    assert np.isfinite(values).all()
+    for draw in encoder.alternatives(values, unseen):
+        assert np.isin(draw[:, 1], X[:, 1]).all()
+        np.testing.assert_array_equal(draw[:, 0], X[:4, 0])
+    assert encoder.n_known(unseen).min() > 10**6
+
+
+def test_levels_without_rows_were_not_seen():
+    frame = pd.DataFrame(
+        {"v": pd.Categorical(["a", "b"] * 10, categories=["a", "b", "c"])}
+    )
+    encoder, inputs = fit(frame)
+    assert inputs.shape == (20, 1)
+    frame.loc[0, "v"] = "c"
+    assert encoder.encode(frame).unseen[:, 0].tolist() == [True] + [False] * 19
+
+
+def test_a_column_without_values_is_one_of_gaps():
+    encoder, _ = fit(mixed())
+    frame = mixed().assign(city=np.nan, garden=None, sold=None, area=None)
+    unseen = encoder.encode(frame).unseen
+    assert np.flatnonzero(unseen.any(axis=0)).tolist() == [4, 6]
+
+
+def test_a_row_of_zeros_and_an_empty_table_pass():
+    encoder, inputs = fit(mixed())
+    zeros = encoder.encode(np.zeros((1, 7))).values
+    assert zeros.shape == (1, inputs.shape[1])
+    assert np.isfinite(zeros).all()
+    assert encoder.encode(mixed().head(0)).values.shape == (0, inputs.shape[1])
+
+
+# ------------------------------------------------------------------------- categories
+
+
+def test_levels_of_any_type():
+    for levels, expected in (
+        ([3, 1, 2], ["v_1", "v_2", "v_3"]),
+        ([False, True, False], ["v_True"]),
+        ([2.5, 0.5, 1.5], ["v_0.5", "v_1.5", "v_2.5"]),
+        ([1, "a", 1], ["v_a"]),
+        (pd.cut([0, 5, 9], 3), ["v_(-0.009, 3.0]", "v_(3.0, 6.0]", "v_(6.0, 9.0]"]),
+        (pd.to_datetime(["2024-01-02"] * 3), ["v_2024-01-02 00:00:00"]),
+    ):
+        frame = pd.DataFrame({"v": pd.Categorical(list(levels) * 4)})
+        encoder, inputs = fit(frame)
+        assert encoder.output_names == expected
+        np.testing.assert_array_equal(encoder.encode(frame).values, inputs)
+
+
+def test_named_columns_are_categorical():
+    X = np.column_stack([np.arange(12) % 3, np.arange(12.0)])
+    frame = pd.DataFrame(X, columns=["kind", "size"])
+    expected = ["size", "kind_0", "kind_1", "kind_2"]
+    for named in (["kind"], [0], [-2], [True, False], np.array([0]), ("kind", 0)):
+        assert names(frame, categorical_features=named) == expected
+    assert len(names(X, categorical_features=[0])) == 4
+    for wrong in ("kind", ["other"], [2], [True], [[0]], [0.5], None, {"kind"}):
+        with pytest.raises(ValueError, match=r"Got categorical_features=.*'kind', 'si"):
+            fit(frame, categorical_features=wrong)
+
+
+def test_named_columns_of_dates_and_of_unique_text_are_categorical():
+    frame = pd.DataFrame(
+        {
+            "id": [f"u{i}" for i in range(30)],
+            "day": ["2024-01-01"] * 30,
+            "on": pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"] * 10),
+        }
+    )
+    encoder, _ = fit(frame, categorical_features=["id", "day", "on"])
+    expected = ["id_mean", "id_count", "day_2024-01-01"]
+    expected += [f"on_2024-01-0{k}T00:00:00" for k in (1, 2, 3)]
+    assert encoder.output_names == expected
+    assert encoder.remarks == []
+
+
+def test_an_id_is_left_out():
+    frame = mixed().assign(id=[f"u{i}" for i in range(N)], void=np.nan)
+    encoder, _ = fit(frame)
+    first, second = encoder.remarks
+    assert "column 'id' out: 120 of its 120 texts differ" in first
+    assert "column 'void' out: it has no values" in second
+    assert not any("id" in name or "void" in name for name in encoder.output_names)
+    assert encoder.encode(frame.assign(id=3)).unseen is None
+    with pytest.raises(
+        ValueError, match=r"\['id', 'void'\], none of which can be used"
+    ):
+        fit(frame[["id", "void"]])
+
+
+def test_text_that_looks_like_numbers_or_dates_is_remarked_on():
+    number = [f"{i % 40 / 10:.1f}" for i in range(N)]
+    day = [f"2024-01-{1 + i % 28:02d}" for i in range(N - 1)] + ["unknown"]
+    code = [f"5{i % 40:04d}" for i in range(N)]
+    frame = pd.DataFrame({"number": number, "day": day, "code": code})
+    first, second = fit(frame)[0].remarks
+    assert "column 'number' as categories, although its texts look like" in first
+    assert "but not 'unknown' in row 119" in second
+    assert "pandas.to_datetime" in second
+    assert fit(frame, categorical_features=["number", "day"])[0].remarks == []
+
+
+# ------------------------------------------------------------------------------ dates
+
+
+def test_parts_of_dates():
+    dates = pd.to_datetime(["2024-02-29 06:00", "2025-03-03 18:00", "2024-07-01 00:00"])
+    encoder, inputs = fit(pd.DataFrame({"t": dates}))
+    part = dict(zip(encoder.output_names, inputs.T, strict=True))
+    np.testing.assert_array_equal(part["t_day"], [29, 3, 1])
+    np.testing.assert_array_equal(part["t_weekday"], [3, 0, 0])
+    np.testing.assert_array_equal(part["t_hour"], [6, 18, 0])
+    np.testing.assert_allclose(part["t_hour_sin"], [1, -1, 0], atol=1e-12)
+    np.testing.assert_allclose(part["t_hour_cos"], [0, 0, 1], atol=1e-12)
+    assert part["t_days"][0] - part["t_days"][2] == -122.75
+    np.testing.assert_allclose(
+        part["t_season_sin"] ** 2 + part["t_season_cos"] ** 2, np.ones(3)
+    )
+
+
+def test_dates_of_one_week_have_no_season_and_no_hour():
+    days = pd.DataFrame({"t": pd.date_range("2024-01-01", periods=7)})
+    assert names(days) == ["t_days", "t_weekday"]
+    once = pd.DataFrame({"t": pd.to_datetime(["2024-01-01"] * 5)})
+    assert names(once) == ["t_days"]
+
+
+def test_differences_of_dates_and_their_gaps():
+    first = pd.Series(pd.date_range("2024-01-01", periods=6, freq="7D"))
+    second = first + pd.to_timedelta([1, 2, 3, 4, 5, 6], "D")
+    frame = pd.DataFrame({"a": first.where(first.index > 0), "b": second})
+    encoder, inputs = fit(frame)
+    days = inputs[:, encoder.output_names.index("a_to_b")]
+    np.testing.assert_array_equal(days, [4, 2, 3, 4, 5, 6])
+    many = pd.DataFrame(dict.fromkeys("abcde", first))
+    pairs = [name for name in names(many) if "_to_" in name]
+    assert pairs == ["a_to_b", "b_to_c", "c_to_d", "d_to_e"]
+    apart = frame.assign(b=second.where(second.index == 0))
+    assert "a_to_b" not in names(apart)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ["2024-01-31", "2024-02-01"],
+        ["2024-01-31T10:00:00Z", "2024-02-01T10:00:00Z"],
+        ["2024-01-31 10:00:00.5+01:00", "2024-02-01 10:00:00.5+01:00"],
+        ["2024/01/31", "2024/02/01"],
+        ["01/31/2024", "02/01/2024"],
+        ["31/01/2024 09:30", "01/02/2024 09:30"],
+        ["31.01.2024", "01.02.2024"],
+        ["31 Jan 2024", "01 Feb 2024"],
+        ["Jan 31, 2024", "Feb 01, 2024"],
+    ],
+)
+def test_text_that_all_parses_as_dates(text):
+    frame = pd.DataFrame({"t": text * 10})
+    encoder, inputs = fit(frame)
+    assert encoder.output_names[:2] == ["t_days", "t_weekday"]
+    np.testing.assert_array_equal(inputs[:2, 1], [2, 3])
+    assert inputs[1, 0] - inputs[0, 0] == 1
+    bad = frame.assign(t=[*text, "soon"] + text * 8 + text[:1])
+    with pytest.raises(
+        ValueError, match=r"Got 'soon' in column 't', row 2, but expect"
+    ):
+        encoder.encode(bad)
+    assert names(bad)[-1] == "t_soon"
+
+
+def test_the_hour_is_that_of_the_clock_and_the_zone_that_of_fit():
+    utc = pd.date_range("2024-07-01 22:30", periods=30, freq="h", tz="UTC")
+    local = pd.DataFrame({"t": utc.tz_convert("Asia/Tokyo")})
+    clock = pd.DataFrame({"t": local["t"].dt.tz_localize(None)})
+    encoder, expected = fit(local)
+    np.testing.assert_array_equal(fit(clock)[1], expected)
+    for table in (
+        local,
+        pl.from_pandas(local),
+        local.astype(object),
+        clock.astype(str),
+    ):
+        np.testing.assert_array_equal(fit(table)[1], expected)
+        np.testing.assert_array_equal(encoder.encode(table).values, expected)
+    other = pd.DataFrame({"t": utc})
+    for table in (other, pl.from_pandas(other), other.astype(object)):
+        with pytest.raises(
+            ValueError,
+            match=r"zone 'UTC' in column 't', but 'Asia/Tokyo' in fit.*tz_convert",
+        ):
+            encoder.encode(table)
+    fit(clock)[0].encode(other)
+    fit(other)[0].encode(pd.DataFrame({"t": utc.tz_convert("Etc/UTC")}))
+
+
+# ----------------------------------------------------------------------------- errors
+
+
+def changed(name, value, row=3):
+    frame = mixed().astype({name: object})
+    frame.at[row, name] = value
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (changed("area", np.inf), r"Got inf in column 'area', row 3.*finite"),
+        (changed("area", "12 m²"), r"\(row \d\) and '12 m²' \(row 3\) in column 'are"),
+        (mixed().assign(area="big"), r"Got 'big' in column 'area', row 0.*numbers, as"),
+        (mixed().assign(city=4), r"Got 4.0 in column 'city', row 0.*text, as in fit"),
+        (mixed().assign(garden="yes"), r"Got 'yes' in column 'garden'.*truth values"),
+        (mixed().assign(sold=17), r"Got 17.0 in column 'sold', row 0.*dates, as in"),
+        (mixed().assign(sold="soon"), r"Got 'soon' in column 'sold', row 0.*ISO 8601"),
+        (
+            mixed().assign(area=pd.Timestamp("2024-01-01")),
+            r"Got datetime.*2024, 1, 1.* in column 'area', row 0.*numbers, as in",
+        ),
+        (changed("city", ("a", 1)), r"Got \('a', 1\) in column 'city', row 3.*or text"),
+        (changed("zip", b"50001"), r"Got b'50001' in column 'zip', row 3"),
+        (mixed()[[]], r"0 feature\(s\)"),
+        (pl.from_pandas(mixed()).lazy(), r"Got X of type LazyFrame.*X.collect\(\)"),
+        (mixed()["area"], r"Got X of type Series.*X.to_frame"),
+    ],
+)
+def test_errors_name_the_column_the_value_and_the_remedy(frame, message):
+    encoder, _ = fit(mixed())
+    with pytest.raises((ValueError, TypeError), match=message):
+        encoder.encode(frame)
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_infinity_among_numbers_is_named(as_frame):
+    X = np.ones((5, 3))
+    bad = X.copy()
+    bad[2, 1] = -np.inf
+    if as_frame:
+        X, bad = (pd.DataFrame(a, columns=list("abc")) for a in (X, bad))
+    match = f"Got -inf in column {'.b.' if as_frame else '1'}, row 2, but expected f"
+    for call in (fit, fit(X)[0].encode):
+        with pytest.raises(ValueError, match=match):
+            call(bad)
+
+
+def test_numbers_whose_sum_overflows_are_finite():
+    X = np.full((5, 2), 1e308)
+    np.testing.assert_array_equal(fit(X)[1], X)
+
+
+def test_tables_that_are_refused():
+    frame = mixed()
+    with pytest.raises(ValueError, match=r"name 'zip' twice \(columns 3 and 7\)"):
+        fit(pd.concat([frame, frame[["zip"]]], axis=1))
+    with pytest.raises(TypeError, match=r"type list.*Pass pandas.DataFrame\(X\)"):
+        as_table(frame.to_dict("records"))
+    with pytest.raises(TypeError, match=r"type dict.*pandas.DataFrame\(\[record\]\)"):
+        as_table({"area": 1})
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        as_table(frame.head(0))
+    with pytest.raises(ValueError, match="masked array with 1 masked"):
+        as_table(np.ma.masked_equal([[1.0, 2.0]], 2.0))
+    with pytest.raises(ValueError, match="Reshape your data"):
+        as_table(np.ones(3))
+
+
+def test_tensors_are_tables():
+    import torch
+
+    assert as_table(torch.ones(3, 2, requires_grad=True)).shape == (3, 2)
+
+
+# ------------------------------------------------------------ transformers of the user
+
+
+def own():
+    return ColumnTransformer(
+        [
+            ("level", OneHotEncoder(handle_unknown="ignore"), ["city"]),
+            ("number", StandardScaler(), ["rooms"]),
+        ]
+    )
+
+
+def test_a_transformer_of_the_user():
+    frame, transformer = mixed(), own()
+    encoder, inputs = fit(frame, preprocessor=transformer)
+    assert not hasattr(transformer, "transformers_")  # a clone was fitted
+    assert encoder.n_numbers == 1
+    assert encoder.output_names[:2] == ["number__rooms", "level__city_Bonn"]
+    values, unseen = encoder.encode(frame.assign(city=["Rom", *frame["city"][1:]]))
+    assert unseen is None
+    np.testing.assert_array_equal(values[1:], inputs[1:])
+    assert not values[0, 1:].any()
+    by_position = fit(frame[["rooms"]], preprocessor=FunctionTransformer(np.log))[0]
+    assert by_position.output_names == ["output 0"]
+
+
+class Targets(BaseEstimator):
+    """Gives what it is told."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def fit_transform(self, X, y):
+        return self.given
+
+    transform = fit_transform
+
+
+def test_what_a_transformer_of_the_user_must_give():
+    frame = mixed()
+    holes = np.ones((N, 2))
+    holes[4, 1] = np.nan
+    with pytest.raises(
+        ValueError, match=r"Got nan from the preprocessor in row 4 of 'o"
+    ):
+        fit(frame, preprocessor=Targets(holes))
+    with pytest.raises(ValueError, match="convert"):
+        fit(frame, preprocessor=Targets(np.full((N, 1), "text")))
+    for wrong in ("passthrough", StandardScaler):
+        with pytest.raises(ValueError, match="Got preprocessor=.*fit_transform"):
+            fit(frame, preprocessor=wrong)
+    with pytest.raises(ValueError, match=r"None beside categorical_features"):
+        fit(frame, preprocessor=own(), categorical_features=["zip"])
+
+
+def test_a_regressor_with_a_transformer_of_the_user():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.lognormal(size=80), "b": rng.normal(size=80)})
+    y = np.log(frame["a"].to_numpy()) + 0.1 * rng.normal(size=80)
+    log = FunctionTransformer(np.log1p, feature_names_out="one-to-one")
+    with_log = make_pipeline(
+        ColumnTransformer([("log", log, ["a"])], remainder="passthrough"),
+        StandardScaler(),
+    )
+    model = tiny(preprocessor=with_log).fit(frame, y)
+    assert model.preprocessor_ is not with_log
+    assert model.table_.output_names == ["log__a", "remainder__b"]
+    assert np.corrcoef(model.predict(frame), y)[0, 1] > 0.8
+
+
+# ------------------------------------------------------------ what estimators rely on
+
+
+def test_other_settings_of_scikit_learn_change_nothing():
+    frame = mixed()
+    encoder, inputs = fit(frame)
+    values = encoder.encode(frame).values
+    with sklearn.config_context(transform_output="pandas"):
+        np.testing.assert_array_equal(fit(frame)[1], inputs)
+        found = encoder.encode(frame).values
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, values)
+    copied = copy.deepcopy(encoder).encode(frame).values
+    np.testing.assert_array_equal(copied, values)
+
+
+class Estimator(BaseEstimator):
+    """To be fitted."""
+
+
+def test_rows_of_weight_zero_are_left_out_of_every_kind_of_table():
+    frame, y = mixed(), np.arange(float(N))
+    weight = np.where(np.arange(N) % 3 == 0, 0.0, 2.0)
+    expected = fit(frame[weight > 0], y[weight > 0])[1]
+    for convert in (lambda X: X, *CONVERSIONS.values()):
+        data = check_training_data(Estimator(), convert(frame), y, weight)
+        assert data.weight.tolist() == [1.0] * 80
+        np.testing.assert_array_equal(data.y, y[weight > 0])
+        found = fit_table(data.table, data.y, data.weight, "from_dtype", None, 0)[1]
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("y", "weight", "message"),
+    [
+        (None, None, "the target y is None"),
+        ([1.0, 2.0], None, r"Got y of shape \(2,\) for 3 rows of X"),
+        ([1.0, np.nan, 2.0], None, "Got nan in y, row 1"),
+        ([1.0, None, 2.0], None, "Got y with None in row 1"),
+        ([1.0, "a", 2.0], None, "Got 'a' in y, row 1"),
+        (np.ones((3, 2)), None, "1d array"),
+        ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0], r"Got sample_weight=-1.0 in a row"),
+        ([1.0, 2.0, 3.0], [1.0, np.inf, 1.0], "Got inf in sample_weight, row 1"),
+        ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0], "1 positive weights, but expected at lea"),
+        ([1.0, 2.0, 3.0], [1.0], r"Got sample_weight of shape \(1,\) for 3 rows"),
+        ([1.0, 2.0, 3.0], [1e-200, 1.0, 1.0], "ratios underflow"),
+        ([1.0, 2.0, 3.0], [1e308, 1e308, 1e308], "sum overflows"),
+    ],
+)
+def test_targets_and_weights_that_are_refused(y, weight, message):
+    with pytest.raises(ValueError, match=message):
+        check_training_data(Estimator(), np.ones((3, 2)), y, weight)
+
+
+def test_names_and_number_of_columns_are_checked():
+    frame = pd.DataFrame(np.ones((3, 2)), columns=["a", "b"])
+    estimator = Estimator()
+    check_training_data(estimator, frame, [1.0, 2.0, 3.0], None)
+    assert estimator.feature_names_in_.tolist() == ["a", "b"]
+    check_columns(estimator, frame, frame, reset=False)
+    zeros = np.zeros((1, 2))
+    check_columns(estimator, zeros, zeros, reset=False)  # MAPIE's probe: no warning
+    for wrong in (frame[["b", "a"]], frame[["a"]], frame.assign(c=1)):
+        with pytest.raises(ValueError, match=r"Pass X\[model.feature_names_in_\]"):
+            check_columns(estimator, wrong, wrong, reset=False)
+    plain = np.ones((2, 3))
+    with (
+        pytest.warns(UserWarning, match="valid feature names"),
+        pytest.raises(ValueError, match="3 features"),
+    ):
+        check_columns(estimator, plain, plain, reset=False)
+    odd = pd.DataFrame(np.ones((3, 2)), columns=["a", 1])
+    with pytest.raises(TypeError, match="string"):
+        check_training_data(Estimator(), odd, [1.0, 2.0, 3.0], None)
+
+
+def test_columns_and_targets_that_cannot_be_standardised():
+    X, y, one = np.arange(6.0).reshape(3, 2), np.arange(3.0), np.ones(3)
+    scaler_X, scaler_y = fit_scalers(X, y, np.array([1.0, 1, 2]), ["a", "b"])
+    np.testing.assert_allclose(scaler_X.mean_, [2.5, 3.5])
+    np.testing.assert_allclose(scaler_y.mean_, [1.25])
+    for factors, target, message in (
+        ([1, 1e200], 1, "the column 'b' of X .*overflows.*1e-100"),
+        ([1e-200, 1], 1, "the column 'a' of X with a range of 4e-200.*underflows"),
+        ([1, 1], 1e200, "Got y .*overflows"),
+        ([1, 1], 1e-200, "Got y with a range of 2e-200, whose square underflows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_scalers(X * factors, y * target, one, ["a", "b"])
+
+
+def test_a_column_that_overflows_is_named_by_the_regressor():
+    frame = mixed().assign(rooms=1e200 * mixed()["rooms"])
+    with pytest.raises(ValueError, match="the column 'rooms' of X .*overflows"):
+        tiny().fit(frame, np.arange(float(N)))
+
+
+def test_one_row_of_numbers_is_encoded_fast():
+    X = np.random.default_rng(0).normal(size=(200, 10))
+    frame = pd.DataFrame(X, columns=list("abcdefghij"))
+    for table, limit in ((X, 0.15e-3), (frame, 0.6e-3)):
+        encoder, _ = fit(table)
+        row = table[:1]
+        times = []
+        for _ in range(50):
+            start = time.perf_counter()
+            encoder.encode(row)
+            times.append(time.perf_counter() - start)
+        assert min(times) < limit
