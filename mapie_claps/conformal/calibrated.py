@@ -23,14 +23,16 @@ from .._validation import (
 )
 from ..estimators.base import MAX_SEEN_ROWS
 from ..estimators.predictive import PredictiveDistribution
-from ..network.batches import check_has_target, column, is_batches, items_of
-from .calibration import Calibration, ScoreBounds, interval, rows_by_group
+from ..network.batches import check_has_target, column
+from .calibration import ALL_ROWS, Calibration, ScoreBounds, interval, rows_by_group
 from .distribution import (
+    NO_ROWS,
     check_same_fit,
     distribution_of,
+    distributions,
     fit_id_of,
     last_step,
-    row_blocks,
+    row_parts,
     transformed,
 )
 from .mapie import CalibratedMapie
@@ -39,17 +41,15 @@ from .score import ClapsScore
 from .shift import (
     check_all_used,
     check_enough_weight,
-    check_groups,
-    check_weights,
+    check_values,
     effective_sample_size,
-    labels_at,
-    weights_at,
+    values_at,
 )
 from .support import check_support
 
 Array = NDArray[np.float64]
-SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
 RowsAndEnds = Iterator[tuple[PredictiveDistribution, ScoreBounds]]
+SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
 
 
 class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -124,6 +124,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     estimator_: Any
     calibration_: Calibration
+    weights_: Any  # function of X, if calibration was given one
+    groups_: Any
     training_rows_: tuple[Any, Any]
 
     def __init__(
@@ -155,9 +157,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         mapie : object
             A calibrated ``SplitConformalRegressor`` (``MapieRegressor`` of MAPIE 0.9
-            with ``cv="prefit"`` or ``"split"``) with a ``ClapsScore``.
+            with ``cv="prefit"``) with a ``ClapsScore``.
         confidence_level : float or sequence of float, optional
-            Levels of the intervals; None for those of the object. MAPIE 0.9 keeps
+            Levels of the intervals; by default those of the object. MAPIE 0.9 keeps
             none.
 
         Returns
@@ -168,10 +170,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         host = CalibratedMapie.of(mapie)
         if host is None or not isinstance(host.score, ClapsScore):
-            with_what = "" if host is None else ", whose score is another one"
             raise TypeError(
-                f"Got a {type(mapie).__name__}{with_what}, but expected a calibrated "
-                "SplitConformalRegressor of MAPIE with conformity_score=ClapsScore()."
+                f"Got a {type(mapie).__name__} without ClapsScore, but expected a "
+                "calibrated SplitConformalRegressor of MAPIE with "
+                "conformity_score=ClapsScore()."
             )
         if not host.ensemble.is_split:
             raise TypeError(
@@ -188,7 +190,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         score, model = host.score, host.ensemble.point_model
         fit_id = getattr(host.conformity_scores, "fit_id", None)
         check_same_fit(model, fit_id)
-        if fit_id is None and fit_id_of(model) is not None:
+        if fit_id != fit_id_of(model):
             raise ValueError(
                 "Got conformity scores that do not say how they were made. Leave the "
                 "scores as they are in MAPIE's object, or calibrate again."
@@ -205,10 +207,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         confidence_level: float | Sequence[float] = 0.9,
         *,
         signed: bool = False,
-        sym: bool = True,
-        support: Any = "auto",
         weights: Any = None,
         groups: Any = None,
+        **params: Any,
     ) -> Self:
         """Calibrate from scores that were computed earlier or elsewhere.
 
@@ -218,13 +219,15 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The fitted estimator that the scores were computed with.
         scores : array-like of shape (n_cal,)
             What ``score_rows`` of an object with this estimator and support gives.
-        confidence_level, sym, support
-            Parameters of the object.
+        confidence_level : float or sequence of float, default=0.9
+            Levels of the intervals.
         signed : bool, default=False
             Whether scores have their sign. Without it there are intervals of one rank,
             but no distribution.
         weights, groups : array-like of shape (n_cal,), optional
             Likelihood ratios and labels of the rows; see ``conformalize``.
+        **params : dict
+            Further parameters of the object: ``sym``, ``support``.
 
         Returns
         -------
@@ -240,17 +243,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got scores of shape {values.shape}, but expected at least one "
                 f"number per calibration row, {kind}."
             )
-        weights, groups = check_weights(weights), check_groups(groups)
-        for name, value in (("weights", weights), ("groups", groups)):
-            if not isinstance(value, np.ndarray | tuple | None):
-                raise TypeError(
-                    f"Got {name} of type {type(value).__name__}, but from_scores has "
-                    "no rows to apply it to. Pass one number or label for each score; "
-                    "EpistemicGroups(...).labels(estimator, X) gives labels."
-                )
-        check_all_used(weights, groups, len(values))
-        made = cls(estimator, confidence_level, sym=sym, support=support)
-        return made._set(made._calibration(values, signed, weights, groups))
+        given = check_values(weights, groups)
+        if not all(isinstance(value, np.ndarray | tuple | None) for value in given):
+            raise TypeError(
+                "Got weights or groups as a function, but from_scores has no rows to "
+                "apply it to. Pass one number or label for each score; "
+                "EpistemicGroups(...).labels(estimator, X) gives labels."
+            )
+        check_all_used(*given, len(values))
+        made = cls(estimator, confidence_level, **params)
+        return made._set(made._calibration(values, signed, *given))
 
     def fit(
         self,
@@ -279,14 +281,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         CalibratedRegressor
             The calibrated object. If anything fails it is left as it was.
         """
-        share, kept_too = self.calibration_fraction, self.keep_training_rows
+        share, keep = self.calibration_fraction, self.keep_training_rows
         check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
-        check_choice("keep_training_rows", kept_too, (True, False), "Use False.")
+        check_choice("keep_training_rows", keep, (True, False), "Use False.")
         check_has_target(y)
         n = _num_samples(X)
         target = column("y", y, n).numpy()
-        if sample_weight is not None:
-            column("sample_weight", sample_weight, n)
         n_cal = round(share * n)
         if n_cal < 1 or n - n_cal < 2:
             raise ValueError(
@@ -294,31 +294,29 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit on. "
                 "Collect more rows."
             )
+        given = check_values(weights, groups)
+        check_all_used(*given, n)
         random = check_random_state(self.random_state)
         order = random.permutation(n)
+        kept, rest = order[:n_cal], order[n_cal:]
         template = self.estimator
         if template is None:
             from ..estimators.regressor import ClapsRegressor
 
             template = ClapsRegressor(random_state=random.randint(2**31 - 1))
-        kept, rest = order[:n_cal], order[n_cal:]
-        given = check_weights(weights), check_groups(groups)
-        check_all_used(*given, n)
-        w, g = (
-            _safe_indexing(v, kept) if isinstance(v, np.ndarray | tuple) else v
-            for v in given
-        )
         training = _safe_indexing(X, rest), _safe_indexing(y, rest)
-        weight = {}
+        fit_params = {}
         if sample_weight is not None:
-            weight["sample_weight"] = _safe_indexing(sample_weight, rest)
-        fitted = clone(template).fit(*training, **weight)
+            weight = column("sample_weight", sample_weight, n).numpy()
+            fit_params["sample_weight"] = weight[rest]
+        fitted = clone(template).fit(*training, **fit_params)
         fresh = self._copy(getattr(fitted, "best_estimator_", fitted))
-        if kept_too:
+        if keep:
             fresh.training_rows_ = training
-        rows = fresh._score(_safe_indexing(X, kept), target[kept], w, g)
-        fresh._set(rows, given)
-        self.__dict__ = fresh.__dict__
+        some = (np.ndarray, tuple)
+        own = [_safe_indexing(v, kept) if isinstance(v, some) else v for v in given]
+        rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
+        self.__dict__ = fresh._set(rows, given).__dict__
         return self
 
     def conformalize(
@@ -353,12 +351,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         CalibratedRegressor
             This object, calibrated. If anything fails it is left as it was.
         """
-        functions = check_weights(weights), check_groups(groups)
-        rows = self._score(X, y, *functions, by_hand=True)
+        given = check_values(weights, groups)
+        rows = self._score(X, y, *given, by_hand=True)
         before = vars(self).get("calibration_")
         if before is not None and not len(before):
             rows = replace(rows, levels=before.levels)
-        return self._set(rows, functions)
+        return self._set(rows, given)
 
     def partial_conformalize(
         self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
@@ -367,11 +365,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Calibration rows.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
-        weights, groups : optional
+        X, y, weights, groups : optional
             As in ``conformalize``; functions that were given there are used again.
 
         Returns
@@ -379,8 +373,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         CalibratedRegressor
             This object, calibrated.
         """
-        before = vars(self).get("calibration_")
-        if before is None or (not len(before) and before.fit_id is None):
+        before = vars(self).get("calibration_", DROPPED)
+        if before.fit_id is None and not len(before):
             return self.conformalize(X, y, weights=weights, groups=groups)
         self._check_same()
         given = self._row_values(weights, groups, "partial_conformalize")
@@ -391,10 +385,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Rows.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
+        X, y : array-like, or batches as X
+            Rows, as in ``conformalize``.
         signed : bool, default=False
             Whether scores keep their sign.
 
@@ -419,10 +411,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ndarray of shape (n_levels,), or (2, n_levels) with ``sym=False``
             Quantiles of the absolute scores; or signed scores of both ends.
         """
-        scores = self._one_rank("quantiles")
-        alpha = 1 - np.asarray(self.levels)
+        scores, alpha = self._one_rank("quantiles"), 1 - np.asarray(self.levels)
         ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite_bounds)
-        return ends.upper[0] if self.sym else np.concatenate(ends)
+        found: Array = ends.upper[0] if self.sym else np.concatenate(ends)
+        return found
 
     def predict(self, X: Any) -> Array:
         """Predict the mean of y.
@@ -437,9 +429,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ndarray of shape (n,)
             Point predictions.
         """
-        model = self._fitted()
-        parts = [p for p, _ in row_parts(model, X) if _num_samples(p)]
-        return np.concatenate([np.empty(0), *(model.predict(p) for p in parts)])
+        parts = [rows.mean for _, rows, _ in distributions(self._fitted(), X)]
+        return np.concatenate([np.empty(0), *parts])
 
     def predict_interval(
         self,
@@ -468,15 +459,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tuple of ndarray
             Points (n,), intervals (n, 2, n_levels).
         """
-        pairs = list(
-            self.iter_intervals(
-                X, allow_infinite_bounds, weights=weights, groups=groups
-            )
-        )
-        if len(pairs) == 1:
-            return pairs[0]
+        options = {"weights": weights, "groups": groups}
+        found = list(self.iter_intervals(X, allow_infinite_bounds, **options))
+        if len(found) == 1:
+            return found[0]
         none = np.empty(0), np.empty((0, 2, len(self.levels)))
-        points, bounds = zip(none, *pairs, strict=True)
+        points, bounds = zip(none, *found, strict=True)
         return np.concatenate(points), np.concatenate(bounds)
 
     def iter_intervals(
@@ -492,10 +480,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n, ...), or iterable of batches
-            Inputs, as in ``predict_interval``; large batches are divided.
-        allow_infinite_bounds : bool, default=False
-            Whether bounds may be infinite where there are too few scores.
-        weights, groups : optional
+            Inputs; large batches are divided.
+        allow_infinite_bounds, weights, groups : optional
             As in ``predict_interval``.
 
         Yields
@@ -530,10 +516,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict_quantiles(
         self, X: Any, levels: float | ArrayLike, tails: str = "infinite"
     ) -> Array:
-        r"""Predict calibrated quantiles of y.
-
-        The n signed scores of the calibration rows cut the line into n + 1 parts of
-        equal probability: a conformal predictive system.
+        r"""Predict calibrated quantiles of y: a conformal predictive system.
 
         Parameters
         ----------
@@ -559,18 +542,19 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         each = np.atleast_1d(np.asarray(levels, dtype=object))
         wanted = np.array([check_share("levels", level, hint=hint) for level in each])
         check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
-        scores = self._one_rank("quantiles")
-        lower, outside = wanted < 0.5, 2 * np.minimum(wanted, 1 - wanted)
-        ends = scores.bounds(outside, sym=False, allow_infinite=True)
-        at = np.where(lower, *ends)[0]
+        scores, lower = self._one_rank("quantiles"), wanted < 0.5
+        ranks = scores.ranks(sym=False)[ALL_ROWS]
+        below, above = ranks.quantiles(np.minimum(wanted, 1 - wanted), np.ones(1))
+        at = np.where(lower, below, above)
         if tails == "normal":
             # Ranks from below pass over infinite scores: the tail starts after them.
             first = 1 + int(np.isposinf(scores.scores).sum())
             at = np.where(np.isfinite(at), at, _tail(scores.scores, wanted, first))
         support, found = check_support(self.support), [np.empty((0, len(wanted)))]
-        for rows in self._distributions(X):  # rounded outwards, as intervals are
-            ends = interval(rows, ScoreBounds(at[None], at[None]), support)
-            found.append(np.where(lower, ends[:, 0], ends[:, 1]))
+        for _, rows, _ in distributions(self._fitted(), X):
+            # Rounded outwards, as intervals are.
+            low, high = np.moveaxis(interval(rows, ScoreBounds(at, at), support), 1, 0)
+            found.append(np.where(lower, low, high))
         return np.concatenate(found)
 
     def cdf(self, X: Any, y: ArrayLike) -> Array:
@@ -615,14 +599,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "Got neither above nor below, but expected a limit. Use for example "
                 "probability(X, above=10.0)."
             )
-        rows = list(X) if isinstance(X, Iterator) else X
-        if above is None:
-            return self._probability_up_to(rows, below, "below", strict=True)
-        not_above = self._probability_up_to(rows, above, "above")
-        if below is None:
-            return 1 - not_above
-        up_to = self._probability_up_to(rows, below, "below", strict=True)
-        return np.maximum(up_to - not_above, 0.0)
+        X = list(X) if isinstance(X, Iterator) else X
+        up_to = np.ones(())
+        if below is not None:
+            up_to = self._probability_up_to(X, below, "below", strict=True)
+        if above is not None:
+            up_to = up_to - self._probability_up_to(X, above, "above")
+        return np.maximum(up_to, 0.0)
 
     def sample(
         self,
@@ -654,7 +637,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         at = np.arange(1, len(finite) + 1) / (len(values) + 1)
         random, support = check_random_state(random_state), check_support(self.support)
         found = [np.empty((0, n_samples))]
-        for rows in self._distributions(X):
+        for _, rows, _ in distributions(self._fitted(), X):
             level = random.uniform(size=(len(rows), n_samples))
             score = _tail(values, level)
             if len(finite):
@@ -671,7 +654,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         gamma: float | None = None,
         window: int | None = None,
         intervals: ArrayLike | None = None,
-        time: Any = None,
         weights: Any = None,
         groups: Any = None,
     ) -> Self:
@@ -703,8 +685,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         intervals : array-like of shape (n, 2, n_levels), optional
             Intervals that were issued for these rows, if levels or scores have changed
             since. By default those that ``predict_interval(X)`` would give now.
-        time : array-like of shape (n,), number or date, optional
-            When the rows were: a row before the one observed last is refused.
         weights, groups : optional
             As in ``predict_interval``.
 
@@ -714,30 +694,23 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             This object. If anything fails it is left as it was.
         """
         rows = self._calibrated()
-        for name, value in (("intervals", intervals), ("time", time)):
-            if value is not None and y is None:
-                raise ValueError(
-                    f"Got {name} together with batches as X. Call observe(X, y, "
-                    f"{name}=...) for each batch."
-                )
-        weights, groups = self._row_values(weights, groups, "observe")
+        if intervals is not None and y is None:
+            raise ValueError(
+                "Got intervals together with batches as X. Call observe(X, y, "
+                "intervals=...) for each batch."
+            )
+        given = self._row_values(weights, groups, "observe")
         alpha, n_rows = 1 - np.asarray(self.levels), 0
         for X_, y_ in row_parts(self._fitted(), X, y, need_y=True):
-            n = _num_samples(X_)
-            w, g = (
-                v[n_rows : n_rows + n] if isinstance(v, np.ndarray | tuple) else v
-                for v in (weights, groups)
-            )
-            new = self._score(X_, y_, w, g)
-            n_rows += n
-            if not n:
+            new = self._score(X_, y_, *given, by_hand=True, first_row=n_rows)
+            n_rows += len(new)
+            if not len(new):
                 continue
             missed = None if intervals is None else _missed(intervals, y_, len(alpha))
             rows = rows.observe(
-                new, alpha, sym=self.sym, gamma=gamma, window=window, time=time,
-                missed=missed,
-            )  # fmt: skip
-        check_all_used(weights, groups, n_rows)
+                new, alpha, sym=self.sym, gamma=gamma, window=window, missed=missed
+            )
+        check_all_used(*given, n_rows)
         return self._set(rows)
 
     def update_posterior(
@@ -751,12 +724,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Rows.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
-        sample_weight : array-like of shape (n,), optional
-            Weights of the rows in the posterior.
+        X, y, sample_weight : array-like, or batches as X
+            Rows, as in ``ClapsRegressor.update_posterior``.
 
         Returns
         -------
@@ -770,12 +739,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "cannot be updated. Use a ClapsRegressor or ClapsModule, not within a "
                 "Pipeline, or fit it again."
             )
-        updated = model.update_posterior(X, y, sample_weight)
-        before = vars(self).get("calibration_")
-        fresh = self._copy(updated)
-        fresh.calibration_ = Calibration(
-            np.empty(0), levels=None if before is None else before.levels
-        )
+        fresh = self._copy(model.update_posterior(X, y, sample_weight))
+        before = vars(self).get("calibration_", DROPPED)
+        fresh.calibration_ = replace(DROPPED, levels=before.levels)
         self.__dict__ = fresh.__dict__
         return self
 
@@ -797,8 +763,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def levels(self) -> list[float]:
         """Confidence levels as a list."""
         hint = "Use for example 0.9, or [0.8, 0.9]."
-        given = self.confidence_level
-        each = [given] if np.ndim(given) == 0 else list(given)  # type: ignore[arg-type]
+        given: Any = self.confidence_level
+        each = [given] if np.ndim(given) == 0 else list(given)
         if not each:
             raise_for("confidence_level", given, "at least one level", hint)
         return [check_share("confidence_level", level, hint=hint) for level in each]
@@ -819,8 +785,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._calibrated()
         weights = np.ones(len(rows)) if rows.weights is None else rows.weights
         groups = rows_by_group(rows.groups).items()
-        sizes = {label: effective_sample_size(weights[i]) for label, i in groups}
-        return sizes.get(None, sizes)
+        sizes = {label: effective_sample_size(weights[some]) for label, some in groups}
+        return sizes.get(ALL_ROWS, sizes)
 
     @property
     def adaptive_levels_(self) -> Any:
@@ -830,22 +796,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows, nominal = self.calibration_, np.asarray(self.levels)
         levels = None if rows.levels is None else rows.levels.at(1 - nominal)
-        labels = rows.labels
-        if levels is not None and (rows.groups is not None or not len(rows)):
-            moved = [v for v in levels.labels if v is not None or not len(rows)]
-            labels = list(dict.fromkeys(labels + moved))
+        labels: Any = rows.labels
+        if levels is not None and not len(rows):  # dropped
+            labels = levels.labels
         found = {
             label: nominal if levels is None else 1 - levels.of(label)
-            for label in labels
+            for label in labels or [ALL_ROWS]
         }
-        return found.get(None, found)
+        return found.get(ALL_ROWS, found)
 
     @property
     def observed_coverage_(self) -> Array:
         """Share of the observed rows that their intervals covered, (n_levels,)."""
         levels, alpha = self.calibration_.levels, 1 - np.asarray(self.levels)
-        levels = None if levels is None else levels.at(alpha)
-        if levels is None or not levels.n_observed:
+        if levels is None or not levels.at(alpha).n_observed:
             return np.full(len(alpha), np.nan)
         return np.asarray(1 - levels.n_missed / levels.n_observed)
 
@@ -854,27 +818,25 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> RowsAndEnds:
         """Distributions of rows and the scores at their ends, some rows at a time."""
         self._calibrated()
-        model, first_row = self._fitted(), 0
-        weights, groups = self._row_values(weights, groups, "predict_interval")
-        alpha = 1 - np.asarray(self.levels)
-        for X_, _ in row_parts(model, X):
-            for block in row_blocks(X_):
-                scores = self._calibrated()  # it may have changed since the last batch
-                rows = _distribution(model, block, first_row)
-                ends = scores.bounds(
-                    alpha,
-                    sym=self.sym,
-                    labels=labels_at(groups, block, rows, first_row),
-                    weights=weights_at(weights, block, len(rows), first_row),
-                    allow_infinite=allow_infinite_bounds,
-                    first_row=first_row,
-                )
-                yield rows, ends
-                first_row += len(rows)
-        check_all_used(weights, groups, first_row)
+        given = self._row_values(weights, groups, "predict_interval")
+        alpha, n_rows = 1 - np.asarray(self.levels), 0
+        for block, rows, n_rows in distributions(self._fitted(), X):
+            own, labels = values_at(*given, block, rows, n_rows)
+            # It may have been calibrated again since the last batch.
+            ends = self._calibrated().bounds(
+                alpha,
+                sym=self.sym,
+                labels=labels,
+                weights=own,
+                allow_infinite=allow_infinite_bounds,
+                first_row=n_rows,
+            )
+            yield rows, ends
+            n_rows += len(rows)
+        check_all_used(*given, n_rows)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return bool(len(vars(self).get("calibration_", ())))
+        return len(vars(self).get("calibration_", DROPPED)) > 0
 
     def _fitted(self) -> Any:
         """The fitted estimator."""
@@ -919,21 +881,21 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _row_values(self, weights: Any, groups: Any, method: str) -> tuple[Any, Any]:
         """Weights and groups of further rows: those given, or as at calibration."""
-        rows, found = self.calibration_, []
+        found = []
         for name, value in (("weights", weights), ("groups", groups)):
-            had = getattr(rows, name) is not None
+            had = getattr(self.calibration_, name) is not None
             if value is None and had:
                 value = vars(self).get(f"{name}_")  # a function of X
             if (value is None) == had:
                 raise ValueError(
-                    f"Got {'no ' if had else ''}{name} in {method}, but the object was "
+                    f"Got {'no ' * had}{name} in {method}, but the object was "
                     f"calibrated {'with' if had else 'without'} them. "
                     f"{f'Pass {name}= to {method}' if had else 'Leave it out'}, or "
                     "calibrate again, with a function of X to be asked for nothing "
                     "here."
                 )
             found.append(value)
-        return check_weights(found[0]), check_groups(found[1])
+        return check_values(*found)
 
     def _calibration(
         self,
@@ -953,41 +915,44 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         weights: Any = None,
         groups: Any = None,
         by_hand: bool = False,
+        first_row: int | None = None,
     ) -> Calibration:
         """Signed scores of some rows, with weights and labels.
 
-        Rows that were chosen by hand may have been chosen wrongly.
+        Rows that were chosen by hand may have been chosen wrongly. Weights and groups
+        of single rows are those of these rows, or of all rows from a first one on.
         """
-        model, support, n_rows = self._fitted(), check_support(self.support), 0
-        scores, own_weights, labels = [np.empty(0)], [np.empty(0)], []
-        known = compared = 0
+        model, support = self._fitted(), check_support(self.support)
+        row, seen = first_row or 0, np.zeros(2, dtype=int)
+        scores, own_weights, labels = [np.empty(0)], [np.empty(0)], list[Any]()
         for X_, target in row_parts(model, X, y, need_y=True):
-            n = _num_samples(X_)
-            y_ = column("y", target, n).numpy()
-            if not n:
+            y_ = column("y", target, _num_samples(X_)).numpy()
+            if not len(y_):
                 continue
-            rows = distribution_of(model, X_, first_row=n_rows)
+            rows = distribution_of(model, X_, first_row=row)
             scores.append(support.score(rows, y_))
-            own_weights.append(weights_at(weights, X_, n, n_rows))
-            labels += labels_at(groups, X_, rows, n_rows) or ()
-            n_rows += n
+            weight, label = values_at(weights, groups, X_, rows, row)
+            if weight is not None:
+                own_weights.append(weight)
+            labels += label or ()
+            row += len(y_)
             if by_hand and hasattr(last_step(model), "count_seen"):
-                found = last_step(model).count_seen(transformed(model, X_), y_)
-                known, compared = known + found[0], compared + found[1]
-        check_all_used(weights, groups, n_rows)
-        _warn_if_seen(model, known, compared)
+                seen += last_step(model).count_seen(transformed(model, X_), y_)
+        if first_row is None:
+            check_all_used(weights, groups, row)
+        _warn_if_seen(model, *seen.tolist())
         return self._calibration(
             np.concatenate(scores),
             weights=None if weights is None else np.concatenate(own_weights),
             groups=None if groups is None else tuple(labels),
         )
 
-    def _set(self, rows: Calibration, functions: tuple[Any, Any] | None = None) -> Self:
+    def _set(self, rows: Calibration, given: tuple[Any, Any] | None = None) -> Self:
         """Take over calibration rows, and functions of X for weights and groups."""
         check_choice("sym", self.sym, (True, False), "Use True for one rank.")
         check_enough_weight(rows, self.levels)  # first: a warning may be an error
         new = {"estimator_": self._fitted(), "calibration_": rows}
-        for name, value in zip(("weights_", "groups_"), functions or (), strict=False):
+        for name, value in zip(("weights_", "groups_"), given or (), strict=False):
             new[name] = None if isinstance(value, np.ndarray | tuple) else value
         self.__dict__ = vars(self) | new
         return self
@@ -999,24 +964,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         fresh.__dict__ = params | {"estimator_": estimator}
         return fresh
 
-    def _distributions(self, X: Any) -> Iterator[PredictiveDistribution]:
-        """Distributions of rows, some at a time."""
-        model = self._fitted()
-        for X_, _ in row_parts(model, X):
-            for block in row_blocks(X_):
-                yield _distribution(model, block, 0)
-
     def _probability_up_to(
         self, X: Any, limit: Any, name: str, strict: bool = False
     ) -> Array:
         """P(y ≤ limit), or P(y < limit); they differ where a support has gaps."""
         ordered = np.sort(self._one_rank("a probability").signed_scores)
         values, support = _checked_limits(name, limit), check_support(self.support)
-        found, start = [np.empty((0, *values.shape[1:]))], 0
-        for rows in self._distributions(X):
+        found, stop = [np.empty((0, *values.shape[1:]))], 0
+        for _, rows, start in distributions(self._fitted(), X):
             stop = start + len(rows)
             own = values[start:stop] if values.ndim else np.full(len(rows), values)
-            start = stop
             if len(own) != len(rows):
                 break
             cut = support.of(rows.targets).cut(own, strict)
@@ -1027,44 +984,30 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             below = np.searchsorted(ordered, score, side="left")
             up_to = np.searchsorted(ordered, score, side="right")
             found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
-        if values.ndim and len(values) != start:
+        if values.ndim and len(values) != stop:
             raise ValueError(
                 f"Got {name} for {len(values)} rows, but X has "
-                f"{'at least ' * (len(values) < start)}{start}. Pass one number, or as "
+                f"{'at least ' * (len(values) < stop)}{stop}. Pass one number, or as "
                 "many as X has rows."
             )
         return np.concatenate(found)
 
 
 StreamingConformalRegressor = CalibratedRegressor
+DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
 class IntervalParts(NamedTuple):
-    """Intervals, and the distributions that made them.
+    """Intervals, and the distributions that made them."""
 
-    Parameters
-    ----------
-    points : ndarray of shape (n,)
-        Point predictions.
-    bounds : ndarray of shape (n, 2, n_levels)
-        Intervals; without levels if the model is not calibrated.
-    levels : list of float
-        Confidence levels.
-    distributions : list of PredictiveDistribution
-        Of the model that makes the bounds, or of the model of each fold.
-    noise_bounds : ndarray of shape (n, 2, n_levels) or None
-        Intervals with v = h², at the same scores. None where several models make the
-        bounds, MAPIE's own score does, or a model gives no parts of v.
-    scaled : bool
-        Whether the scale √v of the distributions makes the width.
-    """
-
-    points: Array
-    bounds: Array
-    levels: list[float]
-    distributions: list[PredictiveDistribution]
+    points: Array  # (n,)
+    bounds: Array  # (n, 2, n_levels)
+    levels: list[float]  # none if the model is not calibrated
+    distributions: list[PredictiveDistribution]  # one, or one per fold
+    # Intervals with v = h² at the same scores; None where several models, or MAPIE's
+    # own score, make the bounds, or a model gives no parts of v.
     noise_bounds: Array | None = None
-    scaled: bool = True
+    scaled: bool = True  # whether √v makes the width
 
 
 def interval_parts(
@@ -1076,46 +1019,27 @@ def interval_parts(
     groups: Any = None,
     **predict_params: Any,
 ) -> IntervalParts:
-    """Intervals of a calibrated object, and what they are made of, in one pass.
+    """Intervals and what they are made of, in one pass where the score is ours.
 
-    Parameters
-    ----------
-    model : object
-        A ``CalibratedRegressor``, a calibrated MAPIE regressor, or a fitted estimator.
-    X : array-like of shape (n, ...)
-        Inputs.
-    alpha : float or sequence of float, optional
-        Miscoverages, for ``MapieRegressor`` of MAPIE 0.9.
-    allow_infinite_bounds : bool, default=False
-        Whether bounds may be infinite where there are too few scores.
-    weights, groups : optional
-        As in ``CalibratedRegressor.predict_interval``.
-    **predict_params : dict
-        Further parameters of MAPIE's ``predict_interval``; its score then makes the
-        bounds, which takes a second pass.
-
-    Returns
-    -------
-    IntervalParts
-        Points, intervals and distributions.
+    Of a ``CalibratedRegressor`` (which takes weights and groups), a calibrated MAPIE
+    regressor (``alpha`` for MAPIE 0.9, parameters of its ``predict_interval``), or a
+    fitted estimator, which has no levels.
     """
-    host = None
-    if not isinstance(model, CalibratedRegressor):
-        host = CalibratedMapie.of(model)
-        if weights is not None or groups is not None:
-            raise ValueError(
-                f"Got weights or groups with a {type(model).__name__}, but only "
-                "CalibratedRegressor takes them. Leave them out."
-            )
-    elif alpha is not None or predict_params:
-        raise ValueError(
-            f"Got {', '.join(['alpha'] * (alpha is not None) + [*predict_params])} "
-            "with a CalibratedRegressor, whose levels are its confidence_level and "
-            "whose estimator takes no parameters. Leave them out."
-        )
     if isinstance(model, CalibratedRegressor):
+        given = predict_params | ({} if alpha is None else {"alpha": alpha})
+        if given:
+            raise ValueError(
+                f"Got {', '.join(given)} with a CalibratedRegressor, whose levels are "
+                "its confidence_level. Leave it out."
+            )
         pairs = model.rows_and_ends(X, allow_infinite_bounds, weights, groups)
         return _joined(pairs, model.support, model.levels)
+    if weights is not None or groups is not None:
+        raise ValueError(
+            f"Got weights or groups with a {type(model).__name__}, but only "
+            "CalibratedRegressor takes them. Leave them out."
+        )
+    host = CalibratedMapie.of(model)
     if host is None:
         rows = distribution_of(model, X, predict_params)
         none = np.empty((len(rows), 2, 0))
@@ -1129,11 +1053,10 @@ def interval_parts(
         )
         return _joined(pairs, host.score.support, levels)
     if allow_infinite_bounds:
-        predict_params = predict_params | {"allow_infinite_bounds": True}
+        predict_params["allow_infinite_bounds"] = True
     points, bounds = host.predict_interval(model, X, alpha, predict_params)
-    scale = host.residual_estimator
+    scale, scaled = host.residual_estimator, ours or host.has_std_score
     models = ensemble.fold_models if ensemble.uses_folds() else [ensemble.point_model]
-    scaled = ours or host.has_std_score
     if isinstance(scale, ClapsScaleEstimator):
         models, scaled = [scale.estimator], True
     found = [distribution_of(each, X) for each in models]
@@ -1142,69 +1065,38 @@ def interval_parts(
 
 def _joined(pairs: RowsAndEnds, support: Any, levels: list[float]) -> IntervalParts:
     """Parts of rows that came some at a time."""
-    values = check_support(support)
-    found, none = list(pairs), np.empty((0, len(levels)))
-    some = [p for p in found if len(p[0])] or found[:1]
-    some = some or [(_no_rows(), ScoreBounds(none, none))]
-    bounds = np.concatenate([interval(*pair, values) for pair in some])
-    names = ("centre", "scale", "aleatoric", "epistemic")
-    parts = {k: [getattr(rows, k) for rows, _ in some] for k in names}
-    whole = {k: np.concatenate(v) for k, v in parts.items() if v[0] is not None}
-    rows = replace(some[0][0], **whole)
+    none, values = np.empty((0, len(levels))), check_support(support)
+    found = [pair for pair in pairs if len(pair[0])]
+    found = found or [(NO_ROWS, ScoreBounds(none, none))]
+    each = [rows for rows, _ in found]
+    whole: dict[str, Any] = {
+        name: np.concatenate([getattr(rows, name) for rows in each])
+        for name in ("centre", "scale", "aleatoric", "epistemic")
+        if getattr(each[0], name) is not None
+    }
+    bounds = [interval(rows, ends, values) for rows, ends in found]
     noise = None
-    if rows.aleatoric is not None:
-        alone = [interval(r.noise_alone, ends, values) for r, ends in some]
+    if each[0].aleatoric is not None:
+        alone = [interval(rows.noise_alone, ends, values) for rows, ends in found]
         noise = np.concatenate(alone)
-    points = np.concatenate([rows.mean for rows, _ in some])
-    return IntervalParts(points, bounds, levels, [rows], noise)
-
-
-def row_parts(
-    model: Any, X: Any, y: Any = None, need_y: bool = False
-) -> Iterator[tuple[Any, Any]]:
-    """Parts of X as the user gave them, each with its y."""
-    listed = isinstance(X, list | tuple) and bool(X) and not is_batches(X)
-    if listed and y is None:  # tables without targets, not one array as a list
-        listed = all(len(getattr(part, "shape", ())) > 1 for part in X)
-        X = iter(X) if listed else X
-    for x, target, weight in items_of(X, y, None, need_y):
-        if need_y and weight is not None:
-            raise ValueError(
-                "Got a batch (X, y, sample_weight), but expected (X, y): calibration "
-                "counts every row once. Leave the weights out; likelihood ratios for "
-                "a covariate shift are passed as weights=, a function of X."
-            )
-        if need_y:
-            check_has_target(target)
-        is_tensor = hasattr(x, "detach") and not hasattr(model, "partial_sums")
-        yield x.detach().cpu().numpy() if is_tensor else x, target
-
-
-def _no_rows() -> PredictiveDistribution:
-    return PredictiveDistribution(*(np.empty(0) for _ in range(4)))
-
-
-def _distribution(model: Any, X: Any, first_row: int) -> PredictiveDistribution:
-    """Distribution of rows, of which there may be none."""
-    if not _num_samples(X):
-        return _no_rows()
-    return distribution_of(model, X, first_row=first_row)
+    points = np.concatenate([rows.mean for rows in each])
+    joined = [replace(each[0], **whole)]
+    return IntervalParts(points, np.concatenate(bounds), levels, joined, noise)
 
 
 def _warn_if_seen(model: Any, known: int, compared: int) -> None:
     """Warn if more rows were fitted on than equal rows of a table explain.
 
-    Tables may hold equal rows by right. Then a new row has an equal one among the
+    Tables may hold equal rows by right. A new row then has an equal one among the
     training rows about twice as often as a training row repeats an earlier one.
     """
     if known <= max(2, SEEN_SHARE * compared):
         return
-    last = last_step(model)
-    seen, n = last._seen_rows, last.sums_.n_rows
-    # The smallest hashes are kept, which tell how many there are.
-    n_different = min(n, len(seen) * 2.0**64 / (float(seen[-1]) + 1))
-    n_different = len(seen) if len(seen) < MAX_SEEN_ROWS else n_different
-    if known <= (SEEN_SHARE + 3 * (1 - n_different / n)) * compared:
+    hashes, n = last_step(model)._seen_rows, last_step(model).sums_.n_rows
+    # The smallest are kept of many, which tell how many different ones there were.
+    many = len(hashes) == MAX_SEEN_ROWS
+    n_different = len(hashes) * (2.0**64 / float(hashes[-1]) if many else 1.0)
+    if known <= (SEEN_SHARE + 3 * max(0.0, 1 - n_different / n)) * compared:
         return
     warnings.warn(
         f"Got calibration rows on which the estimator was fitted: {known} of "
@@ -1235,14 +1127,13 @@ def _tail(scores: Array, level: Array, first: int = 1) -> Array:
 def _checked_limits(name: str, limit: Any) -> Array:
     """Limits as (), (n,) or (n, m), none of them NaN."""
     check_unmasked(name, limit)
-    expected = "a number, (n,) or (n, m) numbers, none of them missing"
     try:
         values = np.asarray(limit, dtype=np.float64)
     except (TypeError, ValueError):
-        raise_for(name, limit, expected, "Pass values of y.")
+        values = np.full((), np.nan)
     if values.ndim > 2 or np.isnan(values).any():
-        found = "NaN" if np.isnan(values).any() else f"the shape {values.shape}"
-        raise_for(name, found, expected, "Leave out rows without a value.")
+        expected = "a number, (n,) or (n, m) numbers, none of them missing"
+        raise_for(name, limit, expected, "Leave out rows without a value.")
     return values
 
 
@@ -1250,8 +1141,6 @@ def _missed(intervals: Any, y: Any, m: int) -> NDArray[np.bool_]:
     """Rows (n, m) outside the intervals that were issued."""
     target = np.asarray(y, dtype=np.float64).reshape(-1, 1)
     bounds = np.asarray(intervals, dtype=np.float64)
-    if bounds.shape == (len(target), 2) and m == 1:
-        bounds = bounds[:, :, None]
     if bounds.shape != (len(target), 2, m) or np.isnan(bounds).any():
         raise ValueError(
             f"Got intervals of shape {bounds.shape} with {int(np.isnan(bounds).sum())} "

@@ -7,7 +7,7 @@ weight, and confidence levels that move (``observe``).
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ Array = NDArray[np.float64]
 Groups = tuple[Any, ...]  # a label for each row: text or numbers
 ALL_ROWS = None  # the label of all rows where there are no groups
 HUGE = 1e300  # an own weight beside which that of all calibration rows is nothing
-GAMMA = 0.01
 
 
 class ScoreBounds(NamedTuple):
@@ -60,13 +59,10 @@ class AdaptiveLevels:
     alpha: Array  # (m,), promised in the long run
     n_missed: Array  # (m,), rows outside their interval
     n_observed: int = 0
-    gamma: float = GAMMA  # step size
+    gamma: float = 0.01  # step size
     window: int | None = None  # newest calibration rows that are kept; None: all
-    time: float | None = None  # of the newest row
     labels: Groups = ()  # groups whose miscoverage has moved
-    current: Array | None = (
-        None  # (n_labels, m), at which their next interval is issued
-    )
+    current: Array | None = None  # (n_labels, m), of their next interval
 
     def of(self, label: Any) -> Array:
         """Miscoverages (m,) of a group."""
@@ -79,11 +75,11 @@ class AdaptiveLevels:
         """At these miscoverages: from the start, if they are others than so far."""
         if np.array_equal(alpha, self.alpha):
             return self
-        kept = {k: getattr(self, k) for k in ("gamma", "window", "time")}
-        return AdaptiveLevels(alpha, np.zeros(len(alpha)), **kept)
+        none = np.zeros(len(alpha))
+        return AdaptiveLevels(alpha, none, gamma=self.gamma, window=self.window)
 
     def after(
-        self, groups: Groups | None, missed: NDArray[np.bool_], time: float | None
+        self, groups: Groups | None, missed: NDArray[np.bool_]
     ) -> "AdaptiveLevels":
         """After some rows that were predicted together; ``missed`` is (n, m)."""
         moved = {label: self.of(label) for label in self.labels}
@@ -96,7 +92,6 @@ class AdaptiveLevels:
             current=np.stack(list(moved.values())),
             n_observed=self.n_observed + len(missed),
             n_missed=self.n_missed + missed.sum(axis=0),
-            time=self.time if time is None else time,
         )
 
 
@@ -137,13 +132,13 @@ class Calibration:
     weights: Array | None = None
     groups: Groups | None = None
     fit_id: str | None = None
-    support: Support = Support()  # noqa: RUF009 (frozen)
+    support: Support = field(default_factory=Support)
     levels: AdaptiveLevels | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:  # without the sorted scores
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
@@ -169,18 +164,9 @@ class Calibration:
         return self.scores
 
     def add(self, other: "Calibration") -> "Calibration":
-        """Return a calibration on these rows and then those of another.
+        """These rows and then those of another, scored with the same fit and support.
 
-        Parameters
-        ----------
-        other : Calibration
-            Rows that were scored with the same fit and support, with weights and
-            groups if these have them.
-
-        Returns
-        -------
-        Calibration
-            All rows. Levels that move are those of this calibration.
+        What batches, Dask, Ray and Spark reduce with. Levels are those of this one.
         """
         for name in ("weights", "groups"):
             have, get = getattr(self, name), getattr(other, name)
@@ -231,51 +217,23 @@ class Calibration:
         allow_infinite: bool = False,
         first_row: int = 0,
     ) -> ScoreBounds:
-        """Signed scores at the ends of the intervals of test rows.
+        """Signed scores at the ends of intervals, at miscoverages (m,).
 
-        Parameters
-        ----------
-        alpha : ndarray of shape (m,)
-            Miscoverages. Where levels move, those that a group has come to.
-        sym : bool, default=True
-            One rank of the absolute scores for both ends, or one at α/2 for each.
-        labels : tuple of length n, optional
-            Groups of the test rows.
-        weights : ndarray of shape (n,), optional
-            Likelihood ratios of the test rows.
-        allow_infinite : bool, default=False
-            Whether too few scores give infinite ends rather than an error.
-        first_row : int, default=0
-            Number of the first row, for messages.
-
-        Returns
-        -------
-        ScoreBounds
-            Ends (n, m); (1, m) without labels and weights. Ends are infinite for a
-            miscoverage of 0 or less, and swapped for one of 1 or more: no value lies
-            between them.
+        ``labels`` and ``weights`` are those of n test rows; without them one row of
+        ends serves all. Where levels move, a group has the miscoverages that it has
+        come to: of 0 or less they give infinite ends, of 1 or more swapped ones, with
+        no value between them. Too few scores raise, unless ends may be infinite or
+        levels move; rows of a weight that is too large have infinite ends.
         """
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
-        return self._bounds(alpha, levels, sym, labels, weights, finite, first_row)
-
-    def _bounds(
-        self,
-        alpha: Array,
-        levels: AdaptiveLevels | None,
-        sym: bool,
-        labels: Groups | None,
-        weights: Array | None,
-        finite: bool,
-        first_row: int = 0,
-    ) -> ScoreBounds:
         n = next((len(v) for v in (labels, weights) if v is not None), 1)
         own = np.ones(n) if weights is None else weights
         size = n, len(alpha)
         found = ScoreBounds(np.full(size, -np.inf), np.full(size, np.inf))
         lacking, limit = np.zeros(n, dtype=bool), np.inf
         for label, rows in rows_by_group(labels).items():
-            ranks = self._ranks(sym).get(label)
+            ranks = self.ranks(sym).get(label)
             if ranks is None:
                 if finite:
                     self._raise_unknown(label, first_row + int(rows[0]))
@@ -289,7 +247,16 @@ class Calibration:
                 raise_too_few(len(ranks), float(at.min()), ranks.n_ends, of)
             lacking[rows], limit = missing, min(limit, ranks.largest_weight(at))
         if lacking.any():
-            _warn_of_infinite(lacking, first_row, limit)
+            warnings.warn(
+                f"Got {int(lacking.sum())} of {n} rows, the first of them row "
+                f"{first_row + int(np.argmax(lacking))}, whose own weight is too large "
+                f"for a finite interval: it is more than {limit:.4g}, which the weight "
+                "of all calibration rows allows. Their bounds are infinite. Calibrate "
+                "on rows like them, or pass allow_infinite_bounds=True if that is what "
+                "you expect.",
+                EffectiveSampleSizeWarning,
+                stacklevel=4,
+            )
         return found
 
     def observe(
@@ -300,33 +267,13 @@ class Calibration:
         sym: bool = True,
         gamma: float | None = None,
         window: int | None = None,
-        time: Any = None,
         missed: NDArray[np.bool_] | None = None,
     ) -> "Calibration":
-        """Return the calibration after rows that were predicted together.
+        """After rows that were predicted together: with their scores, at new levels.
 
-        Parameters
-        ----------
-        new : Calibration
-            Scores of the rows, with weights and groups if these have them.
-        alpha : ndarray of shape (m,)
-            Miscoverages that are promised in the long run.
-        sym : bool, default=True
-            As in ``bounds``.
-        gamma : float, optional
-            Step size in [0, 1]; as before, 0.01 at first.
-        window : int, optional
-            Newest scores that are kept; as before, all at first.
-        time : number, date or array-like of shape (n,), optional
-            When the rows were; time must not go back.
-        missed : ndarray of bool of shape (n, m), optional
-            Rows outside their intervals. By default those whose scores lie beyond the
-            bounds that this calibration gives.
-
-        Returns
-        -------
-        Calibration
-            With all scores, or the newest of them, and with levels that have moved.
+        Rows were ``missed`` (n, m) where their scores lie beyond the bounds that this
+        calibration gives, unless it is known. Step size and window are those given,
+        or as before.
         """
         levels = (self.levels or AdaptiveLevels(alpha, np.zeros(len(alpha)))).at(alpha)
         if gamma is not None:
@@ -336,33 +283,37 @@ class Calibration:
         if window is not None:
             window = check_integer("window", window, low=1, hint="Use 500, or None.")
             levels = replace(levels, window=window)
-        newest = _check_order(time, len(new), levels.time)
         if missed is None:
-            ends = self._bounds(alpha, levels, sym, new.groups, new.weights, False)
+            lower, upper = self.bounds(
+                alpha,
+                sym=sym,
+                labels=new.groups,
+                weights=new.weights,
+                allow_infinite=True,
+            )
             score = (new.scores if self.signed else np.abs(new.scores))[:, None]
-            missed = (score > ends.upper) | (score < ends.lower)
+            missed = (score > upper) | (score < lower)
         rows = self.add(new)
         if levels.window is not None:
             rows = rows.newest(levels.window)
-        return replace(rows, levels=levels.after(new.groups, missed, newest))
+        return replace(rows, levels=levels.after(new.groups, missed))
 
-    @cached_property
-    def _known(self) -> dict[bool, dict[Any, "_Ranks"]]:
-        return {}
-
-    def _ranks(self, sym: bool) -> dict[Any, "_Ranks"]:
+    def ranks(self, sym: bool) -> dict[Any, "Ranks"]:
         """Sorted scores of each group; of many scores sorted once."""
-        if sym not in self._known:
+        if sym not in self._sorted:
             scores = np.abs(self.scores) if sym else self.signed_scores
-            self._known[sym] = {
-                label: _Ranks.of(
-                    scores[rows],
-                    None if self.weights is None else self.weights[rows],
-                    sym,
+            weights = self.weights
+            self._sorted[sym] = {
+                label: Ranks.of(
+                    scores[rows], None if weights is None else weights[rows], sym
                 )
                 for label, rows in rows_by_group(self.groups).items()
             }
-        return self._known[sym]
+        return self._sorted[sym]
+
+    @cached_property
+    def _sorted(self) -> dict[bool, dict[Any, "Ranks"]]:
+        return {}
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""
@@ -377,44 +328,47 @@ class Calibration:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ranks:
+class Ranks:
     """Sorted scores of some calibration rows, for one rank or for two."""
 
     above: SortedScores  # absolute scores, or signed ones if there are two ranks
-    below: SortedScores | None  # signed scores from above to below, for two ranks
-    unit: float  # of weights, so that no sum of them overflows
+    below: SortedScores | None = None  # signed scores from above to below
+    unit: float = 1.0  # of weights, so that no sum of them overflows
 
     @classmethod
-    def of(cls, scores: Array, weights: Array | None, sym: bool) -> "_Ranks":
+    def of(cls, scores: Array, weights: Array | None, sym: bool) -> "Ranks":
+        """Sort scores, absolute or signed."""
         unit = 1.0
         if weights is not None:  # a power of two: no weight is rounded
             unit = 2.0 ** (int(np.frexp(weights.max(initial=0.0))[1]) - 1)
             weights = weights / unit
-        if sym:
-            return cls(SortedScores.of(scores, weights), None, unit)
-        # A score of +∞ is that of a target which no interval can hold: it counts twice.
-        turned = np.where(np.isposinf(scores), np.inf, -scores)
-        above, below = (SortedScores.of(s, weights) for s in (scores, turned))
-        return cls(above, below, unit)
+        below = None
+        if not sym:  # a score of +∞ is missed by both ends: it counts twice
+            turned = np.where(np.isposinf(scores), np.inf, -scores)
+            below = SortedScores.of(turned, weights)
+        return cls(SortedScores.of(scores, weights), below, unit)
 
     def __len__(self) -> int:
         return len(self.above.weight)
 
     @property
     def n_ends(self) -> int:
+        """Ends that have a rank of their own."""
         return 1 if self.below is None else 2
 
     def bounds(self, alpha: Array, weight: Array) -> ScoreBounds:
         """Signed scores (r, m) of the ends of r rows."""
-        own = self._counted(weight)
-        upper = self.above.quantile(alpha / self.n_ends, own)
-        lower = -upper
-        if self.below is not None:
-            lower = -self.below.quantile(alpha / 2, own)
+        lower, upper = self.quantiles(alpha / self.n_ends, self._counted(weight))
         empty = alpha >= 1
         return ScoreBounds(
             np.where(empty, np.inf, lower), np.where(empty, -np.inf, upper)
         )
+
+    def quantiles(self, share: Array, own: Array) -> ScoreBounds:
+        """Signed scores (r, m) beyond which shares (m,) lie on each side."""
+        upper = self.above.quantile(share, own)
+        lower = upper if self.below is None else self.below.quantile(share, own)
+        return ScoreBounds(-lower, upper)
 
     def lacking(self, alpha: Array, weight: Array) -> NDArray[np.bool_]:
         """Rows (r,) for which all the weight does not suffice, at any level."""
@@ -442,49 +396,3 @@ def rows_by_group(groups: Iterable[Any] | None) -> dict[Any, Any]:
     for row, label in enumerate(groups):
         found.setdefault(label, []).append(row)
     return {label: np.array(rows) for label, rows in found.items()}
-
-
-def _warn_of_infinite(lacking: NDArray[np.bool_], first_row: int, limit: float) -> None:
-    """Warn of test rows whose own weight is too large for a finite interval."""
-    first = first_row + int(np.flatnonzero(lacking)[0])
-    warnings.warn(
-        f"Got {int(lacking.sum())} of {len(lacking)} rows, the first of them row "
-        f"{first}, whose own weight is too large for a finite interval: it is more "
-        f"than {limit:.4g}, which the weight of all calibration rows allows. Their "
-        "bounds are infinite. Calibrate on rows like them, or pass "
-        "allow_infinite_bounds=True if that is what you expect.",
-        EffectiveSampleSizeWarning,
-        stacklevel=5,
-    )
-
-
-def _check_order(time: Any, n: int, newest: float | None) -> float | None:
-    """Time of the last of n rows, which must come one after another."""
-    if time is None:
-        return None
-    given = np.atleast_1d(np.asarray(time))
-    try:
-        if given.dtype.kind in "OUMm":  # dates count in nanoseconds
-            given = given.astype("datetime64[ns]")
-            values = np.where(np.isnat(given), np.nan, given.astype(np.int64))
-        else:
-            values = given.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Got time={time!r}, but expected numbers, or dates without a time zone. "
-            "Convert them to one zone first."
-        ) from error
-    if values.shape not in ((n,), (1,)) or not np.isfinite(values).all():
-        raise ValueError(
-            f"Got time of shape {values.shape} for {n} rows, but expected one finite "
-            "number or date for each, or one for all."
-        )
-    before = np.r_[values[0] if newest is None else newest, values[:-1]]
-    if (values < before).any():
-        row = int(np.flatnonzero(values < before)[0])
-        raise ValueError(
-            f"Got row {row} at time {given[row]}, which is before the row observed "
-            "last. Levels follow rows in their order: sort the rows by time and pass "
-            "each once. Nothing was changed."
-        )
-    return float(values[-1])

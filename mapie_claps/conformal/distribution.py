@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_unmasked
 from ..estimators.predictive import PredictiveDistribution
+from ..network.batches import check_has_target, is_batches, items_of
 
 Array = NDArray[np.float64]
 BLOCK_ROWS = 2**16  # rows that a model predicts at a time
+NO_ROWS = PredictiveDistribution(np.empty(0), np.empty(0), np.empty(0), np.empty(0))
 
 
 def distribution_of(
@@ -121,13 +122,6 @@ def check_gives_std(model: Any) -> None:
             "chose, fitted: search.best_estimator_, with prefit=True; or let "
             "CalibratedRegressor(search).fit(X, y) do both."
         )
-    if isinstance(last, TransformedTargetRegressor):
-        raise TypeError(
-            f"Got a {name}, which cannot bring a standard deviation back to the units "
-            "of y. Let the regressor transform y itself, "
-            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
-            "target and transform the bounds back."
-        )
     try:
         parameters = signature(last.predict).parameters
     except (AttributeError, ValueError, TypeError):
@@ -143,6 +137,28 @@ def check_gives_std(model: Any) -> None:
         )
 
 
+def row_parts(
+    model: Any, X: Any, y: Any = None, need_y: bool = False
+) -> Iterator[tuple[Any, Any]]:
+    """Arrays, or batches one after another, as the user gave them, each with its y."""
+    if y is None and isinstance(X, list | tuple) and X and not is_batches(X):
+        tables = all(len(getattr(part, "shape", ())) > 1 for part in X)
+        X = iter(X) if tables else X  # tables without targets, not one array as a list
+    for x, target, weight in items_of(X, y, None, need_y):
+        if need_y:
+            check_has_target(target)
+            if weight is not None:
+                raise ValueError(
+                    "Got a batch (X, y, sample_weight), but expected (X, y): "
+                    "calibration counts every row once. Leave the weights out; "
+                    "likelihood ratios for a covariate shift are passed as weights=, a "
+                    "function of X."
+                )
+        if hasattr(x, "detach") and not hasattr(model, "partial_sums"):
+            x = x.detach().cpu().numpy()  # other models know no tensors
+        yield x, target
+
+
 def row_blocks(X: Any) -> Iterator[Any]:
     """Some thousand rows at a time, so that memory does not grow with X."""
     n = _num_samples(X)
@@ -151,3 +167,17 @@ def row_blocks(X: Any) -> Iterator[Any]:
         return
     for rows in gen_batches(n, BLOCK_ROWS):
         yield _safe_indexing(X, rows)
+
+
+def distributions(
+    model: Any, X: Any
+) -> Iterator[tuple[Any, PredictiveDistribution, int]]:
+    """Some rows at a time: X, their distribution, and the number of the first one."""
+    first_row = 0
+    for part, _ in row_parts(model, X):
+        for block in row_blocks(part):
+            rows = NO_ROWS
+            if _num_samples(block):
+                rows = distribution_of(model, block, first_row=first_row)
+            yield block, rows, first_row
+            first_row += len(rows)

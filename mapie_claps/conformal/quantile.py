@@ -85,7 +85,8 @@ def conformal_quantile(
     for each in alpha:
         if conformal_rank(len(values), each) > len(values) and not allow_infinite:
             raise_too_few(len(values), each)
-    return SortedScores.of(values).quantile(alpha, np.ones(1))[0]
+    found: Array = SortedScores.of(values).quantile(alpha, np.ones(1))[0]
+    return found
 
 
 def raise_too_few(n: int, alpha: float, n_ends: int = 1, of: str = "") -> None:

@@ -138,26 +138,11 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         y_std: Any = None,
         **kwargs: Any,
     ) -> Array:
-        """Compute (y − μ) / √v, or what the model's distribution says.
+        """Signed scores (n,): (y − μ)/√v, or what the model's distribution says.
 
-        Parameters
-        ----------
-        y : array-like of shape (n,)
-            Targets.
-        y_pred : array-like of shape (n,)
-            Predictions of MAPIE's estimator.
-        X : array-like of shape (n, p), optional
-            Inputs, for a score that holds an estimator.
-        y_std : array-like of shape (n,), optional
-            √v of MAPIE's estimator, from MAPIE 1.5 on; it may carry a distribution.
-        **kwargs : dict
-            Ignored.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Signed scores. They know the identity of the fit if the whole distribution
-            made them, and not mean and standard deviation alone.
+        ``y_std`` comes from MAPIE 1.5 on, and may carry that distribution; a score that
+        holds an estimator asks it, at X. Scores know the identity of the fit if the
+        whole distribution made them, and not mean and standard deviation alone.
         """
         check_unmasked("y", y)
         target, mu = np.asarray(y, dtype=np.float64), np.asarray(y_pred)
@@ -188,22 +173,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     def get_conformity_scores(
         self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
     ) -> Array:
-        """Compute scores, absolute if one rank is taken.
-
-        Parameters
-        ----------
-        y : array-like of shape (n,)
-            Targets.
-        y_pred : array-like of shape (n,)
-            Predictions of MAPIE's estimator.
-        **kwargs : dict
-            X and y_std, see ``get_signed_conformity_scores``.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Scores.
-        """
+        """Scores (n,), absolute if one rank is taken."""
         scores = self.get_signed_conformity_scores(y, y_pred, **kwargs)
         if self.sym:
             scores = StdArray.carry(np.abs(scores), scores.fit_id)  # type: ignore[attr-defined]
@@ -217,25 +187,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         y_std: Any = None,
         **kwargs: Any,
     ) -> Array:
-        """Compute μ + score · √v, or the inverse of the distribution's score.
+        """Values of y with these scores: μ + score · √v, or the score's inverse.
 
-        Parameters
-        ----------
-        y_pred : array-like of shape (n,) or (n, m), or a number for one row
-            Predictions μ.
-        conformity_scores : array-like that broadcasts against ``y_pred``
-            Scores or their quantiles.
-        X : array-like of shape (n, p), optional
-            Inputs, for a score that holds an estimator.
-        y_std : array-like of shape (n,), optional
-            √v, for a score that holds none.
-        **kwargs : dict
-            Ignored.
-
-        Returns
-        -------
-        ndarray
-            Values of y with these scores.
+        ``y_pred`` is (n,) or (n, m), or a number for one row; scores broadcast to it.
         """
         centre = np.asarray(y_pred, dtype=np.float64)
         scores = np.asarray(conformity_scores, dtype=np.float64)
@@ -257,18 +211,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         return found.reshape(np.broadcast_shapes(centre.shape, scores.shape))
 
     def get_effective_calibration_samples(self, scores: Array) -> float:
-        """Leave the check of the number of rows to the bounds, where it is exact.
-
-        Parameters
-        ----------
-        scores : ndarray
-            Ignored.
-
-        Returns
-        -------
-        float
-            Infinity, which passes MAPIE's own check.
-        """
+        """Infinity: bounds check the number of rows, where it is exact."""
         return np.inf
 
     def get_bounds(
@@ -283,33 +226,11 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         allow_infinite_bounds: bool = False,
         **predict_params: Any,
     ) -> tuple[Array, Array, Array]:
-        """Compute predictions and bounds; called by MAPIE.
+        """Predictions (n,), lower and upper bounds (n, n_alpha); called by MAPIE.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Test inputs.
-        alpha_np : ndarray of shape (n_alpha,)
-            Miscoverages.
-        estimator : EnsembleRegressor
-            MAPIE's models.
-        conformity_scores : ndarray of shape (n_cal,)
-            Calibration scores.
-        ensemble : bool, default=False
-            Whether point predictions aggregate those of the folds.
-        method : {"base", "plus", "minmax"}, default="base"
-            How the models of the folds make the bounds.
-        optimize_beta : bool, default=False
-            Refused: it would choose on calibration scores.
-        allow_infinite_bounds : bool, default=False
-            Whether bounds may be infinite where the rank exceeds n_cal.
-        **predict_params : dict
-            Passed to the models' ``predict``.
-
-        Returns
-        -------
-        tuple of ndarray
-            Predictions (n,), lower and upper bounds (n, n_alpha).
+        ``estimator`` is MAPIE's ensemble of models, ``method`` how the models of folds
+        make the bounds, ``ensemble`` whether points aggregate theirs. Further
+        parameters go to the models' ``predict``.
         """
         if optimize_beta:
             raise ValueError(
@@ -405,7 +326,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         return points, lower, upper
 
     def _held_rows(self, X: ArrayLike | None, y_pred: Array) -> PredictiveDistribution:
-        """Distribution of the held estimator, whose mean must be what MAPIE predicts."""
+        """Distribution of the held estimator, whose mean must be that of MAPIE."""
         rows = distribution_of(self.estimator, X)
         if not np.array_equal(rows.mean, y_pred):
             raise ValueError(

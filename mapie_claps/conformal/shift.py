@@ -92,18 +92,7 @@ class ColumnGroups:
         return cls(column, tuple(sorted(kept, key=lambda v: (isinstance(v, str), v))))
 
     def __call__(self, X: Any) -> Groups:
-        """Label of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Rows.
-
-        Returns
-        -------
-        tuple of length n
-            Values of the column, or "other".
-        """
+        """Values of the column, or "other", for each row."""
         labels = checked_labels(self._values_of(X))
         if self.values is None:
             return labels
@@ -184,13 +173,7 @@ class EpistemicGroups:
         fraction = _epistemic_fraction(distribution_of(estimator, X))
         edges = np.unique(np.quantile(fraction, np.arange(1, n_groups) / n_groups))
         edges = edges[(edges > 0) & (edges < 1)]
-        if not len(edges):
-            raise ValueError(
-                f"Got {len(fraction)} rows whose epistemic fraction is "
-                f"{float(fraction[0])!r} throughout, so that there are no bins. Use "
-                "scale='claps', or rows that differ in how well they are known."
-            )
-        return cls(edges.tolist())
+        return cls(edges.tolist())  # raises if all rows are known equally well
 
     def labels(self, estimator: Any, X: Any) -> Groups:
         """Label of each row, for ``from_scores`` or MAPIE's conditional class.
@@ -224,13 +207,52 @@ def _epistemic_fraction(rows: PredictiveDistribution) -> Array:
     return rows.epistemic / (rows.aleatoric + rows.epistemic)
 
 
-def check_groups(groups: Any) -> Any:
-    """A function of X, bins, or labels of all rows; a column by its name or number."""
-    if groups is None or callable(groups) or isinstance(groups, EpistemicGroups):
-        return groups
+def check_values(weights: Any, groups: Any) -> tuple[Any, Any]:
+    """Weights and groups as functions of X, or of all rows; a column as a function."""
+    if weights is not None and not callable(weights):
+        weights = checked_weights(weights, len(np.atleast_1d(weights)))
     if isinstance(groups, str | int) and not isinstance(groups, bool):
-        return ColumnGroups(groups)
-    return checked_labels(groups)
+        groups = ColumnGroups(groups)
+    elif not (
+        groups is None or callable(groups) or isinstance(groups, EpistemicGroups)
+    ):
+        groups = checked_labels(groups)
+    return weights, groups
+
+
+def values_at(
+    weights: Any, groups: Any, X: Any, rows: PredictiveDistribution, first_row: int
+) -> tuple[Array | None, Groups | None]:
+    """Weights and labels of some rows: by functions of X, or some of those given."""
+    if isinstance(groups, EpistemicGroups):
+        groups = groups.of_distribution(rows)
+    elif callable(groups):
+        groups = checked_labels(groups(X), len(rows))
+    else:
+        groups = _some("groups", groups, first_row, len(rows))
+    if callable(weights):
+        return checked_weights(weights(X), len(rows)), groups
+    return _some("weights", weights, first_row, len(rows)), groups
+
+
+def _some(name: str, values: Any, first_row: int, n: int) -> Any:
+    """Values of n rows, of those given."""
+    if values is not None and first_row + n > len(values):
+        raise ValueError(
+            f"Got {name} of {len(values)} rows, but X has at least {first_row + n}. "
+            "Pass one for each row."
+        )
+    return None if values is None else values[first_row : first_row + n]
+
+
+def check_all_used(weights: Any, groups: Any, n: int) -> None:
+    """Raise if values were given for other than n rows."""
+    for name, values in (("weights", weights), ("groups", groups)):
+        if isinstance(values, np.ndarray | tuple) and len(values) != n:
+            raise ValueError(
+                f"Got {name} of {len(values)} rows, but X has {n}. Pass one for each "
+                "row."
+            )
 
 
 def checked_labels(labels: Any, n: int | None = None) -> Groups:
@@ -244,66 +266,13 @@ def checked_labels(labels: Any, n: int | None = None) -> Groups:
             "Pass for example a column of X."
         )
     found = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
-    for row, label in enumerate(found):
-        # Not equal to itself, or NA where that is asked: missing.
-        if isinstance(label, str | int | float) and label == label:
-            continue
-        raise ValueError(
-            f"Got groups with {label!r} in row {row}, but expected text or numbers as "
-            "labels. Give rows without a label one of their own."
-        )
-    return found
-
-
-def labels_at(
-    groups: Any, X: Any, rows: PredictiveDistribution, first_row: int
-) -> Groups | None:
-    """Labels of some rows: of a function of X, or some of those given."""
-    if groups is None:
-        return None
-    if isinstance(groups, EpistemicGroups):
-        return groups.of_distribution(rows)
-    if callable(groups):
-        return checked_labels(groups(X), len(rows))
-    found: Groups = _some("groups", groups, first_row, len(rows))
-    return found
-
-
-def check_weights(weights: Any) -> Any:
-    """A function of X, or weights of all rows."""
-    if weights is None or callable(weights):
-        return weights
-    return checked_weights(weights, len(np.atleast_1d(weights)))
-
-
-def weights_at(weights: Any, X: Any, n: int, first_row: int) -> Array | None:
-    """Weights of n rows: of a function of X, or some of those given."""
-    if weights is None:
-        return None
-    if callable(weights):
-        return checked_weights(weights(X), n)
-    found: Array = _some("weights", weights, first_row, n)
-    return found
-
-
-def _some(name: str, values: Any, first_row: int, n: int) -> Any:
-    """Values of n rows."""
-    if first_row + n > len(values):
-        raise ValueError(
-            f"Got {name} of {len(values)} rows, but X has at least {first_row + n}. "
-            "Pass one for each row."
-        )
-    return values[first_row : first_row + n]
-
-
-def check_all_used(weights: Any, groups: Any, n: int) -> None:
-    """Raise if values were given for more rows than came."""
-    for name, values in (("weights", weights), ("groups", groups)):
-        if isinstance(values, np.ndarray | tuple) and len(values) != n:
+    for row, label in enumerate(found):  # NaN does not equal itself
+        if not isinstance(label, str | int | float) or label != label:
             raise ValueError(
-                f"Got {name} of {len(values)} rows, but X has {n}. Pass one for each "
-                "row."
+                f"Got groups with {label!r} in row {row}, but expected text or numbers "
+                "as labels. Give rows without a label one of their own."
             )
+    return found
 
 
 def checked_weights(weights: Any, n: int) -> Array:
@@ -318,7 +287,7 @@ def checked_weights(weights: Any, n: int) -> Array:
         )
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+        row = int(np.argmax(bad))
         raise ValueError(
             f"Got weights with {float(values[row])!r} in row {row}, but expected "
             f"finite numbers of at least 0. {hint}"
@@ -355,7 +324,7 @@ def effective_sample_size(weights: ArrayLike) -> float:
 
 
 def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
-    """Raise if no calibration row has weight, warn where few have nearly all of it."""
+    """Raise if no calibration row has weight; warn where few have nearly all of it."""
     if rows.weights is None or not len(rows):
         return
     if not rows.weights.any():
@@ -434,32 +403,18 @@ def likelihood_ratio(
     array([0.8, 2.3])
     """
     clip = check_number("clip", clip, low=1, low_open=True, hint="Use 20 if unsure.")
-    if estimator is not None and not hasattr(estimator, "input_columns"):
-        raise TypeError(
-            f"Got estimator of type {type(estimator).__name__}, but expected a fitted "
-            "ClapsRegressor. Leave it out for an X of numbers."
-        )
     source, target = (_numbers(estimator, X) for X in (X_source, X_target))
     for name, values in (("X_source", source), ("X_target", target)):
-        if len(values) < 2 or not np.isfinite(values).all():
+        n_bad = int((~np.isfinite(values)).any(axis=1).sum())
+        if len(values) < 2 or n_bad or values.shape[1] != source.shape[1]:
             raise ValueError(
-                f"Got {name} with {len(values)} rows, of which "
-                f"{int((~np.isfinite(values)).any(axis=1).sum())} hold NaN or "
-                "infinity, but expected at least two, all of them numbers. Pass "
-                "estimator= to encode gaps and text."
+                f"Got {name} with {len(values)} rows, of which {n_bad} hold NaN or "
+                f"infinity, and {values.shape[1]} columns, but expected at least two "
+                f"rows of {source.shape[1]} numbers. Pass estimator= to encode gaps "
+                "and text."
             )
-    if source.shape[1] != target.shape[1]:
-        raise ValueError(
-            f"Got X_source with {source.shape[1]} columns and X_target with "
-            f"{target.shape[1]}, but expected the same columns."
-        )
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     fitted = linear if classifier is None else clone(classifier)
-    if not hasattr(fitted, "predict_proba"):
-        raise TypeError(
-            f"Got a classifier of type {type(fitted).__name__} without predict_proba. "
-            "Use LogisticRegression or HistGradientBoostingClassifier, for example."
-        )
     labels = np.r_[np.zeros(len(source)), np.ones(len(target))]
     fitted.fit(np.concatenate([source, target]), labels)
     rate = len(source) / len(target)
