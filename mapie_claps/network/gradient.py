@@ -32,7 +32,7 @@ class FlatParameters:
     positions: list[Tensor]  # of each member's weights among the n
 
     def __init__(self, network: HeteroscedasticNetwork) -> None:
-        of_members = network.parameters_of_members()
+        self.network, of_members = network, network.parameters_of_members()
         weights = torch.cat([p.detach().flatten() for p, _ in of_members])
         self.state = weights.new_zeros(3, len(weights))
         self.state[0] = weights
@@ -50,11 +50,10 @@ class FlatParameters:
             ):
                 own.append(row.flatten())
         self.positions = [torch.cat(own) for own in positions]
-        self.parameters = [p for p, _ in of_members]
 
     def release(self) -> None:
         """Give the parameters memory of their own again, and no gradient."""
-        for p in self.parameters:
+        for p in self.network.parameters():
             p.data, p.grad = p.data.clone(), None
 
 

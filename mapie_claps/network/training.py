@@ -156,15 +156,17 @@ class MemberGroup:
 
     def __init__(
         self,
-        network: HeteroscedasticNetwork,
+        whole: FlatParameters,  # of all members, in their present states
         members: Sequence[int],
         data: TrainingData,
         config: TrainingConfig,
         n_steps: int,  # taken before
     ) -> None:
         self.members, self.data, self.config = list(members), data, config
-        self.network = network.take(members)
+        self.network = whole.network.take(members)
         self.flat = FlatParameters(self.network)
+        for k, own in zip(members, self.flat.positions, strict=True):
+            self.flat.state[:, own] = whole.state[:, whole.positions[k]]
         weights, first, second = self.flat.state
         taken = weights.new_full((), n_steps)
         largest: list[Tensor] = []  # of AMSGrad, which is off
@@ -271,8 +273,8 @@ class _Trainer:
         config: TrainingConfig,
         pool: "WorkerPool | None",
     ) -> None:
-        self.network, self.data, self.config, self.pool = network, data, config, pool
-        self.flat = FlatParameters(network)
+        self.data, self.config, self.pool = data, config, pool
+        self.flat, self.views = FlatParameters(network), network.members_by_view()
         self.best = self.flat.state[0].clone()  # weights of the best evaluations
         self.active = list(range(network.n_members))
         self.losses = np.full((2, network.n_members), np.inf)  # training, best held-out
@@ -334,12 +336,12 @@ class _Trainer:
 
     def _stop_members(self, step: int) -> None:
         """Leave out members that have nothing to gain, and form new groups."""
-        patience, views = self.config.patience, self.network.members_by_view()
+        patience = self.config.patience
         if patience == "auto" and (
             not self.with_held_out or self.config.max_steps < MIN_STEPS_TO_STOP
         ):
             return
-        stopped = members_to_stop(np.array(self.history), patience, views)
+        stopped = members_to_stop(np.array(self.history), patience, self.views)
         if not stopped.intersection(self.active):
             return
         for group in self.groups:
@@ -352,14 +354,11 @@ class _Trainer:
         """Groups of the members that still train, in the state that they are in."""
         divided = [self.active] if self.active else []
         if self.pool is not None:
-            divided = divide_members(self.active, self.network.members_by_view())
-        groups = []
-        for members in divided:
-            group = MemberGroup(self.network, members, self.data, self.config, n_steps)
-            for k, own in zip(members, group.flat.positions, strict=True):
-                group.flat.state[:, own] = self.flat.state[:, self.flat.positions[k]]
-            groups.append(group)
-        return groups
+            divided = divide_members(self.active, self.views)
+        return [
+            MemberGroup(self.flat, members, self.data, self.config, n_steps)
+            for members in divided
+        ]
 
 
 def _batches(
