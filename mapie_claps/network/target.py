@@ -23,11 +23,11 @@ MAPS = ("auto", "identity", "yeo-johnson", "spline", "log", "sqrt")
 # Roundings of a pass through a map and back, in units in the last place: an end that
 # moves outwards by this much loses no y whose rounded T(y) lies inside.
 ROUNDINGS = 16.0
-MIN_DISTINCT = 8  # distinct training targets below which nothing is bent
-STRAIGHT = 0.99  # squared correlation of T(y) and y from which T is a line
+# Fewest distinct targets that are bent; squared correlation of T(y) and y of a line.
+MIN_DISTINCT, STRAIGHT = 8, 0.99
 SPLINE_KNOTS, TAIL_ROWS = 13, 5
 SLOPE_RATIO = 100.0  # largest of a piece and the whole of a spline
-SAMPLES = 129  # of a curve, or more; T is met to 1e-3 of its range and better
+SAMPLES = 258  # of a map that has a formula
 MARGIN = 0.5  # standard deviations beyond the data where Yeo–Johnson becomes a line
 # Ranges between and beyond the training targets at which other maps are sampled.
 NEAR_ENDS, BEYOND = 0.5 ** np.arange(1.0, 41.0), 2.0 ** np.arange(-12.0, 5.0)
@@ -39,9 +39,7 @@ FORMULAS: dict[str, tuple[Any, Any, float, str]] = {
 # Shape of the noise: probabilities at which tails are compared, levels of the nodes.
 TAILS, NODE_LEVELS = np.array([0.25, 0.1, 0.05, 0.025]), (np.arange(32) + 0.5) / 32
 MIN_RESIDUALS = 100
-# With t the clearest asymmetry, in standard errors, a share t²/(t² + PRIOR) of all of
-# them is kept: two fifths of two standard errors, four fifths of five.
-PRIOR = 6.0
+PRIOR = 6.0  # of an asymmetry of t standard errors a share t²/(t² + PRIOR) is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +182,10 @@ def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
     hint = "Or pass a scikit-learn transformer with inverse_transform."
     name = check_choice("target_map", target_map or "identity", MAPS, hint)
     if name in FORMULAS:
-        forward, inverse, low, expected = FORMULAS[name]
+        forward, inverse, low, sign = FORMULAS[name]
         if y.min() < low:
-            expected += f" training targets (the smallest is {float(y.min())!r})"
-            hint = "Use 'auto', or add a constant to y."
-            raise_for("target_map", target_map, expected, hint)
+            expected = f"{sign} training targets (the smallest is {float(y.min())!r})"
+            raise_for("target_map", name, expected, "Use 'auto', or shift y.")
         return replace(_sample(name, forward, inverse, y), domain=(low, np.inf))
     if name in ("spline", "yeo-johnson") and can_be_bent(y):
         return _spline(y) if name == "spline" else _yeo_johnson(y)
@@ -259,12 +256,11 @@ def _sample(name: str, forward: Transform, inverse: Transform, y: Array) -> Mono
         bad = float(values[np.isnan(z)][0])
         _refuse(name, f"gives no finite number for the target {bad!r}")
     # Evenly spaced in z, and nearer and nearer to the ends, where T may be steep.
-    inner = _apply(inverse, np.linspace(z[0], z[-1], 2 * SAMPLES))
-    near = span * NEAR_ENDS
+    inner, near = _apply(inverse, np.linspace(z[0], z[-1], SAMPLES)), span * NEAR_ENDS
     inner = np.clip(np.r_[inner, low, low + near, high - near, high], low, high)
     below, bottom = _continue(forward, low, -span)
     above, top = _continue(forward, high, span)
-    # Between the targets rounding may decide.
+    # Among knots, some of them very near to one another, rounding may decide.
     for between, least in ((values, 0.0), (inner, -1e-9)):
         x = np.unique(np.r_[below, between, above])
         image = _apply(forward, x)
@@ -274,8 +270,8 @@ def _sample(name: str, forward: Transform, inverse: Transform, y: Array) -> Mono
     back = _apply(inverse, z)
     if not np.allclose(back, values, rtol=1e-6, atol=1e-6 * span):
         worst = int(np.abs(back - values).argmax())
-        start, sent, returned = (float(v[worst]) for v in (values, z, back))
-        _refuse(name, f"sends {start!r} to {sent!r} and back to {returned!r}")
+        a, b, c = (float(v[worst]) for v in (values, z, back))
+        _refuse(name, f"sends {a!r} to {b!r} and back to {c!r}")
     higher = image[1:] > np.maximum.accumulate(image)[:-1] + 1e-12 * np.abs(image[1:])
     x, image = x[np.r_[True, higher]], image[np.r_[True, higher]]
     return MonotoneMap.through(x, image, domain=(bottom, top))
@@ -284,10 +280,12 @@ def _sample(name: str, forward: Transform, inverse: Transform, y: Array) -> Mono
 def _continue(transform: Transform, end: float, span: float) -> tuple[Array, float]:
     """Knots beyond an end of the targets, outwards, and the end of the domain there."""
     x = end + span * BEYOND
-    finite = ~np.isnan(_apply(transform, x))
-    if finite.all():
-        return x, float(np.copysign(np.inf, span))
-    good, bad = end, float(x[~finite][0])
+    z = _apply(transform, x)
+    if not np.isnan(z).any():
+        # Up to one range it must increase, beyond it is followed as long as it does.
+        rises = (np.diff(z) * span > 0) | (BEYOND[1:] <= 1)
+        return x[: 1 + np.cumprod(rises).sum()], float(np.copysign(np.inf, span))
+    good, bad = end, float(x[np.isnan(z)][0])
     for _ in range(100):
         middle = (good + bad) / 2
         none = np.isnan(_apply(transform, np.array([middle])))[0]
@@ -331,7 +329,7 @@ class NoiseShape:
         Residual → signed score. The identity for a symmetric law; otherwise both ends
         of an interval [−q, q] of scores leave equal shares of the residuals outside.
     nodes : ndarray of shape (32,)
-        Residuals at evenly spaced levels, for means over the law.
+        Residuals at evenly spaced levels.
     """
 
     curve: MonotoneMap = IDENTITY
