@@ -1,0 +1,327 @@
+"""Contributions of columns: exactly additive, fair, and on the user's columns."""
+
+from itertools import permutations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from conftest import tiny
+from formula_model import Formula
+from mapie.conformity_scores import AbsoluteConformityScore
+from mapie_api import calibrated_prefit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mapie_claps import CalibratedRegressor, ClapsScore, explain
+from mapie_claps.diagnostics import ColumnContributions
+
+
+def assert_additive(why, atol=1e-8):
+    """Contributions and the reference are the widths, or √v, of the rows."""
+    total, adds = why.by_column.total, why.by_column
+    for i, part in enumerate(("aleatoric", "epistemic")):
+        found = getattr(adds, part).sum(axis=1) + adds.reference[i]
+        np.testing.assert_allclose(found, why.width_parts[:, i], rtol=0, atol=atol)
+        np.testing.assert_allclose(total[:, i], found, rtol=0, atol=atol)
+
+
+def shapley(f, x, background):
+    """Mean over all orders and all background rows, column by column."""
+    p = len(x)
+    total, n = np.zeros(p), 0
+    for z in background:
+        for order in permutations(range(p)):
+            row = z.copy()
+            for j in order:
+                before = f(*row)
+                row[j] = x[j]
+                total[j] += f(*row) - before
+            n += 1
+    return total / n
+
+
+def test_columns_that_act_in_pairs_get_their_shapley_values():
+    """Orders with their reverses are exact for effects of two columns together."""
+    rng = np.random.default_rng(0)
+
+    def noise(a, b, c, d):
+        return 5 + a * b + 0.3 * c * d + np.sin(c)
+
+    def lack(a, b, c, d):
+        return 3 + 0.5 * a * c + d**2
+
+    X, background = rng.uniform(0, 1, (3, 4)), rng.uniform(0, 1, (6, 4))
+    why = explain(Formula(noise, lack), X, by_column=True, background=background)
+    assert_additive(why, 1e-12)
+    for i, x in enumerate(X):
+        for part, f in (("aleatoric", noise), ("epistemic", lack)):
+            found = getattr(why.by_column, part)[i, :, 0]
+            np.testing.assert_allclose(found, shapley(f, x, background), atol=1e-9)
+
+
+def test_three_columns_together_come_near_their_shapley_values():
+    rng = np.random.default_rng(1)
+
+    def noise(a, b, c):
+        return 1 + a * b * c
+
+    X, background = rng.uniform(1, 2, (1, 3)), rng.uniform(0, 1, (60, 3))
+    why = explain(Formula(noise), X, background=background, n_background=60)
+    exact = shapley(noise, X[0], background)
+    np.testing.assert_allclose(why.by_column.aleatoric[0, :, 0], exact, rtol=0.1)
+    np.testing.assert_allclose(why.by_column.epistemic, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 10])
+def test_predictions_grow_with_rows_times_columns(n, monkeypatch):
+    model = Formula(lambda a, b, c: 1 + a**2, lambda a, b, c: 1 + b**2)
+    X, background = np.ones((n, 3)), np.random.default_rng(0).normal(size=(40, 3))
+    whole = explain(model, X, background=background, n_background=8).by_column
+    # Each row and each background row once, and the steps between.
+    assert model.n_predicted == n + 40 + n * 2 * 8 * (3 - 1)
+    model.n_predicted = 0
+    explain(model, X, by_column=True, n_background=8)
+    assert model.n_predicted == n + n * 2 * min(n, 8) * (3 - 1)
+    monkeypatch.setattr("mapie_claps.diagnostics.by_column.BLOCK_ELEMENTS", 1)
+    blocks = explain(model, X, background=background, n_background=8).by_column
+    np.testing.assert_array_equal(blocks.epistemic, whole.epistemic)
+
+
+def test_rows_are_explained_alike_alone_and_together(fitted, data):
+    X, background = data[2][0][:4], data[1][0]
+    together = explain(fitted, X, background=background).by_column
+    alone = explain(fitted, X[2:3], background=background).by_column
+    np.testing.assert_allclose(alone.epistemic[0], together.epistemic[2], atol=1e-12)
+    assert alone.sentence(0) == together.sentence(2)
+
+
+def test_all_levels_of_a_calibrated_object(fitted, data):
+    X, background = data[2][0][:3], data[1][0]
+    mapie, options = calibrated_prefit(fitted, ClapsScore(fitted), data[1], [0.8, 0.9])
+    why = explain(mapie, X, background=background, **options)
+    assert why.by_column.aleatoric.shape == (3, 3, 2)
+    assert_additive(why)
+    calibrated = CalibratedRegressor(fitted, [0.8, 0.9]).conformalize(*data[1])
+    ours = explain(calibrated, X, background=background)
+    np.testing.assert_allclose(
+        ours.by_column.epistemic, why.by_column.epistemic, rtol=1e-6, atol=1e-9
+    )
+
+
+def test_pipelines_are_explained_by_the_columns_that_go_in(data):
+    pipe = make_pipeline(StandardScaler(), tiny()).fit(*data[0])
+    why = explain(pipe, data[2][0][:3], background=data[1][0])
+    assert_additive(why)
+    assert why.by_column.names == ("x0", "x1", "x2")
+
+
+def mixed_table(n, seed):
+    """Numbers with gaps, a category of integers, text, dates and truth values."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "size": np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n)),
+            "code": pd.Categorical(rng.integers(0, 4, n)),
+            "city": rng.choice(["Oslo", "Rome", "Bonn"], n),
+            "day": np.datetime64("2024-01-01", "ns")
+            + rng.integers(0, 90, n) * np.timedelta64(1, "D"),
+            "new": rng.random(n) < 0.5,
+        }
+    )
+    y = table["size"].fillna(0) + (table["city"] == "Rome") + rng.normal(0, 0.2, n)
+    return table, y.to_numpy()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_tables_of_every_kind_keep_their_values(kind):
+    convert = {
+        "pandas": lambda t: t,
+        "polars": pl.from_pandas,
+        "pyarrow": pa.Table.from_pandas,
+    }[kind]
+    (table, y), X = mixed_table(150, 0), mixed_table(4, 1)[0]
+    background = mixed_table(30, 2)[0]
+    if kind != "pandas":
+        for each in (table, X, background):
+            each["code"] = each["code"].astype(str)
+    model = tiny().fit(convert(table), y)
+    X.loc[0, "size"] = np.nan
+    why = explain(model, convert(X), background=convert(background), n_background=4)
+    assert_additive(why)
+    assert why.by_column.names == ("size", "code", "city", "day", "new")
+    shown = why.by_column.values
+    assert shown[0, 0] == "missing"
+    assert list(shown[:, 2]) == list(X["city"])
+    assert shown[1, 3] == str(X["day"][1].date())
+    np.testing.assert_array_equal(why.epistemic, explain(model, convert(X)).epistemic)
+
+
+def test_the_columns_that_cause_the_width_are_named_first():
+    """Noise by the hour, no rows at depth; a column that goes with each, and more."""
+
+    def draw(n, seed, deep):
+        rng = np.random.default_rng(seed)
+        hour, depth = rng.uniform(0, 24, n), rng.uniform(0, 10 if deep else 6, n)
+        X = {"hour": hour, "depth": depth, "late": hour + rng.normal(0, 6, n)}
+        X |= {name: rng.normal(size=n) for name in "abcd"}
+        noise = 0.1 + 1.5 * (hour > 18)
+        return pd.DataFrame(X), np.sin(depth) + noise * rng.normal(size=n)
+
+    model = tiny(n_members=3, max_steps=400, hidden_layer_sizes=(32, 16))
+    model.fit(*draw(900, 0, deep=False))
+    background, pool = draw(200, 1, deep=False)[0], draw(2000, 2, deep=True)[0]
+    regions = {
+        ("aleatoric", "hour"): pool[(pool["hour"] > 19) & (pool["depth"] < 6)],
+        ("epistemic", "depth"): pool[(pool["depth"] > 8) & (pool["hour"] < 18)],
+    }
+    for (part, cause), rows in regions.items():
+        why = explain(model, rows[:60], background=background)
+        assert_additive(why)
+        first = np.argmax(getattr(why.by_column, part)[:, :, 0], axis=1)
+        names = np.array(why.by_column.names)[first]
+        assert np.mean(names == cause) >= 0.9, pd.Series(names).value_counts()
+
+
+def contributions(aleatoric, epistemic, reference=(10.0, 1.0)):
+    """Of one row, in columns a, b, c, …"""
+    names = tuple("abcdefgh"[: len(aleatoric)])
+    return ColumnContributions(
+        names,
+        np.array([[str(i) for i in range(len(names))]]),
+        np.array(aleatoric)[None, :, None],
+        np.array(epistemic)[None, :, None],
+        np.array(reference)[:, None],
+        (0.9,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("adds", "cause"),
+    [
+        ([9.0, 1.0, 0.5], "mostly a=0"),
+        # The leader alone explains half, another is nearly as large.
+        ([1.0, 7.0, 5.0], "mostly b=1 and c=2 together"),
+        ([5.0, 5.0, 5.0], "mostly a=0, b=1 and c=2 together"),
+        # A column that takes away is no cause.
+        ([9.0, -3.0, 0.0], "mostly a=0"),
+        ([1.0] * 6, "mostly a=0, b=1, c=2 and 3 more together"),
+        ([0.01, 0.02, 0.03], "no more than usual"),
+        ([-5.0, 1.0, 1.0], "no more than usual"),
+    ],
+)
+def test_sentences_name_every_column_near_the_leader(adds, cause):
+    said = contributions([0.0] * len(adds), adds).sentence(0)
+    assert said.endswith(f"lack of data, {cause}")
+    assert "noise, no more than usual; " in said
+
+
+@pytest.mark.parametrize(
+    ("noise", "lack", "shown"),
+    [
+        (7.6, 4.2, "wide by 11.8: 7.6 noise, ; 4.2 lack"),
+        (30.0, 11.0, "wide by 41: 30 noise, ; 11 lack"),
+        (2.45, 2.45, "wide by 4.9: 2.4 noise, ; 2.5 lack"),
+        (0.00123, 0.0001, "wide by 0.00133: 0.00123 noise, ; 0.00010 lack"),
+        (123456.0, 0.0, "wide by 123456: 123456 noise, ; 0 lack"),
+        (0.0, 0.0, "wide by 0: 0 noise, ; 0 lack"),
+        (26.4, 1.4, "wide by 28: 26 noise, ; 2 lack"),
+    ],
+)
+def test_numbers_add_up_as_they_are_printed(noise, lack, shown):
+    said = contributions([0.0], [0.0], (noise, lack)).sentence(0)
+    said = said.replace("no more than usual", "")
+    assert said.startswith(shown)
+    whole, *parts = [float(t) for t in said.replace(":", "").split() if t[0].isdigit()]
+    assert sum(parts) == pytest.approx(whole, abs=1e-9)
+
+
+def test_sentences_say_what_is_usual():
+    model = Formula(lambda a, b: 10 + 20 * (a > 0), lambda a, b: 1 + 10 * (b > 0))
+    X = pd.DataFrame({"hour": [17.0, -1.0], "depth": [-1.0, 2.25]})
+    usual = pd.DataFrame({"hour": [-1.0, -2.0], "depth": [-1.0, -2.0]})
+    adds = explain(model, X, background=usual[["depth", "hour"]]).by_column
+    assert adds.sentence(0) == (
+        "wide by 31: 30 noise, mostly hour=17; 1 lack of data, no more than usual"
+    )
+    assert adds.sentence(1) == (
+        "wide by 21: 10 noise, no more than usual; 11 lack of data, mostly depth=2.25"
+    )
+    assert repr(adds).splitlines()[0] == "Contributions of 2 columns in 2 rows"
+    assert "row 1: wide by 21" in repr(adds)
+    frame = adds.to_frame(index=["a", "b"])
+    assert frame.loc["a", ("aleatoric", "hour")] == pytest.approx(20)
+    assert frame.loc["b", ("epistemic", "depth")] == pytest.approx(10)
+    many = explain(model, pd.concat([X] * 4), background=usual).by_column
+    assert repr(many).splitlines()[-1] == "… 3 more rows"
+
+
+def test_infinite_intervals_have_no_contributions(fitted, data):
+    X, y = data[1]
+    few = CalibratedRegressor(fitted, 0.9).conformalize(X[:5], y[:5])
+    infinite = {"background": X[:40], "allow_infinite_bounds": True}
+    with pytest.raises(ValueError, match="infinite intervals for all background rows"):
+        explain(few, X[:3], **infinite)
+    few = CalibratedRegressor(fitted, (0.99, 0.5)).conformalize(X[:20], y[:20])
+    why = explain(few, X[:3], **infinite)
+    assert why.by_column.sentence(0).startswith("infinitely wide: the calibration rows")
+    assert why.by_column.sentence(0, level=1).startswith("wide by")
+    found = why.by_column.total[:, :, 1]
+    np.testing.assert_allclose(found, why.width_parts[:, :, 1])
+    assert np.isnan(why.by_column.epistemic[:, :, 0]).all()
+
+
+def test_groups_are_a_function_of_the_rows_on_a_path(fitted, data):
+    X, y = data[1]
+
+    def side(rows):
+        return np.asarray(rows)[:, 0] > 0
+
+    model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, groups=side)
+    assert_additive(explain(model, X[:3], background=X[:20]))
+    labels = side(X)
+    model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, groups=labels)
+    with pytest.raises(ValueError, match="Got groups of single rows together"):
+        explain(model, X, by_column=True, groups=labels)
+
+
+def test_categories_of_both_tables_are_kept():
+    """A category that only the background has becomes no gap."""
+    seen, long = [], "b" * 40
+
+    class Codes(Formula):
+        def predict_distribution(self, X):
+            seen.append(set(X["kind"].astype(str)))
+            return super().predict_distribution(X[["size"]])
+
+    def table(*kinds):
+        kind = pd.Categorical(kinds)
+        return pd.DataFrame({"size": np.arange(len(kind)) + 1.0, "kind": kind})
+
+    model = Codes(lambda a: a, lambda a: a)
+    why = explain(model, table("a", long), background=table("c", "d"))
+    assert seen[-1] == {"a", long, "c", "d"}
+    assert why.by_column.values[1, 1] == "b" * 29 + "…"
+    np.testing.assert_array_equal(why.by_column.aleatoric[:, 1], 0)
+
+
+def test_bad_input_is_named(fitted, data):
+    X, background = data[2][0], data[1][0]
+    with pytest.raises(ValueError, match="Got by_column=True for 1 row and no backgr"):
+        explain(fitted, X[:1], by_column=True)
+    with pytest.raises(TypeError, match="X of type ndarray and a background of type D"):
+        explain(fitted, X, background=pd.DataFrame(background))
+    with pytest.raises(ValueError, match=r"background of shape \(130,\)"):
+        explain(fitted, X, background=background[:, 0])
+    with pytest.raises(ValueError, match=r"background of shape \(0, 3\)"):
+        explain(fitted, X, background=background[:0])
+    with pytest.raises(ValueError, match=r"background of 2 columns .* only: x2"):
+        explain(fitted, X, background=background[:, :2])
+    with pytest.raises(ValueError, match="Got n_background=0"):
+        explain(fitted, X, by_column=True, n_background=0)
+    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+        explain(fitted, X[:3], background=background).by_column.sentence(3)
+    mapie, options = calibrated_prefit(fitted, AbsoluteConformityScore(), data[1], 0.9)
+    with pytest.raises(ValueError, match="width has no aleatoric and epistemic part"):
+        explain(mapie, X[:3], background=background, **options)

@@ -1,0 +1,395 @@
+"""Explanations and tables, on models that are formulas and on fitted ones."""
+
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import tiny
+from formula_model import Formula
+from mapie.conformity_scores import AbsoluteConformityScore, ResidualNormalisedScore
+from mapie_api import calibrated_prefit
+from scipy.stats import binom
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mapie_claps import (
+    CalibratedRegressor,
+    ClapsScaleEstimator,
+    ClapsScore,
+    Explanation,
+    PredictiveVariance,
+    explain,
+)
+from mapie_claps.diagnostics import diagnose, nearest_rows, rank_rows, summarise
+from mapie_claps.exceptions import OutsideCalibrationWarning
+
+LEVELS = [0.8, 0.9]
+PARTS = ("aleatoric", "epistemic", "epistemic_fraction")
+
+
+def noise(a, b, c):
+    return 0.2 + 0.1 * np.abs(a)
+
+
+def lack(a, b, c):
+    return 0.05 + 0.1 * c**2
+
+
+@pytest.fixture
+def formula():
+    return Formula(noise, lack)
+
+
+@pytest.fixture
+def calibrated(formula, data):
+    return CalibratedRegressor(formula, LEVELS).conformalize(*data[1])
+
+
+def test_a_fitted_estimator_has_parts_and_no_interval(formula, data):
+    X = data[2][0]
+    why = explain(formula, X)
+    h, added = noise(*X.T), lack(*X.T)
+    np.testing.assert_allclose(why.aleatoric, h**2)
+    np.testing.assert_allclose(why.epistemic, (h + added) ** 2 - h**2)
+    np.testing.assert_allclose(why.epistemic_fraction, 1 - h**2 / (h + added) ** 2)
+    np.testing.assert_array_equal(why.prediction, X[:, 0])
+    assert why.confidence_level == ()
+    assert why.lower.shape == (len(X), 0)
+    assert list(why.columns()) == ["prediction", *PARTS]
+
+
+def test_widths_are_what_noise_needs_and_the_rest(calibrated, data):
+    X = data[2][0]
+    why = calibrated.explain(X)
+    points, bounds = calibrated.predict_interval(X)
+    np.testing.assert_array_equal(why.prediction, points)
+    np.testing.assert_array_equal(np.stack([why.lower, why.upper], axis=1), bounds)
+    assert why.confidence_level == (0.8, 0.9)
+    np.testing.assert_allclose(why.aleatoric_width + why.epistemic_width, why.width)
+    share = noise(*X.T) / (noise(*X.T) + lack(*X.T))
+    np.testing.assert_allclose(why.aleatoric_width, why.width * share[:, None])
+
+
+def test_an_explanation_takes_one_pass(formula, calibrated, data):
+    X, before = data[2][0], formula.n_predicted
+    explain(calibrated, X)
+    assert formula.n_predicted == before + len(X)
+
+
+def test_mapie_gives_the_explanation_of_the_calibrated_object(calibrated, data):
+    X, model = data[2][0], calibrated.estimator
+    mapie, levels = calibrated_prefit(model, ClapsScore(model), data[1], LEVELS)
+    theirs, ours = explain(mapie, X, **levels), explain(calibrated, X)
+    for name, values in ours.columns().items():
+        np.testing.assert_allclose(theirs.columns()[name], values, err_msg=name)
+
+
+def test_noise_alone_goes_through_shape_and_map(fitted_regressor, data):
+    """The width with v = h² at the same two scores, not in proportion to √v."""
+    model = CalibratedRegressor(fitted_regressor, 0.9).conformalize(*data[1])
+    X = data[2][0]
+    why, rows = explain(model, X), fitted_regressor.predict_distribution(X)
+    q = np.sort(model.conformity_scores_)[int(np.ceil(0.9 * 131)) - 1]
+    low, high = rows.noise_alone.interval(np.array([-q]), np.array([q]))
+    np.testing.assert_allclose(why.aleatoric_width, high - low)
+    assert (why.epistemic_width >= 0).all()
+
+
+def test_widths_of_another_score_have_no_parts(formula, data):
+    X, y = data[2]
+    mapie, options = calibrated_prefit(formula, AbsoluteConformityScore(), data[1], 0.9)
+    why = explain(mapie, X, **options)
+    np.testing.assert_allclose(why.aleatoric, noise(*X.T) ** 2)
+    for part in ("aleatoric_width", "epistemic_width"):
+        with pytest.raises(ValueError, match="width has no aleatoric and epistemic"):
+            getattr(why, part)
+    table = diagnose(mapie, X, **options)
+    assert {"lower", "upper", "width", "epistemic"} <= set(table)
+    assert not {"aleatoric_width", "epistemic_width"} & set(table)
+    assert len(summarise(mapie, X, y, **options)["width"]) == 1
+
+
+def test_a_scale_of_ours_in_mapies_residual_score_is_explained(formula, data):
+    X = data[2][0]
+    score = ResidualNormalisedScore(
+        residual_estimator=ClapsScaleEstimator(formula), prefit=True
+    )
+    centre = LinearRegression().fit(*data[0])
+    mapie, options = calibrated_prefit(centre, score, data[1], 0.9)
+    why = explain(mapie, X, **options)
+    share = noise(*X.T) / (noise(*X.T) + lack(*X.T))
+    np.testing.assert_allclose(why.aleatoric_width[:, 0], why.width[:, 0] * share)
+    table = diagnose(mapie, X[:5], X_calibration=data[1][0], **options)
+    np.testing.assert_allclose(table["epistemic"], why.epistemic[:5])
+
+
+def test_infinite_intervals_are_lack_of_data(formula, data):
+    few = CalibratedRegressor(formula, (0.5, 0.99))
+    few.conformalize(data[1][0][:5], data[1][1][:5])
+    why = explain(few, data[2][0], allow_infinite_bounds=True)
+    assert np.isinf(why.width[:, 1]).all()
+    assert np.isinf(why.epistemic_width[:, 1]).all()
+    assert np.isfinite(why.epistemic_width[:, 0]).all()
+    assert np.isnan(why.width_parts[:, :, 1]).all()
+
+
+def test_an_explanation_prints_as_a_table(calibrated, data):
+    why = explain(calibrated, data[2][0][:4])
+    lines = repr(why).splitlines()
+    assert lines[0] == "Explanation of 4 rows, level 0.8, 0.9"
+    assert lines[1].split()[:3] == ["prediction", "lower_0.8", "upper_0.8"]
+    assert len(lines) == 6
+    many = repr(explain(calibrated.estimator, data[2][0]))
+    assert many.splitlines()[0] == "Explanation of 120 rows"
+    assert many.splitlines()[-1] == "… 115 more rows"
+
+
+def test_pipelines_are_explained(data):
+    pipe = make_pipeline(StandardScaler(), Formula(noise, lack)).fit(*data[0])
+    seen = pipe[0].transform(data[2][0])
+    why = explain(pipe, data[2][0])
+    np.testing.assert_allclose(why.aleatoric, noise(*seen.T) ** 2)
+    neighbours = nearest_rows(pipe, data[0][0][:4], data[0][0], n_neighbors=1)
+    np.testing.assert_array_equal(neighbours["neighbour"], np.arange(4))
+
+
+def test_models_without_parts_are_refused(data):
+    process = GaussianProcessRegressor(alpha=0.1).fit(*data[0])
+    with pytest.raises(ValueError, match="standard deviation alone, without parts"):
+        explain(process, data[2][0])
+    with pytest.raises(TypeError, match="LinearRegression, whose predict takes no"):
+        explain(LinearRegression().fit(*data[0]), data[2][0])
+
+
+def test_rows_keep_the_index_of_a_frame(calibrated, data):
+    frame = pd.DataFrame(data[2][0], index=[f"id{i}" for i in range(120)])
+    assert list(diagnose(calibrated, frame.iloc[[7, 3]]).index) == ["id7", "id3"]
+    assert list(diagnose(calibrated, data[2][0][:2].tolist()).index) == [0, 1]
+
+
+def test_without_pandas_tables_are_dicts_of_arrays(calibrated, data, monkeypatch):
+    X, y = data[2]
+    table = diagnose(calibrated, X)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    columns = diagnose(calibrated, X)
+    assert isinstance(columns, dict)
+    np.testing.assert_array_equal(columns["width_0.9"], table["width_0.9"])
+    ranked = rank_rows(calibrated, X, n_rows=3)
+    assert len(ranked["row"]) == 3
+    assert summarise(calibrated, X, y)["group"].tolist() == ["all"] * 2
+
+
+def test_standing_among_the_calibration_rows(formula, data):
+    cal, test = data[1][0], data[2][0]
+    reference = formula.predict_distribution(cal).epistemic
+    expected = [np.mean(reference <= e) for e in explain(formula, test).epistemic]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = diagnose(formula, test, X_calibration=cal)
+    np.testing.assert_allclose(table["epistemic_quantile"], expected)
+    assert table["outside"].sum() <= binom.ppf(0.9999, len(test), 0.01)
+    far = np.array([[0.0, 0.0, 30.0], [0.0, 0.0, 0.0]])
+    assert list(diagnose(formula, far, X_calibration=cal)["outside"]) == [True, False]
+
+
+@pytest.mark.parametrize("shift", [20.0, -20.0])
+def test_inputs_beyond_calibration_are_reported(formula, data, shift):
+    moved = data[2][0].copy()
+    moved[:, 1] += shift
+    side = "above" if shift > 0 else "below"
+    message = rf"Got 120 of 120 rows of X with x1 {side} .* all 130 rows"
+    with pytest.warns(OutsideCalibrationWarning, match=message):
+        diagnose(formula, moved, X_calibration=data[1][0])
+    names = {"columns": ["area", "age", "km"]}
+    frames = [pd.DataFrame(rows, **names) for rows in (moved, data[1][0])]
+    frames[1].iloc[3, 1] = np.nan
+    with pytest.warns(OutsideCalibrationWarning, match=f"rows of X with age {side}"):
+        diagnose(Formula(constant_of, lack), frames[0], X_calibration=frames[1])
+
+
+def constant_of(a, b, c):
+    return np.ones(len(a))
+
+
+def test_exchangeable_rows_are_rarely_reported(formula):
+    reported = outside = 0
+    for seed in range(60):
+        X = np.random.default_rng(seed).normal(size=(200, 3))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            table = diagnose(formula, X[:100], X_calibration=X[100:])
+        reported += len(found)
+        outside += table["outside"].sum()
+    assert reported <= binom.ppf(0.9999, 60, 0.01)
+    # Rows of one table share their calibration rows: wider than a binomial.
+    assert outside <= 1.6 * 6000 * 0.01
+
+
+def test_what_is_not_told_by_the_data_is_not_called_irreducible(data):
+    """Noise that is extrapolated may be anything: the reason is not known."""
+    model = Formula(lambda a, b, c: 1 + a**2, lambda a, b, c: 0.02 * (1 + a**2))
+    far = np.array([[9.0, 0.0, 0.0], [0.1, 0.0, 0.0]])
+    assert list(diagnose(model, far)["reason"]) == ["irreducible"] * 2
+    cal = {"X_calibration": data[1][0]}
+    assert list(diagnose(model, far, **cal)["reason"]) == ["not known", "irreducible"]
+    ranked = rank_rows(model, far, **cal)
+    assert list(ranked["reason"]) == ["not known", "irreducible"]
+    unknown = Formula(model.noise, lambda a, b, c: 1 + a**2)
+    assert list(diagnose(unknown, far, **cal)["reason"]) == ["collect data here"] * 2
+
+
+def test_summary_by_group_against_numpy(calibrated, data):
+    X, y = data[2]
+    groups = np.where(X[:, 0] > 0, "right", "left")
+    table = summarise(calibrated, X, y, groups=groups)
+    assert list(table["group"]) == ["all"] * 2 + ["left"] * 2 + ["right"] * 2
+    why = explain(calibrated, X)
+    row, mask = table.iloc[5], groups == "right"
+    inside = (why.lower[mask, 1] <= y[mask]) & (y[mask] <= why.upper[mask, 1])
+    assert row["n"] == mask.sum()
+    assert row["coverage"] == pytest.approx(inside.mean())
+    assert row["coverage_low"] < row["coverage"] < row["coverage_high"]
+    assert row["width"] == pytest.approx(why.width[mask, 1].mean())
+    for name in PARTS:
+        assert row[name] == pytest.approx(getattr(why, name)[mask].mean())
+    bins = summarise(calibrated, X, y, groups=X[:, 0], n_bins=4)
+    assert list(bins["n"]) == [120] * 2 + [30] * 8
+
+
+def test_ranking_puts_the_largest_part_first(formula, data):
+    X = data[2][0]
+    why = explain(formula, X)
+    for by in PARTS:
+        table = rank_rows(formula, X, by=by, n_rows=5)
+        np.testing.assert_array_equal(table["row"], np.argsort(-getattr(why, by))[:5])
+
+
+def test_reasons_say_how_much_narrower_an_interval_could_be(formula, data):
+    share = explain(formula, data[2][0]).epistemic_fraction
+    narrowing = 1 - np.sqrt(1 - share**2)
+    for threshold in (0.1, float(np.median(narrowing))):
+        table = diagnose(formula, data[2][0], min_narrowing=threshold)
+        np.testing.assert_allclose(table["narrowing"], narrowing)
+        collect = table["reason"].to_numpy() == "collect data here"
+        np.testing.assert_array_equal(collect, narrowing >= threshold)
+    assert 0 < collect.sum() < len(share)
+
+
+def with_row(model, x):
+    """The model after a measurement that agrees with it."""
+    return model.update_posterior(x, np.atleast_1d(model.predict(x)))
+
+
+def test_a_measurement_narrows_as_the_tables_say(fitted, data):
+    """Against a posterior that has seen the row."""
+    X, X_train, y_train = data[2][0][:5], *data[0]
+    mapie, _ = calibrated_prefit(fitted, ClapsScore(fitted), data[1], 0.9)
+    table = nearest_rows(mapie, X, X_train, y_train=y_train)
+    assert list(table["row"]) == [i for i in range(5) for _ in range(3)]
+    phi, phi_train = fitted.embed(X), fitted.embed(X_train)
+    before = fitted.predict_variance(X).total
+    for i, group in table.groupby("row"):
+        distances = np.linalg.norm(phi_train - phi[i], axis=1)
+        np.testing.assert_array_equal(group["neighbour"], np.argsort(distances)[:3])
+        np.testing.assert_array_equal(group["y"], y_train[group["neighbour"]])
+        for z, name in ((X_train[group["neighbour"].iloc[:1]], "narrowing"),
+                        (X[i : i + 1], "own_narrowing")):  # fmt: skip
+            left = with_row(fitted, z).predict_variance(X[i : i + 1]).total
+            share = 1 - np.sqrt(left[0] / before[i])
+            assert group[name].iloc[0] == pytest.approx(share, rel=1e-6, abs=1e-12)
+
+
+def test_rows_are_chosen_one_after_another(fitted, data):
+    """The best row by brute force, then the best once the posterior has seen it."""
+    X, watched = data[1][0][:12], data[2][0][:40]
+    table = rank_rows(fitted, X, by="gain", n_rows=3, X_watched=watched)
+    start = np.sqrt(fitted.predict_variance(watched).total)
+    model, reached, done = fitted, 0.0, []
+    for row, gain in zip(table["row"], table["mean_narrowing"], strict=True):
+        means = np.full(len(X), -1.0)
+        for i in set(range(len(X))) - set(done):
+            scale = with_row(model, X[i : i + 1]).predict_variance(watched).total
+            means[i] = np.mean((start - np.sqrt(scale)) / start)
+        assert row == int(np.argmax(means))
+        assert gain == pytest.approx(means[row] - reached, rel=1e-6)
+        done.append(row)
+        model, reached = with_row(model, X[row : row + 1]), means[row]
+
+
+def test_ranking_by_gain_spreads_over_places():
+    """Ten copies of the row that is least known: one of them is enough."""
+    model = Formula(lambda x: 0.1 + 0 * x, np.abs)
+    X = np.r_[np.full(10, 5.0), 4.0, -3.0, 1.0][:, None]
+    by_variance = rank_rows(model, X, by="epistemic", n_rows=3)
+    assert list(X[by_variance["row"], 0]) == [5.0, 5.0, 5.0]
+    by_gain = rank_rows(model, X, by="gain", n_rows=3)
+    assert len(set(X[by_gain["row"], 0])) == 3
+    assert (np.diff(by_gain["mean_narrowing"]) <= 1e-12).all()
+
+
+def test_training_rows_are_kept_by_choice(data):
+    X, y = data[0]
+    table = pd.DataFrame(X, columns=list("abc"), index=range(100, 100 + len(X)))
+    model = CalibratedRegressor(tiny(), random_state=0, keep_training_rows=True)
+    model.fit(table, y)
+    rows, targets = model.training_rows_
+    kept = nearest_rows(model, table[:4])
+    given = nearest_rows(model, table[:4], rows, y_train=targets)
+    pd.testing.assert_frame_equal(kept, given)
+    np.testing.assert_array_equal(
+        kept["y"], y[rows.index.to_numpy()[kept["neighbour"]] - 100]
+    )
+
+
+def test_a_module_of_ones_own_and_images(fitted_module, data):
+    X = data[2][0]
+    variance = fitted_module.predict_variance(X)
+    table = diagnose(fitted_module, X, X_calibration=data[1][0])
+    np.testing.assert_allclose(table["epistemic"], variance.epistemic)
+    assert sorted(rank_rows(fitted_module, X[:9], by="gain")["row"]) == list(range(9))
+
+
+def test_bad_input_names_the_argument(formula, calibrated, data):
+    X, y = data[2]
+    with pytest.raises(TypeError, match="has no intervals to summarise"):
+        summarise(formula, X, y)
+    with pytest.raises(ValueError, match=r"Got groups of shape \(3,\) for 120 rows"):
+        summarise(calibrated, X, y, groups=[1, 2, 3])
+    with pytest.raises(ValueError, match="Got y of shape .* expected 120 numbers"):
+        summarise(calibrated, X, y[:-1])
+    with pytest.raises(ValueError, match="Got by='width'"):
+        rank_rows(formula, X, by="width")
+    with pytest.raises(ValueError, match="Got min_narrowing=2"):
+        rank_rows(formula, X, min_narrowing=2)
+    with pytest.raises(ValueError, match="Got n_rows=0"):
+        rank_rows(formula, X, n_rows=0)
+    with pytest.raises(ValueError, match="Got X_watched together with by='epistemic'"):
+        rank_rows(formula, X, X_watched=X)
+    with pytest.raises(ValueError, match="Got n_neighbors=0"):
+        nearest_rows(formula, X, X, n_neighbors=0)
+    with pytest.raises(ValueError, match="Got y_train of 3 targets for X_train of"):
+        nearest_rows(formula, X, X, y_train=y[:3])
+    with pytest.raises(ValueError, match="Got y_train without X_train"):
+        nearest_rows(formula, X, y_train=y)
+    with pytest.raises(ValueError, match="CalibratedRegressor that has kept no"):
+        nearest_rows(calibrated, X)
+    plain = LinearRegression().fit(*data[0])
+    with pytest.raises(TypeError, match="LinearRegression, which has no predict_covar"):
+        nearest_rows(plain, X, data[0][0])
+
+
+def test_an_explanation_of_ones_own():
+    why = Explanation(
+        np.zeros(1),
+        np.array([[-2.0]]),
+        np.array([[2.0]]),
+        (0.9,),
+        PredictiveVariance(np.ones(1), np.ones(1)),
+        np.array([[5.0]]),  # a support may make the interval of noise alone wider
+    )
+    assert why.aleatoric_width.tolist() == [[4.0]]
+    assert why.epistemic_width.tolist() == [[0.0]]

@@ -1,0 +1,328 @@
+"""Displays: what is drawn, where, and what is refused."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from formula_model import Formula
+from mapie.conformity_scores import AbsoluteConformityScore
+from mapie_api import calibrated_prefit
+from matplotlib.colors import to_rgb
+from matplotlib.dates import AutoDateLocator
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from mapie_claps import CalibratedRegressor, Explanation, PredictiveVariance, explain
+from mapie_claps.diagnostics import coverage_interval
+from mapie_claps.plots import (
+    ColumnsDisplay,
+    CoverageDisplay,
+    IntervalDisplay,
+    PredictiveDensityDisplay,
+    WidestRowsDisplay,
+)
+
+LEVELS = [0.6, 0.9]
+
+
+def one():
+    return Figure().subplots()
+
+
+def two():
+    return Figure().subplots(2)
+
+
+@pytest.fixture
+def why():
+    """Four rows at two levels; v is four times h² in the last two."""
+    half = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 4.0], [2.0, 4.0]])
+    mu = np.array([0.0, 1.0, 2.0, 3.0])
+    variance = PredictiveVariance(np.ones(4), np.array([0.0, 0.0, 3.0, 3.0]))
+    noise = 2 * half / variance.scale_ratio[:, None]
+    bounds = mu[:, None] - half, mu[:, None] + half
+    return Explanation(mu, *bounds, (0.6, 0.9), variance, noise)
+
+
+def infinite(why):
+    """The same with an infinite interval in the last row."""
+    upper = why.upper.copy()
+    upper[3] = np.inf
+    return replace(why, upper=upper)
+
+
+@pytest.fixture
+def calibrated(data):
+    model = Formula(lambda a, b, c: 0.2 + 0.1 * a**2, lambda a, b, c: 0.1 + c**2)
+    return CalibratedRegressor(model, LEVELS).conformalize(*data[1])
+
+
+def band(collection):
+    """Lowest and highest y of a band."""
+    y = collection.get_paths()[0].vertices[:, 1]
+    return y.min(), y.max()
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def test_bands_are_the_interval_and_the_width_that_noise_needs(why):
+    ax = one()
+    display = IntervalDisplay(why, [3, 0, 1, 2], level=1).plot(ax)
+    outer, inner = ax.collections
+    assert band(outer) == (-2.0, 7.0)  # largest end: 3 + 4
+    assert band(inner) == (-2.0, 5.0)  # half of the half-width 4 at μ = 3
+    assert display.ax_ is ax
+    assert display.figure_ is ax.figure
+    assert ax.get_title() == "90 % prediction interval and why it is wide"
+
+
+def test_intervals_of_a_calibrated_regressor(calibrated, data):
+    X, y = data[2]
+    ax, points = one(), (X[:, 1], y)
+    IntervalDisplay.from_estimator(
+        calibrated, X, feature=1, training_rows=points, ax=ax
+    )
+    names = ["epistemic: lack of data", "aleatoric: noise", "prediction"]
+    assert texts(ax.get_legend().get_texts()) == [*names, "training rows"]
+    assert ax.get_xlabel() == "x1"
+    drawn = [line.get_xdata() for line in ax.lines]
+    assert set(drawn[0]) <= set(X[:, 1])
+    np.testing.assert_array_equal(drawn[1], X[:, 1])
+
+
+def test_rows_of_a_table_are_bars_sorted_by_prediction(calibrated, data):
+    X, y = data[2]
+    ax = one()
+    IntervalDisplay.from_estimator(calibrated, X, y, ax=ax)
+    bars = ax.collections[0].get_segments()
+    assert len(bars) == 100 < len(X)
+    assert all(low[0] == high[0] for low, high in bars)
+    prediction, true = ax.lines
+    assert (np.diff(prediction.get_ydata()) >= 0).all()
+    assert set(true.get_ydata()) <= set(y)
+    assert "sorted by prediction" in ax.get_xlabel()
+
+
+def test_a_grid_is_drawn_as_bands_over_the_column_that_varies(calibrated, data):
+    X = np.repeat(data[2][0][:1], 20, axis=0)
+    X[:, 1] = np.linspace(-1, 1, 20)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    for rows, feature in ((X, 1), (frame, "b"), (frame, 1)):
+        ax = one()
+        IntervalDisplay.from_estimator(calibrated, rows, feature=feature, ax=ax)
+        assert band(ax.collections[0])[0] < band(ax.collections[0])[1]
+    assert ax.get_xlabel() == "b"
+
+
+def test_dates_are_drawn_as_dates_and_text_is_refused(why):
+    ax = one()
+    IntervalDisplay(why, np.datetime64("2024-01-01") + np.arange(4)).plot(ax)
+    assert isinstance(ax.xaxis.get_major_locator(), AutoDateLocator)
+    cities = pd.DataFrame({"city": list("abcd")})
+    with pytest.raises(ValueError, match=r"Got feature='city', whose .*'a'.*Leave fea"):
+        IntervalDisplay(why, cities).plot(ax)
+    with pytest.raises(ValueError, match=r"Got feature='size', but X has the columns"):
+        IntervalDisplay(why, cities, feature="size").plot(ax)
+
+
+def test_intervals_of_another_score_have_one_band(calibrated, data):
+    score, model, ax = AbsoluteConformityScore(), calibrated.estimator, one()
+    mapie, options = calibrated_prefit(model, score, data[1], 0.9)
+    IntervalDisplay.from_estimator(mapie, data[2][0], ax=ax, **options)
+    assert texts(ax.get_legend().get_texts()) == ["interval", "prediction"]
+
+
+def test_infinite_intervals_are_not_drawn_but_named(why):
+    ax = one()
+    IntervalDisplay(infinite(why), np.arange(4)).plot(ax)
+    assert "(1 of 4 are infinite and not drawn)" in ax.get_title()
+    axes = two()
+    CoverageDisplay(infinite(why), y=np.zeros(4), groups=[0, 0, 1, 1]).plot(axes)
+    assert texts(axes[1].get_xticklabels()) == ["0", "1 (infinite)"]
+    ax = one()
+    WidestRowsDisplay(infinite(why), n_rows=2).plot(ax)
+    assert texts(ax.get_yticklabels()) == ["row 3 (infinite)", "row 2"]
+
+
+def test_a_display_draws_itself_again_with_all_that_it_had(why):
+    rows = ([0.0, 1.0], [5.0, 6.0])
+    X = pd.DataFrame({"dose": np.arange(4)})
+    first = IntervalDisplay(why, X, training_rows=rows).plot(one())
+    again = one()
+    assert first.plot(again) is first
+    assert first.ax_ is again
+    assert again.get_xlabel() == "dose"
+    np.testing.assert_array_equal(again.lines[-1].get_ydata(), rows[1])
+
+
+def test_groups_against_numpy(why):
+    axes = two()
+    y, groups = [0.0, 4.5, 2.0, 3.0], [0, 0, 1, 1]
+    table = CoverageDisplay(why, y=y, groups=groups, level=1).plot(axes).table_
+    np.testing.assert_array_equal(table["coverage"], [0.5, 1.0])
+    assert table["coverage_low"][0] == coverage_interval(1, 2)[0]
+    for each in axes:
+        assert texts(each.get_xticklabels()) == ["0", "1"]
+    heights = [bar.get_height() for bar in axes[1].patches]
+    np.testing.assert_allclose(heights, [4.0, 4.0, 0.0, 4.0])  # noise, then lack
+    assert axes[0].lines[-1].get_ydata()[0] == 0.9
+    last = CoverageDisplay(why, y=y, groups=groups, level=-1).plot(two()).table_
+    np.testing.assert_array_equal(last["coverage"], table["coverage"])
+
+
+def test_bins_of_a_feature_hold_all_rows(calibrated, data):
+    X, y = data[2]
+    axes = two()
+    display = CoverageDisplay.from_estimator(calibrated, X, y, n_bins=4, ax=axes)
+    assert display.table_["n"].tolist() == [30] * 4
+    assert axes[1].get_xlabel() == "x0"
+    assert texts(axes[1].get_xticklabels()) == display.table_["group"].tolist()
+    with pytest.raises(ValueError, match="Got no y, without which there is no covera"):
+        CoverageDisplay.from_estimator(calibrated, X, ax=axes)
+
+
+def test_the_widest_rows_come_first(calibrated, data):
+    X = pd.DataFrame(data[2][0], index=[f"id{i}" for i in range(120)])
+    why, ax = explain(calibrated, X), one()
+    WidestRowsDisplay.from_estimator(calibrated, X, n_rows=3, level=1, ax=ax)
+    order = np.argsort(-why.width[:, 1])[:3]
+    assert texts(ax.get_yticklabels()) == [f"row id{i}" for i in order]
+    lengths = np.array([bar.get_width() for bar in ax.patches]).reshape(2, 3)
+    np.testing.assert_allclose(lengths.sum(axis=0), why.width[order, 1])
+    np.testing.assert_allclose(lengths[0], why.aleatoric_width[order, 1])
+    with pytest.raises(ValueError, match="Got n_rows=0"):
+        WidestRowsDisplay(why, X, n_rows=0).plot(ax)
+
+
+def test_the_widest_rows_say_which_columns_are_to_blame(calibrated, data):
+    X, background, model = data[2][0], data[1][0], calibrated.estimator
+    before, ax = model.n_predicted, one()
+    display = WidestRowsDisplay.from_estimator(
+        calibrated, X, n_rows=2, background=background, ax=ax
+    )
+    # All rows once, those shown once more, and their paths.
+    assert model.n_predicted - before == 120 + 2 + 130 + 2 * 2 * 16 * 2
+    rows = np.argsort(-display.explanation.width[:, 0])[:2]
+    adds = explain(calibrated, X[rows], background=background).by_column
+    said = [adds.sentence(i).split(": ", 1)[1] for i in range(2)]
+    assert texts(ax.texts) == said
+    by_column, ax = explain(calibrated, X[rows], background=background), one()
+    WidestRowsDisplay(by_column).plot(ax)
+    assert texts(ax.texts) == said
+
+
+def test_contributions_as_bars(calibrated, data):
+    X, background, ax = data[2][0][:5], data[1][0], one()
+    why = explain(calibrated, X, background=background)
+    ColumnsDisplay(why, row=2).plot(ax)
+    order = [int(label[1]) for label in texts(ax.get_yticklabels())]
+    adds = why.by_column
+    lengths = np.array([bar.get_width() for bar in ax.patches]).reshape(2, 3)
+    np.testing.assert_allclose(lengths[0], adds.aleatoric[2, order, 0])
+    np.testing.assert_allclose(lengths[1], adds.epistemic[2, order, 0])
+    assert ax.get_title().replace("\n", " ") == adds.sentence(2)
+    many = one()
+    ColumnsDisplay.from_estimator(
+        calibrated, X, background=background, n_columns=2, ax=many
+    )
+    assert "over 5 rows" in many.get_title()
+    order = [int(label[1]) for label in texts(many.get_yticklabels())]
+    assert len(order) == 2
+    expected = np.abs(adds.epistemic[:, order, 0]).mean(axis=0)
+    np.testing.assert_allclose([b.get_width() for b in many.patches[2:]], expected)
+    uncalibrated, ax = explain(calibrated.estimator, X, background=background), one()
+    ColumnsDisplay(uncalibrated, row=0).plot(ax)
+    assert "standard deviation" in ax.get_xlabel()
+    with pytest.raises(ValueError, match="without contributions of columns"):
+        ColumnsDisplay(explain(calibrated, X)).plot(ax)
+    with pytest.raises(ValueError, match="Got n_columns=0"):
+        ColumnsDisplay(why, n_columns=0).plot(ax)
+
+
+def test_labels_of_the_columns_fit_into_the_figure(calibrated, data):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    names = ["a column of a long name", "km", "hour"]
+    X = pd.DataFrame(data[2][0], columns=names)
+    for row in (None, 0):
+        display = ColumnsDisplay.from_estimator(calibrated, X[:5], row=row)
+        display.figure_.canvas.draw()
+        page = display.figure_.bbox
+        for text in (display.ax_.xaxis.label, display.ax_.title):
+            box = text.get_window_extent()
+            assert page.x0 <= box.x0 < box.x1 <= page.x1
+            assert page.y0 <= box.y0 < box.y1 <= page.y1
+    plt.close("all")
+
+
+def test_densities_of_normal_scores(data):
+    """Scores that are normal give a normal density of the scale of each row."""
+    model = Formula(lambda a, b, c: 1 + 0 * a, lambda a, b, c: c)
+    scores = norm.ppf((np.arange(4000) + 0.5) / 4000)
+    calibrated = CalibratedRegressor.from_scores(
+        model, scores, signed=True, support=None
+    )
+    X, ax = np.array([[0.0, 0.0, 0.0], [5.0, 0.0, 1.0]]), one()
+    display = PredictiveDensityDisplay.from_estimator(
+        calibrated, X, labels=["near", "far"], ax=ax
+    )
+    for i, (mu, scale) in enumerate([(0, 1), (5, 2)]):
+        expected = norm.pdf(display.y[i], mu, scale)
+        np.testing.assert_allclose(display.density[i], expected, atol=0.02)
+        alone = norm.pdf(display.y_noise[i], mu, 1)
+        np.testing.assert_allclose(display.density_noise[i], alone, atol=0.02)
+    assert texts(ax.get_yticklabels()) == ["far", "near"]
+    bounded = CalibratedRegressor.from_scores(
+        model, scores, signed=True, support=(0, None)
+    )
+    shown = PredictiveDensityDisplay.from_estimator(bounded, X, ax=one())
+    assert np.nanmin(shown.y) >= 0
+    assert texts(shown.ax_.get_yticklabels()) == ["row 1", "row 0"]
+
+
+def test_densities_that_cannot_be_drawn(calibrated, data):
+    X = data[2][0]
+    draw = PredictiveDensityDisplay.from_estimator
+    with pytest.raises(TypeError, match="Got a Formula, but expected a calibrated obj"):
+        draw(calibrated.estimator, X)
+    with pytest.raises(ValueError, match="Got 120 rows of a Formula, but expected at"):
+        draw(calibrated, X)
+    same = CalibratedRegressor.from_scores(calibrated.estimator, [1.0] * 9, signed=True)
+    with pytest.raises(ValueError, match="Got 9 finite calibration scores, but expect"):
+        draw(same, X[:2])
+
+
+def test_new_figures_are_made_where_none_are_given(why):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    single = IntervalDisplay(why).plot()
+    double = CoverageDisplay(why, y=np.zeros(4), groups=[0, 0, 1, 1]).plot()
+    assert single.figure_ is not double.figure_
+    assert len(double.figure_.axes) == 2
+    plt.close("all")
+
+
+def test_bad_input_is_named(why, data, calibrated, monkeypatch):
+    with pytest.raises(ValueError, match=r"Got level=2, but the intervals have 2"):
+        IntervalDisplay(why, level=2).plot(one())
+    with pytest.raises(ValueError, match="not calibrated has none"):
+        IntervalDisplay.from_estimator(calibrated.estimator, data[2][0], ax=one())
+    with pytest.raises(ValueError, match="Got ax with 1 axes, but expected 2"):
+        CoverageDisplay(why, y=np.zeros(4), groups=[0] * 4).plot(one())
+    with pytest.raises(ValueError, match="Got ax with 2 axes, but expected 1"):
+        IntervalDisplay(why).plot(two())
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"pip install 'mapie-claps\[plot\]'"):
+        IntervalDisplay(why).plot()
+
+
+def test_the_parts_differ_in_lightness_too(why):
+    ax = one()
+    IntervalDisplay(why, np.arange(4)).plot(ax)
+    colours = [c.get_facecolor()[0] for c in ax.collections]
+    grey = [np.dot(to_rgb(c), [0.2126, 0.7152, 0.0722]) for c in colours]
+    assert abs(grey[0] - grey[1]) > 0.15
