@@ -107,7 +107,7 @@ class TableEncoder:
             outputs = self.transformer.transform(table)
             return EncodedRows(_finite(outputs, self.transformer)[:, self.order], None)
         codes, unseen = self._read(table)
-        values = codes if self.is_plain else self.transformer.transform(codes)
+        values = codes if self.is_plain else self._transformed(codes)
         if not unseen.any():
             return EncodedRows(np.ascontiguousarray(values), None)
         middle = self.donors.mean(axis=0)
@@ -126,6 +126,11 @@ class TableEncoder:
         codes, unseen = (np.column_stack(parts) for parts in zip(*found, strict=True))
         refuse_infinity(codes, column_names(table))
         return codes, unseen
+
+    def _transformed(self, codes: Array) -> Array:
+        """What ``transformer.transform`` gives, in half the time for one row."""
+        used = [(t, c) for _, t, c in self.transformer.transformers_ if t != "drop"]
+        return np.hstack([t.transform(codes[:, columns]) for t, columns in used])
 
     def _affected(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
         """Inputs that rest on values which never occurred."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
@@ -60,28 +61,31 @@ class Column(NamedTuple):
 
 def date_format(texts: Sequence[str]) -> str | None:
     """The format in which all texts are dates, "iso" for ISO 8601; None if none."""
-    # The first text rules most formats out at once.
-    forms = [form for form in FORMATS if parse_dates(texts[:1], form)]
-    return next((form for form in forms if parse_dates(texts, form)), None)
+    for form in FORMATS:
+        # The first text rules most formats out at once.
+        if all(parse_dates(part, form) is not None for part in (texts[:1], texts)):
+            return form
+    return None
 
 
-def parse_dates(texts: Sequence[str], form: str) -> list[float] | None:
+def parse_dates(texts: Sequence[str], form: str) -> Array | None:
     """Texts as seconds since 1970; None unless all are dates of this format."""
     if form == "iso" and not all(map(ISO_DATE.fullmatch, texts)):
         return None
     try:
         if form == "iso":
-            return [_seconds(datetime.datetime.fromisoformat(text)) for text in texts]
-        return [_seconds(datetime.datetime.strptime(text, form)) for text in texts]
+            return seconds([datetime.datetime.fromisoformat(text) for text in texts])
+        return seconds([datetime.datetime.strptime(text, form) for text in texts])
     except ValueError:
         return None
 
 
-def _seconds(date: Any) -> float:
-    """Seconds since 1970 by the clock, whatever its zone."""
-    if isinstance(date, datetime.datetime):
-        date = date.replace(tzinfo=None)
-    return float(np.datetime64(date, "us").astype(np.int64)) / 1e6
+def seconds(dates: Any) -> Array:
+    """Seconds since 1970 by the clock, whatever its zone; NaN for NaT."""
+    if isinstance(dates, list):
+        dates = [d.replace(tzinfo=None) if hasattr(d, "tzinfo") else d for d in dates]
+    found = np.asarray(dates, dtype="datetime64[us]")
+    return np.where(np.isnat(found), np.nan, found.astype(np.int64) / 1e6)
 
 
 def as_table(X: Any, min_rows: int = 1) -> Any:
@@ -160,26 +164,29 @@ def refuse_infinity(numbers: Array, names: Sequence[Any]) -> None:
 
 def read_columns(X: Any) -> list[Column]:
     """Columns of a table by what their values are."""
-    names, numbers = column_names(X), as_numbers(X)
+    names, numbers, package = column_names(X), as_numbers(X), package_of(X)
     if numbers is not None:
         both = zip(names, numbers.T, strict=True)
         return [Column(name, "number", values) for name, values in both]
-    return [_read_column(X, j, name) for j, name in enumerate(names)]
-
-
-def _read_column(X: Any, j: int, name: Any) -> Column:
-    """One column: an array of numbers or truth values, or a list of Python objects."""
-    package = package_of(X)
     if not package:
-        return _from_objects(list(X[:, j]), name)
-    find = {"pandas": lambda: X.iloc[:, j], "polars": lambda: X.to_series(j)}
-    series = find.get(package, lambda: X.column(j))()
+        return [_from_objects(list(X[:, j]), name) for j, name in enumerate(names)]
+    if package == "pandas":
+        columns = [series for _, series in X.items()]
+    else:
+        columns = X.get_columns() if package == "polars" else X.columns
+    return [_from_series(c, name) for c, name in zip(columns, names, strict=True)]
+
+
+def _from_series(series: Any, name: Any) -> Column:
+    """A column of a frame: an array if it can be, else a list of Python objects."""
     dtype = str(series.dtype if hasattr(series, "dtype") else series.type).lower()
     categorical = dtype.startswith(("cat", "enum", "dict"))
     array = np.asarray(series)
     if array.dtype.kind in "fiub" and not categorical:
         kind = "boolean" if array.dtype.kind == "b" else "number"
         return Column(name, kind, array.astype(np.float64))
+    if array.dtype.kind == "M" and "zone='" not in dtype and "tz=" not in dtype:
+        return Column(name, "date", seconds(array))
     as_list = series.to_pylist if hasattr(series, "to_pylist") else series.to_list
     return _from_objects(as_list(), name, categorical)
 
@@ -197,8 +204,9 @@ def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Co
         _refuse_mixture(name, values, np.flatnonzero(present).tolist())
     (kind,) = kinds
     filled = np.full(len(values), None if kind == "text" else np.nan)
-    filled[present] = [_TYPES[kind][1](value) for value in known]
-    zones = {_zone_name(getattr(value, "tzinfo", None)) for value in known}
+    filled[present] = _TYPES[kind][1](known)
+    dates = known if kind == "date" else []
+    zones = {_zone_name(getattr(date, "tzinfo", None)) for date in dates}
     zone = zones.pop() if len(zones) == 1 else None
     kind = "number" if kind == "duration" else kind
     return Column(name, kind, filled, categorical, zone)
@@ -215,15 +223,16 @@ def _is_gap(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
+_as_floats = partial(np.array, dtype=np.float64)
 _TYPES: dict[str, tuple[Any, Callable[[Any], Any]]] = {  # of objects, what they become
-    "text": (str, str),
-    "boolean": (bool | np.bool_, float),
+    "text": (str, lambda values: list(map(str, values))),
+    "boolean": (bool | np.bool_, _as_floats),
     "duration": (
         datetime.timedelta | np.timedelta64,
-        lambda value: np.timedelta64(value, "us") / np.timedelta64(1, "s"),
+        lambda values: np.array(values, "timedelta64[us]") / np.timedelta64(1, "s"),
     ),
-    "number": (Real | Decimal, float),
-    "date": (datetime.date | np.datetime64, _seconds),
+    "number": (Real | Decimal, _as_floats),
+    "date": (datetime.date | np.datetime64, seconds),
 }
 
 
