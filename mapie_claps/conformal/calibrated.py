@@ -543,9 +543,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         wanted = np.array([check_share("levels", level, hint=hint) for level in each])
         check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
         scores, lower = self._one_rank("quantiles"), wanted < 0.5
-        ranks = scores.ranks(sym=False)[ALL_ROWS]
-        below, above = ranks.quantiles(np.minimum(wanted, 1 - wanted), np.ones(1))
-        at = np.where(lower, below, above)
+        above, below = (
+            side.scores[side.place(np.minimum(wanted, 1 - wanted), np.ones(1))[0]]
+            for side in scores.sorted_scores(sym=False)[ALL_ROWS]
+        )
+        at = np.where(lower, -below, above)
         if tails == "normal":
             # Ranks from below pass over infinite scores: the tail starts after them.
             first = 1 + int(np.isposinf(scores.scores).sum())
@@ -1114,12 +1116,12 @@ def _tail(scores: Array, level: Array, first: int = 1) -> Array:
 
     ``first`` is the rank of the smallest score.
     """
-    finite = scores[np.isfinite(scores)]
+    finite = np.sort(scores[np.isfinite(scores)])
     if not len(finite):
         return np.where(level < 0.5, -np.inf, np.inf)
     n, lower = len(scores) + 1, level < 0.5
     edge = np.where(lower, first / n, len(finite) / n)
-    start = np.where(lower, finite.min(), finite.max())
+    start = np.where(lower, finite[0], finite[-1])
     tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
     return tail
 

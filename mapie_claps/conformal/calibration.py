@@ -8,7 +8,6 @@ weight, and confidence levels that move (``observe``).
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +16,12 @@ from numpy.typing import NDArray
 from .._validation import check_integer, check_number
 from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
-from .quantile import SortedScores, raise_too_few
+from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
 
 Array = NDArray[np.float64]
 Groups = tuple[Any, ...]  # a label for each row: text or numbers
 ALL_ROWS = None  # the label of all rows where there are no groups
-HUGE = 1e300  # an own weight beside which that of all calibration rows is nothing
 
 
 class ScoreBounds(NamedTuple):
@@ -227,28 +225,39 @@ class Calibration:
         """
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
-        n = next((len(v) for v in (labels, weights) if v is not None), 1)
+        if levels is None and not ((alpha > 0) & (alpha < 1)).all():
+            conformal_rank(len(self), float(alpha[(alpha <= 0) | (alpha >= 1)][0]))
+        n = 1 if labels is None else len(labels)
         own = np.ones(n) if weights is None else weights
-        size = n, len(alpha)
+        size = len(own), len(alpha)
         found = ScoreBounds(np.full(size, -np.inf), np.full(size, np.inf))
-        lacking, limit = np.zeros(n, dtype=bool), np.inf
+        lacking, limit, n_ends = np.zeros(len(own), dtype=bool), np.inf, 2 - sym
         for label, rows in rows_by_group(labels).items():
-            ranks = self.ranks(sym).get(label)
-            if ranks is None:
+            if label not in self.sorted_scores(sym):
                 if finite:
                     self._raise_unknown(label, first_row + int(rows[0]))
                 continue
-            at = alpha if levels is None else levels.of(label)
-            found.lower[rows], found.upper[rows] = ranks.bounds(at, own[rows])
-            if not finite or not (missing := ranks.lacking(at, own[rows])).any():
+            above, below = self.sorted_scores(sym)[label]
+            share = (alpha if levels is None else levels.of(label)) / n_ends
+            at = above.place(share, own[rows])
+            upper = above.scores[at]
+            lower = upper if sym else below.scores[below.place(share, own[rows])]
+            # Where levels move: everything for 0 or less, nothing for 1 or more.
+            upper, lower = (np.where(share <= 0, np.inf, end) for end in (upper, lower))
+            empty = share * n_ends >= 1
+            found.lower[rows] = np.where(empty, np.inf, -lower)
+            found.upper[rows] = np.where(empty, -np.inf, upper)
+            if not finite or at.max(initial=0) < len(above):
                 continue
+            least = float(share.min())
             if weights is None:
                 of = "" if label is ALL_ROWS else f" of the group {label!r}"
-                raise_too_few(len(ranks), float(at.min()), ranks.n_ends, of)
-            lacking[rows], limit = missing, min(limit, ranks.largest_weight(at))
+                raise_too_few(len(above), least * n_ends, n_ends, of)
+            lacking[rows] = (at == len(above)).any(axis=1)
+            limit = min(limit, above.weight[-1] * above.unit * least / (1 - least))
         if lacking.any():
             warnings.warn(
-                f"Got {int(lacking.sum())} of {n} rows, the first of them row "
+                f"Got {int(lacking.sum())} of {len(own)} rows, the first of them row "
                 f"{first_row + int(np.argmax(lacking))}, whose own weight is too large "
                 f"for a finite interval: it is more than {limit:.4g}, which the weight "
                 "of all calibration rows allows. Their bounds are infinite. Calibrate "
@@ -298,22 +307,24 @@ class Calibration:
             rows = rows.newest(levels.window)
         return replace(rows, levels=levels.after(new.groups, missed))
 
-    def ranks(self, sym: bool) -> dict[Any, "Ranks"]:
-        """Sorted scores of each group; of many scores sorted once."""
-        if sym not in self._sorted:
-            scores = np.abs(self.scores) if sym else self.signed_scores
-            weights = self.weights
-            self._sorted[sym] = {
-                label: Ranks.of(
-                    scores[rows], None if weights is None else weights[rows], sym
-                )
-                for label, rows in rows_by_group(self.groups).items()
-            }
-        return self._sorted[sym]
+    def sorted_scores(self, sym: bool) -> dict[Any, tuple[SortedScores, SortedScores]]:
+        """Scores of each group, and from above to below; of many sorted once.
 
-    @cached_property
-    def _sorted(self) -> dict[bool, dict[Any, "Ranks"]]:
-        return {}
+        Absolute ones if ``sym``; they are the same in both.
+        """
+        known: dict[bool, Any] = self.__dict__.setdefault("_sorted", {})
+        if sym in known:
+            return known[sym]  # type: ignore[no-any-return]
+        scores = np.abs(self.scores) if sym else self.signed_scores
+        # A score of +∞ is missed by both ends: it counts twice.
+        turned = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
+        known[sym] = {}
+        for label, rows in rows_by_group(self.groups).items():
+            weights = None if self.weights is None else self.weights[rows]
+            above = SortedScores.of(scores[rows], weights)
+            below = above if sym else SortedScores.of(turned[rows], weights)
+            known[sym][label] = above, below
+        return known[sym]  # type: ignore[no-any-return]
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""
@@ -325,67 +336,6 @@ class Calibration:
             "groups with ColumnGroups.from_training, or pass "
             "allow_infinite_bounds=True to get (-inf, inf)."
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Ranks:
-    """Sorted scores of some calibration rows, for one rank or for two."""
-
-    above: SortedScores  # absolute scores, or signed ones if there are two ranks
-    below: SortedScores | None = None  # signed scores from above to below
-    unit: float = 1.0  # of weights, so that no sum of them overflows
-
-    @classmethod
-    def of(cls, scores: Array, weights: Array | None, sym: bool) -> "Ranks":
-        """Sort scores, absolute or signed."""
-        unit = 1.0
-        if weights is not None:  # a power of two: no weight is rounded
-            unit = 2.0 ** (int(np.frexp(weights.max(initial=0.0))[1]) - 1)
-            weights = weights / unit
-        below = None
-        if not sym:  # a score of +∞ is missed by both ends: it counts twice
-            turned = np.where(np.isposinf(scores), np.inf, -scores)
-            below = SortedScores.of(turned, weights)
-        return cls(SortedScores.of(scores, weights), below, unit)
-
-    def __len__(self) -> int:
-        return len(self.above.weight)
-
-    @property
-    def n_ends(self) -> int:
-        """Ends that have a rank of their own."""
-        return 1 if self.below is None else 2
-
-    def bounds(self, alpha: Array, weight: Array) -> ScoreBounds:
-        """Signed scores (r, m) of the ends of r rows."""
-        lower, upper = self.quantiles(alpha / self.n_ends, self._counted(weight))
-        empty = alpha >= 1
-        return ScoreBounds(
-            np.where(empty, np.inf, lower), np.where(empty, -np.inf, upper)
-        )
-
-    def quantiles(self, share: Array, own: Array) -> ScoreBounds:
-        """Signed scores (r, m) beyond which shares (m,) lie on each side."""
-        upper = self.above.quantile(share, own)
-        lower = upper if self.below is None else self.below.quantile(share, own)
-        return ScoreBounds(-lower, upper)
-
-    def lacking(self, alpha: Array, weight: Array) -> NDArray[np.bool_]:
-        """Rows (r,) for which all the weight does not suffice, at any level."""
-        share = alpha.min(keepdims=True) / self.n_ends
-        needed = self.above.needed(share, self._counted(weight))[:, 0]
-        lacking: NDArray[np.bool_] = needed > self.above.total
-        return lacking
-
-    def largest_weight(self, alpha: Array) -> float:
-        """Largest weight of a test row that still has finite ends."""
-        share = float(alpha.min()) / self.n_ends
-        return self.above.total * self.unit * share / (1 - share)
-
-    def _counted(self, weight: Array) -> Array:
-        """Weights of test rows in the unit of the calibration rows."""
-        with np.errstate(over="ignore"):
-            return np.minimum(weight / self.unit, HUGE)
 
 
 def rows_by_group(groups: Iterable[Any] | None) -> dict[Any, Any]:

@@ -29,8 +29,8 @@ def distribution_of(
     """
     last = last_step(model)
     if not params and hasattr(last, "predict_distribution"):
-        rows = last.predict_distribution(transformed(model, X))
-        return _checked(rows, first_row)
+        seen = X if last is model else transformed(model, X)
+        return _checked(last.predict_distribution(seen), first_row)
     check_gives_std(model)
     mu, std = model.predict(X, return_std=True, **(params or {}))
     return from_mean_and_std(mu, std, first_row)

@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 # (n + 1)(1 − α) is often an integer on paper and a few units in the last place more in
 # binary; the tolerance is far below what one row can change.
 TOLERANCE = 1e-12
+HUGE = 1e300  # an own weight beside which that of all calibration rows is nothing
 
 
 def conformal_rank(n: int, alpha: float) -> int:
@@ -85,7 +86,8 @@ def conformal_quantile(
     for each in alpha:
         if conformal_rank(len(values), each) > len(values) and not allow_infinite:
             raise_too_few(len(values), each)
-    found: Array = SortedScores.of(values).quantile(alpha, np.ones(1))[0]
+    ordered = SortedScores.of(values)
+    found: Array = ordered.scores[ordered.place(alpha, np.ones(1))[0]]
     return found
 
 
@@ -109,34 +111,36 @@ class SortedScores:
     """
 
     scores: Array  # (n + 1,)
-    weight: Array  # (n,)
+    weight: Array  # (n + 1,), 0 before the first
+    unit: float  # of weights, so that no sum of them overflows
 
     @classmethod
     def of(cls, scores: Array, weights: Array | None = None) -> "SortedScores":
         """Sort the scores of some calibration rows."""
         if weights is None:
-            total = np.arange(1.0, len(scores) + 1)
-            return cls(np.append(np.sort(scores), np.inf), total)
+            counts = np.arange(len(scores) + 1.0)
+            return cls(np.append(np.sort(scores), np.inf), counts, 1.0)
+        # A power of two: no weight is rounded.
+        unit = 2.0 ** (int(np.frexp(weights.max(initial=0.0))[1]) - 1)
         order = np.argsort(scores, kind="stable")
         # In the longest type there is: a sum of n rounded numbers would be off by n ε.
-        total = np.cumsum(weights[order], dtype=np.longdouble).astype(np.float64)
-        return cls(np.append(scores[order], np.inf), total)
+        total = np.cumsum(weights[order] / unit, dtype=np.longdouble)
+        return cls(
+            np.append(scores[order], np.inf), np.r_[0.0, total.astype(float)], unit
+        )
 
-    @property
-    def total(self) -> float:
-        """Weight of all rows."""
-        return float(self.weight[-1]) if len(self.weight) else 0.0
+    def __len__(self) -> int:
+        return len(self.weight) - 1
 
-    def needed(self, alpha: Array, weight: Array) -> Array:
-        """Weight (r, m) up to the quantile of r test rows of the given weights."""
-        needed = (1 - alpha) * (self.total + weight[:, None]) * (1 - TOLERANCE)
-        # Above 0: rows without weight are nobody's quantile.
-        return np.maximum(needed, np.finfo(np.float64).tiny)
+    def place(self, alpha: Array, weight: Array) -> NDArray[np.intp]:
+        """Rank (r, m), from 0, of the quantile of r rows at miscoverages (m,).
 
-    def quantile(self, alpha: Array, weight: Array) -> Array:
-        """Score (r, m) at miscoverages (m,) or (r, m); +∞ if all weight is too little.
-
-        A miscoverage of 0 or less, where levels move, gives +∞ too.
+        It is n where the weight of all rows does not suffice.
         """
-        at = np.searchsorted(self.weight, self.needed(alpha, weight), side="left")
-        return np.where(np.asarray(alpha) <= 0, np.inf, self.scores[at])
+        with np.errstate(over="ignore"):
+            own = np.minimum(weight / self.unit, HUGE)
+        needed = (1 - alpha) * (self.weight[-1] + own[:, None]) * (1 - TOLERANCE)
+        # Above 0: rows without weight are nobody's quantile.
+        needed = np.maximum(needed, np.finfo(np.float64).tiny)
+        place: NDArray[np.intp] = np.searchsorted(self.weight[1:], needed, side="left")
+        return place

@@ -246,12 +246,12 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
             support = self._support.of(None)
             return points, support.nearest(lower), support.nearest(upper)
-        found = [
-            (rows.mean, interval(rows, ends, self._support))
-            for rows, ends in self.rows_and_ends(X, models, *options)
-        ]
-        points, bounds = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return points, bounds[:, 0], bounds[:, 1]
+        parts, found = [], []
+        for rows, ends in self.rows_and_ends(X, models, *options):
+            parts.append(rows.mean)
+            found.append(interval(rows, ends, self._support))
+        bounds = np.concatenate(found)
+        return np.concatenate(parts), bounds[:, 0], bounds[:, 1]
 
     def rows_and_ends(
         self,
@@ -272,8 +272,6 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         fit_id = getattr(conformity_scores, "fit_id", None)
         check_same_fit(model, fit_id)
-        for each in alpha:
-            conformal_rank(1, each)  # raises outside (0, 1)
         scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
         ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite)
         first_row = 0

@@ -79,8 +79,6 @@ class Support:
         the value nearest to it is none. An end is infinite where the rank reaches
         targets that were thought impossible.
         """
-        if self.is_everything:
-            return y
         inside = np.clip(y, self.low, self.high)
         if self.values is not None:
             inside = _nearest(self.values, inside)
