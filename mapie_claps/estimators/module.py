@@ -42,7 +42,6 @@ from ..posterior.last_layer import (
     FeatureRows,
     LastLayerSums,
     Spread,
-    check_some_weight,
     choose_prior_precision,
     fit_posterior,
     sum_rows,
@@ -53,10 +52,9 @@ from .base import (
     check_scale,
     choose_device,
 )
-from .recipe import check_prior_precision
+from .recipe import LAST_LAYERS, check_prior_precision
 
 Array = NDArray[np.float64]
-Calls = dict[nn.Module, list[tuple[Tensor, Tensor]]]
 NOISE_OUTPUTS = ("variance", "log_variance", "std")
 # Methods that HeteroscedasticGGN asks for, too.
 NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
@@ -280,25 +278,27 @@ class ClapsModule(LastLayerEstimator):
         self._check_parameters()
         batches = partial(self._batches, X, y, sample_weight, need_y=True)
         rows = batches()
-        start = list(islice(rows, 1))
-        if not start:
+        first = next(rows, None)
+        if first is None:
             raise ValueError("Got X without rows, but expected at least one.")
-        first = start[0].x
-        self.row_ndim_ = first.ndim - 1
-        if len(first) == 1:  # two rows show whether each stands for itself
+        self.row_ndim_ = first.x.ndim - 1
+        start, x = [first], first.x
+        if len(x) == 1:  # two rows show whether each stands for itself
             start += islice(rows, 1)
-        alike = [b.x for b in start if b.x.shape[1:] == first.shape[1:]]
+            if start[-1].x.shape[1:] == x.shape[1:]:
+                x = torch.cat([x, start[-1].x.to(x.dtype)])
         adapter = ModuleAdapter.find(
             self.module,
-            torch.cat([x.to(first.dtype) for x in alike]),
+            x,
             last_layer_name=self.last_layer_name,
             noise_variance=self.noise_variance,
             noise_output=self.noise_output,
             precision=self.precision,
             device=str(choose_device(self.device)),
         )
-        if first.ndim == 2 and not _are_tokens(adapter.network, first):
-            self.n_features_in_ = first.shape[1]
+        tokens = not _cast(adapter.network, x).is_floating_point()
+        if x.ndim == 2 and not tokens:
+            self.n_features_in_ = x.shape[1]
         else:  # set by scikit-learn's check of a table
             self.__dict__.pop("n_features_in_", None)
         needs_head, grid = adapter.noise is None, self.prior_precision == "grid"
@@ -312,33 +312,31 @@ class ClapsModule(LastLayerEstimator):
         if needs_head:
             penalty = float(self.variance_penalty)
             adapter.noise_head = fit_noise_head(adapter, batches, penalty)
-        held_out_rows = torch.empty(0, dtype=torch.bool)
+        left_out = torch.empty(0, dtype=torch.bool)
         if grid:
             n = sum(len(batch.weight) for batch in batches())
             generator = torch.Generator().manual_seed(draw_seed(self.random_state))
             order = torch.randperm(n, generator=generator)
-            held_out_rows = order < n_held_out(n, float(self.validation_fraction))
+            left_out = order < n_held_out(n, float(self.validation_fraction))
         held_out: list[FeatureRows] = []
         seen: list[NDArray[np.uint64]] = []
-        passes = chain([chain(start, rows)], iter(batches, None))
-        kept = KeptBatches(
-            lambda: _feature_rows(adapter, next(passes), held_out_rows, held_out, seen),
-            lambda found: found.phi.numel(),
+        sums = sum_rows(
+            _feature_rows(adapter, chain(start, rows), left_out, held_out, seen),
+            self.hessian_structure,
+            self.scale == "posterior",
+            self._fit_id,
         )
-        without = sum_rows(
-            kept, self.hessian_structure, self.scale == "posterior", self._fit_id
-        )
+        adapter.variance_floor = VARIANCE_FLOOR * sums.targets.unit**2
         found = fit_posterior(
-            without,
-            FeatureRows.join(held_out) if bool(held_out_rows.any()) else None,
-            kept,
+            sums,
+            FeatureRows.join(held_out) if bool(left_out.any()) else None,
+            _feature_rows(adapter, batches(), left_out, [], []),
             adapter.weights,
             prior_precision=self.prior_precision,
             last_layer=self.last_layer,
-            variance_floor=VARIANCE_FLOOR,
-            units=without.units(),
+            variance_floor=adapter.variance_floor,
+            standardised=False,
         )
-        adapter.variance_floor = VARIANCE_FLOOR * found.last_layers.unit**2
         self._seen_rows = np.unique(np.concatenate(seen))[:MAX_SEEN_ROWS]
         self.sums_ = found.sums
         self.forward_ = ForwardPass(
@@ -350,15 +348,13 @@ class ClapsModule(LastLayerEstimator):
         """Raise for a value that no data could make valid."""
         check_scale(self.scale)
         check_prior_precision(self.prior_precision)
-        check = check_choice
-        hint = "Use 'variance' for a head that gives h²."
-        check("noise_output", self.noise_output, NOISE_OUTPUTS, hint)
-        hint = "Use 'trained' to keep the predictions."
-        check("last_layer", self.last_layer, ("trained", "ridge"), hint)
-        hint = "Use 'float64' if unsure."
-        check("precision", self.precision, ("float64", "module"), hint)
-        hint = "Use 'full' up to a few thousand features."
-        check("hessian_structure", self.hessian_structure, ("full", "diag"), hint)
+        for name, choices, hint in (
+            ("noise_output", NOISE_OUTPUTS, "Use 'variance' for a head that gives h²."),
+            ("last_layer", LAST_LAYERS, "Use 'trained' to keep the predictions."),
+            ("precision", ("float64", "module"), "Use 'float64' if unsure."),
+            ("hessian_structure", ("full", "diag"), "Use 'full' up to d = 5,000."),
+        ):
+            check_choice(name, getattr(self, name), choices, hint)
         if self.hessian_structure == "diag" and self.last_layer == "ridge":
             raise_for(
                 "last_layer",
@@ -366,12 +362,12 @@ class ClapsModule(LastLayerEstimator):
                 "'trained' with hessian_structure='diag'",
                 "A diagonal does not determine refitted weights.",
             )
-        share, hint = self.validation_fraction, "Use 0.12 if unsure."
-        check_number(
-            "validation_fraction", share, low=0, high=0.5, low_open=True, hint=hint
-        )
-        penalty, hint = self.variance_penalty, "Use 1.0 if unsure."
-        check_number("variance_penalty", penalty, low=0, low_open=True, hint=hint)
+        for name, high, hint in (
+            ("validation_fraction", 0.5, "Use 0.12 if unsure."),
+            ("variance_penalty", math.inf, "Use 1.0 if unsure."),
+        ):
+            value = getattr(self, name)
+            check_number(name, value, low=0, low_open=True, high=high, hint=hint)
 
     def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
         """Batches whose rows have as many dimensions as those that were fitted."""
@@ -425,21 +421,18 @@ class ClapsModule(LastLayerEstimator):
 
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Posterior from other sums; a λ of "grid" stays."""
-        forward, units = self.forward_, sums.units()
-        settings: dict[str, Any] = units | {
-            "residual_variance": sums.residual_variance(self.network_.variance_floor)
-        }
-        value = self.prior_precision
+        forward, network, value = self.forward_, self.network_, self.prior_precision
         if value == "grid":
             value = self.prior_precision_
         value = choose_prior_precision(
             value,
             sums,
-            self.network_.weights,
+            network.weights,
             forward.last_layers.last_layer,
-            **settings,
+            standardised=False,
+            residual_variance=sums.residual_variance(network.variance_floor),
         )
-        self.forward_ = forward.with_sums(sums, value, **units)
+        self.forward_ = forward.with_sums(sums, value)
         self.sums_ = sums
 
     def _prior_precision(self) -> float:
@@ -449,24 +442,20 @@ class ClapsModule(LastLayerEstimator):
 def _feature_rows(
     network: "ModuleAdapter",
     batches: Iterable[Batch],
-    held_out_rows: Tensor,  # (n,), or (0,) where none are held out
+    left_out: Tensor,  # (n,), which rows are held out, or (0,) for none
     held_out: list[FeatureRows],
     seen: list[NDArray[np.uint64]],
 ) -> Iterator[FeatureRows]:
-    """Features of batches; collects held-out rows and hashes in the first pass."""
-    collect, start = not seen, 0
-    squares = weight = 0.0
+    """Features of batches; collects those of held-out rows, and hashes of all rows."""
+    start, squares, weight = 0, 0.0, 0.0
     for batch in batches:
         rows = FeatureRows.of(network, batch.x, batch.target, batch.weight)
-        n = len(batch.weight)
-        if len(held_out_rows):
-            mask = held_out_rows[start : start + n]
-            if collect:
-                held_out.append(rows.take(mask))
+        if len(left_out):
+            mask = left_out[start : start + len(batch.weight)]
+            held_out.append(rows.take(mask))
             rows = rows._replace(left_out=mask[None])
-        if collect:
-            seen.append(_hashes_of(batch))
-        start += n
+        seen.append(_hashes_of(batch))
+        start += len(batch.weight)
         squares += float((batch.weight * rows.residual[0].square() / rows.h2[0]).sum())
         weight += float(batch.weight.sum())
         yield rows
@@ -487,6 +476,19 @@ def _hashes_of(batch: Batch) -> NDArray[np.uint64]:
     return row_hashes(x[:, :: 1 + x.shape[1] // 1024], batch.target)
 
 
+# What layers have seen in the forward pass that a thread is in. Hooks are registered
+# once and for good: one that comes and goes would change the table of hooks while
+# another thread iterates over it.
+_now = threading.local()
+
+
+def _record(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """Forward hook: note input and output of the layer."""
+    calls = getattr(_now, "calls", None)
+    if calls is not None and args:
+        calls.setdefault(layer, []).append((args[0], output))
+
+
 class _Pass(NamedTuple):
     """A forward pass through somebody's network."""
 
@@ -494,57 +496,42 @@ class _Pass(NamedTuple):
     mean: Tensor  # (n,)
     second: Any  # what stands beside it, if anything
     is_column: bool  # whether both are columns of one output
-    calls: Calls
+    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]]  # of the layers watched
 
 
-class _Watch:
-    """A forward hook that notes inputs and outputs of layers, thread by thread.
-
-    It is registered once and for good: a hook that comes and goes would change the
-    table of hooks while another thread iterates over it.
-    """
-
-    def __init__(self) -> None:
-        self._calls: dict[int, Calls] = {}
-
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        calls = self._calls.get(threading.get_ident())
-        if calls is not None and args:
-            calls.setdefault(layer, []).append((args[0], output))
-
-    @torch.no_grad()
-    def run(self, network: nn.Module, x: Tensor) -> _Pass:
-        """Forward pass, with inputs cast for the network and its output split."""
-        x, n, thread = _cast(network, x), len(x), threading.get_ident()
-        calls = self._calls[thread] = {}
-        try:
-            with new_tensors_on(x.device):
-                output = network(x)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, IndexError) as error:
-            raise ValueError(
-                f"Got a network whose forward pass fails on X of shape "
-                f"{tuple(x.shape)} and type {x.dtype} ({error}). Pass X as the network "
-                "was trained on, rows first."
-            ) from error
-        finally:
-            del self._calls[thread]
-        mean, second, is_column = output, None, False
-        if isinstance(output, tuple | list) and len(output) == 2:
-            mean, second = output
-        elif isinstance(output, Tensor) and output.shape == (n, 2):
-            (mean, second), is_column = output.unbind(1), True
-        if not isinstance(mean, Tensor) or mean.shape not in ((n,), (n, 1)):
-            raise ValueError(
-                f"Got a forward pass that returns {_shape(mean)} for {n} rows, but "
-                "expected the mean of shape (n,) or (n, 1), or a pair (mean, noise). "
-                "Wrap the network in a module that returns that."
-            )
-        mean = mean.reshape(n)
-        if not bool(mean.isfinite().all()):
-            raise ValueError(NOT_FINITE.format("predictions"))
-        return _Pass(x, mean, second, is_column, calls)
+@torch.no_grad()
+def _run(network: nn.Module, x: Tensor) -> _Pass:
+    """Forward pass, with inputs cast for the network and its output split."""
+    x, n = _cast(network, x), len(x)
+    before, _now.calls = getattr(_now, "calls", None), {}
+    try:
+        with new_tensors_on(x.device):
+            output = network(x)
+        calls = _now.calls
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(
+            f"Got a network whose forward pass fails on X of shape {tuple(x.shape)} "
+            f"and type {x.dtype} ({error}). Pass X as the network was trained on, rows "
+            "first."
+        ) from error
+    finally:
+        _now.calls = before
+    mean, second, is_column = output, None, False
+    if isinstance(output, tuple | list) and len(output) == 2:
+        mean, second = output
+    elif isinstance(output, Tensor) and output.shape == (n, 2):
+        (mean, second), is_column = output.unbind(1), True
+    if not isinstance(mean, Tensor) or mean.shape not in ((n,), (n, 1)):
+        raise ValueError(
+            f"Got a forward pass that returns {_shape(mean)} for {n} rows, but "
+            "expected the mean of shape (n,) or (n, 1), or a pair (mean, noise). Wrap "
+            "the network in a module that returns that."
+        )
+    if not bool(mean.isfinite().all()):
+        raise ValueError(NOT_FINITE.format("predictions"))
+    return _Pass(x, mean.reshape(n), second, is_column, calls)
 
 
 class ModuleAdapter(nn.Module):
@@ -576,11 +563,10 @@ class ModuleAdapter(nn.Module):
         self.noise = noise
         self.noise_head: NoiseHead | None = None
         self.variance_floor = 0.0  # of σ²
-        self.watch = _Watch()
         layer = network.get_submodule(last_layer_name)
-        layer.register_forward_hook(self.watch)
+        layer.register_forward_hook(_record)
         if isinstance(noise, str) and noise in dict(network.named_modules()):
-            network.get_submodule(noise).register_forward_hook(self.watch)
+            network.get_submodule(noise).register_forward_hook(_record)
         weight: Tensor = layer.weight[column]  # type: ignore[index, assignment]
         bias = weight.new_zeros(1)
         if layer.bias is not None:
@@ -602,19 +588,22 @@ class ModuleAdapter(nn.Module):
     ) -> "ModuleAdapter":
         """Find the layer of the mean, and the noise, by watching a forward pass."""
         network = private_copy(module, precision, device)
-        watch, handles, layers = _Watch(), [], {}
+        handles, layers = [], {}
         for name, layer in network.named_modules():
             if isinstance(layer, nn.Linear):
                 layers[name] = layer
-                handles.append(layer.register_forward_hook(watch))
-        seen = watch.run(network, x)
+                handles.append(layer.register_forward_hook(_record))
+        seen = _run(network, x)
         for handle in handles:
             handle.remove()
         matches = {}
         for name, layer in layers.items():
-            column = _column_of(seen.mean, seen.calls.get(layer, []))
-            if column is not None:
-                matches[name] = column
+            calls = seen.calls.get(layer, [])
+            if len(calls) == 1 and calls[0][1].ndim == 2 and len(calls[0][1]) == len(x):
+                gap = calls[0][1].to(seen.mean) - seen.mean[:, None]
+                columns = (gap.abs() <= 1e-6 * seen.mean.abs()[:, None]).all(0)
+                if bool(columns.any()):
+                    matches[name] = int(columns.nonzero()[0])
         chosen = last_layer_name
         if chosen is None and len(matches) == 1:
             chosen = next(iter(matches))
@@ -624,16 +613,13 @@ class ModuleAdapter(nn.Module):
         found = cls(
             network, chosen, matches[chosen], noise, noise_output, precision, device
         )
-        found._check_rows_alone(x)
+        if len(x) > 1:
+            found._check_rows_alone(x, _rounding(seen, layers[chosen]))
         return found
 
     def forward(self, x: Tensor) -> Features:
         """φ, μ and h² of one batch; h² is NaN without a head."""
-        return self._features(x)[0]
-
-    def _features(self, x: Tensor) -> tuple[Features, float]:
-        """φ, μ and h², and the relative precision of the pass."""
-        seen = self.watch.run(self.network, x)
+        seen = _run(self.network, x)
         n = len(seen.mean)
         layer = self.network.get_submodule(self.last_layer_name)
         calls = seen.calls.get(layer, [])
@@ -644,46 +630,39 @@ class ModuleAdapter(nn.Module):
                 f"shapes {shapes} in a pass over {n} rows, but expected one input of "
                 "shape (n, d)."
             )
-        raw, output = calls[0]
+        raw = calls[0][0]
         phi, mu = raw.cpu().double(), seen.mean.cpu().double()
         # One number tells: neither NaN nor infinity leaves a sum again.
         if not bool(phi.sum().isfinite()):
             raise ValueError(NOT_FINITE.format("features"))
-        # With autocast the layer's own type is coarser than those around it.
-        eps = max(torch.finfo(t.dtype).eps for t in (raw, output, seen.mean))
-        self._check_mean(phi, mu, eps)
+        # φᵀw + b has to be what forward returns, in every row: what follows the layer
+        # may leave some rows as they are, as a ReLU does.
+        w, tolerance = self.weights[0], _rounding(seen, layer)
+        own = phi @ w[:-1] + w[-1]
+        gap = (own - mu).abs_()
+        # |φᵀw + b| is at most Σ|φw| + |b|, which costs more: computed where needed.
+        doubtful = (gap > tolerance * own.abs_()).nonzero().squeeze(1)
+        if len(doubtful):
+            size = phi[doubtful].abs() @ w[:-1].abs() + w[-1].abs()
+            n_wrong = int((gap[doubtful] > tolerance * size).sum())
+            if n_wrong:
+                raise ValueError(
+                    f"Got a network whose mean is not the output of its layer "
+                    f"{self.last_layer_name!r} in {n_wrong} of {n} rows (difference up "
+                    f"to {float(gap.max()):.3g}), but expected a linear layer on "
+                    "features. Move what follows it (an activation, a limit) out of "
+                    "the network."
+                )
         if self.noise_head is not None:
             h2 = self.noise_head.variance(phi)
         elif self.noise is None:
             h2 = torch.full_like(mu, torch.nan)
         else:
-            with new_tensors_on(seen.x.device), torch.no_grad():
+            with new_tensors_on(seen.x.device):
                 h2 = self._noise(raw, seen)
-        return Features(phi[None], mu[None], h2[None]), eps
+        return Features(phi[None], mu[None], h2[None])
 
-    def _check_mean(self, phi: Tensor, mu: Tensor, eps: float) -> None:
-        """Raise unless φᵀw + b is what forward returns, in every row.
-
-        What follows the layer may leave some rows as they are, as a ReLU does.
-        """
-        w = self.weights[0]
-        own = phi @ w[:-1] + w[-1]
-        gap = (own - mu).abs_()
-        # |φᵀw + b| is at most Σ|φw| + |b|, which costs more: computed where needed.
-        doubtful = (gap > eps**0.5 * own.abs_()).nonzero().squeeze(1)
-        if not len(doubtful):
-            return
-        size = phi[doubtful].abs_() @ w[:-1].abs() + w[-1].abs()
-        wrong = gap[doubtful] > eps**0.5 * size
-        if bool(wrong.any()):
-            raise ValueError(
-                f"Got a network whose mean is not the output of its layer "
-                f"{self.last_layer_name!r} in {int(wrong.sum())} of {len(mu)} rows "
-                f"(difference up to {float(gap.max()):.3g}), but expected a linear "
-                "layer on features. Move what follows it (an activation, a limit) out "
-                "of the network."
-            )
-
+    @torch.no_grad()
     def _noise(self, phi: Tensor, seen: _Pass) -> Tensor:
         """h², shape (n,), from wherever the network keeps it."""
         n, noise = len(phi), self.noise
@@ -729,7 +708,7 @@ class ModuleAdapter(nn.Module):
             )
         return h2
 
-    def _check_rows_alone(self, x: Tensor) -> None:
+    def _check_rows_alone(self, x: Tensor, tolerance: float) -> None:
         """Raise if the output for a row depends on the other rows of its batch.
 
         Then coverage would depend on how rows are cut into batches. The last rows come
@@ -737,10 +716,7 @@ class ModuleAdapter(nn.Module):
         as a recurrent layer does that takes rows for steps, shows as well.
         """
         half = len(x) // 2
-        if not half:
-            return
-        among, eps = self._features(x)
-        alone = self(x[-half:].flip(0))
+        among, alone = self(x), self(x[-half:].flip(0))
         for name, index in (("feature vector", 0), ("mean", 1), ("noise", 2)):
             values = among[index][0]
             own = values[-half:].flip(0)
@@ -748,7 +724,7 @@ class ModuleAdapter(nn.Module):
             size = own if name == "noise" else values.abs().max()
             gap = (alone[index][0] - own).abs() / (size + (size == 0))
             share = float(gap.nan_to_num().max())  # NaN: a noise that is not there yet
-            if share > eps**0.5:
+            if share > tolerance:
                 raise ValueError(
                     f"Got a network whose {name} for a row depends on the other rows "
                     f"of its batch: {half} rows alone and the same rows among "
@@ -756,6 +732,14 @@ class ModuleAdapter(nn.Module):
                     "BatchNorm track_running_stats=True, let attention and recurrent "
                     "layers act within a row, not over rows, and leave no dropout on."
                 )
+
+
+def _rounding(seen: _Pass, layer: nn.Module) -> float:
+    """Relative size of roundings: with autocast a layer is coarser than its network."""
+    phi, output = seen.calls[layer][0]
+    finfo = torch.finfo
+    eps = max(finfo(phi.dtype).eps, finfo(output.dtype).eps, finfo(seen.mean.dtype).eps)
+    return float(eps**0.5)
 
 
 def private_copy(module: Any, precision: str, device: str) -> nn.Module:
@@ -814,36 +798,16 @@ def _shape(output: Any) -> Any:
     return tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
 
 
-def _are_tokens(network: nn.Module, x: Tensor) -> bool:
-    """Whether X is of integers that the network embeds."""
-    embeddings = nn.Embedding | nn.EmbeddingBag
-    return not x.is_floating_point() and any(
-        isinstance(m, embeddings) for m in network.modules()
-    )
-
-
 def _cast(network: nn.Module, x: Tensor) -> Tensor:
     """X on the network's device and in its dtype; integers stay for embeddings."""
+    dtype = None
+    for module in network.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            dtype = dtype if x.is_floating_point() else x.dtype
     for like in network.parameters():
         if like.is_floating_point():
-            dtype = x.dtype if _are_tokens(network, x) else like.dtype
-            return x.to(like.device, dtype)
+            return x.to(like.device, dtype or like.dtype)
     return x
-
-
-def _column_of(mean: Tensor, calls: list[tuple[Tensor, Tensor]]) -> int | None:
-    """Which output of a layer, called once, is the mean; None if there is none."""
-    if len(calls) != 1:
-        return None
-    outputs = calls[0][1]
-    if outputs.ndim != 2 or len(outputs) != len(mean):
-        return None
-    outputs = outputs.to(mean)
-    first = torch.isclose(outputs[0], mean[0], rtol=1e-6, atol=0)
-    for j in first.nonzero().flatten().tolist():
-        if torch.allclose(outputs[:, j], mean, rtol=1e-6, atol=0):
-            return int(j)
-    return None
 
 
 def _raise_for_layer(
@@ -928,7 +892,7 @@ def fit_noise_head(
     spread = Spread()
     for batch in batches():
         spread += Spread.of(batch.target, batch.weight)
-    floor = RESIDUAL_FLOOR * (spread.variance or 1.0)
+    floor = RESIDUAL_FLOOR * spread.unit**2
 
     def compute() -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # [φ, 1], r² and s
         for batch in batches():
@@ -943,7 +907,6 @@ def fit_noise_head(
         gram += features.T @ (features * weight[:, None])
         total += float((weight * squares).sum())
     n = float(gram[-1, -1])
-    check_some_weight(n)
     # A with A [φ, 1] = [(φ − mean)/std, 1]; a constant feature keeps its unit.
     mean, mean_square = gram[-1, :-1] / n, gram.diagonal()[:-1] / n
     variance = mean_square - mean.square()

@@ -8,7 +8,7 @@ asks for the loss and for the Gauss-Newton matrix of a batch.
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -187,9 +187,9 @@ class HeteroscedasticGGN(GGNInterface):
         """
         with torch.no_grad():
             jacobians, _ = self.jacobians(x)
-            rows = self._rows(x, y)
-            gradient = -2 * rows.precision * rows.residual
-            return gradient[:, None] * jacobians[:, 0], 2 * rows.loss
+            _, _, residual, precision, loss = self._rows(x, y)
+            gradient = -2 * precision * residual
+            return gradient[:, None] * jacobians[:, 0], 2 * loss
 
     def jacobians(
         self, x: Tensor, enable_backprop: bool = False
@@ -262,16 +262,17 @@ class HeteroscedasticGGN(GGNInterface):
             ends = [i * size // STRIPS for i in range(STRIPS + 1)]
         for start in range(0, len(y), n_rows):
             part = slice(start, start + n_rows)
-            rows = self._rows(x[part] if isinstance(x, Tensor) else x, y[part])
-            loss += rows.loss
-            corner += rows.precision.sum()
-            root_w = rows.precision.sqrt()
-            root = rows.phi * root_w[:, None]
+            some = x[part] if isinstance(x, Tensor) else x
+            phi, target, _, w, loss_of_rows = self._rows(some, y[part])
+            loss += loss_of_rows
+            corner += w.sum()
+            root_w = w.sqrt()
+            root = phi * root_w[:, None]
             edge += root_w @ root
             if self.cross_moment is not None:
-                cross += (root_w * rows.target) @ root
+                cross += (root_w * target) @ root
                 if layer.bias is not None:
-                    self.cross_moment[size] += rows.precision @ rows.target
+                    self.cross_moment[size] += w @ target
             if n_axes == 1:
                 inner += root.square().sum(0)
             else:
@@ -279,7 +280,7 @@ class HeteroscedasticGGN(GGNInterface):
                     strip = slice(ends[i], end)
                     inner[strip, :end].addmm_(root[:, strip].T, root[:, :end])
             # Kept until the next block is there, they would take memory twice.
-            del rows, root
+            del phi, root
         if self.cross_moment is not None:
             self.cross_moment[:size] += cross
         if n_axes == 2:
@@ -294,8 +295,8 @@ class HeteroscedasticGGN(GGNInterface):
         whole[size, size] = corner
         return loss, whole
 
-    def _rows(self, x: Tensor, y: Tensor) -> "_Rows":
-        """Forward pass over some rows, and checks of what it gives."""
+    def _rows(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """φ (n, d), targets, residuals and s/h² (n,) of some rows, and their loss."""
         f, phi = self.model.forward_with_features(x)
         n = len(phi)
         if f.shape != (n, 1):
@@ -339,7 +340,7 @@ class HeteroscedasticGGN(GGNInterface):
             precision, log_h2 = y[:, 1] / h2, y[:, 1] * log_h2
         residual = target - f[:, 0].to(dtype)
         loss = 0.5 * (residual.square() @ precision + log_h2.sum())
-        return _Rows(phi, target, residual, precision, loss)
+        return phi, target, residual, precision, loss
 
     def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
         """h²(x) from the callable given, or from the network."""
@@ -355,13 +356,3 @@ class HeteroscedasticGGN(GGNInterface):
             "Pass backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give "
             "the network a method noise_variance(x)."
         )
-
-
-class _Rows(NamedTuple):
-    """Some rows of a batch, (n,) each but φ."""
-
-    phi: Tensor  # (n, d)
-    target: Tensor
-    residual: Tensor  # y − μ
-    precision: Tensor  # s/h²
-    loss: Tensor  # ½Σs[(y − μ)²/h² + log h²], a scalar

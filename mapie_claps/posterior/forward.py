@@ -62,10 +62,14 @@ class ForwardPass(nn.Module):
     def forward(self, x: Tensor, scale: str = "claps") -> Predicted:
         """μ, aleatoric and epistemic variance of the rows x, for one of ``SCALES``."""
         layers, weight = self.last_layers, self.member_weight
-        if scale in ("claps", "posterior"):
-            self._check_scale(scale)
+        if scale == ("claps" if layers.homoscedastic else "posterior"):
+            used = "I/σ²" if layers.homoscedastic else "diag(1/h²)"
+            raise ValueError(
+                f"Got scale={scale!r}, but the posterior was made with W = {used}, for "
+                "another scale. Set the scale before fit, and call fit again."
+            )
         out = self.network(x)
-        by_member = out.mu if layers.last_layer == "trained" else layers.mu(out.phi)
+        by_member = layers.mu(out)
         mu = by_member[0] if len(by_member) == 1 else weight @ by_member
         noise = aleatoric = mean_noise(out.h2, weight)
         if scale in ("posterior", "constant"):
@@ -126,15 +130,13 @@ class ForwardPass(nn.Module):
         layers, weight = self.last_layers, self.member_weight
         return sum_rows(
             (FeatureRows.of(self.network, *some) for some in rows),
-            layers.structure,
+            "full" if layers.gram.ndim == 3 else "diag",
             like.homoscedastic,
             like.fit_id,
             lambda found: weight @ layers.residual(found),
         )
 
-    def with_sums(
-        self, sums: LastLayerSums, prior_precision: float, **units: Any
-    ) -> "ForwardPass":
+    def with_sums(self, sums: LastLayerSums, prior_precision: float) -> "ForwardPass":
         """The same networks with the posterior that other sums make."""
         old = self.last_layers
         sigma2 = sums.residual_variance(self.network.variance_floor)
@@ -144,8 +146,8 @@ class ForwardPass(nn.Module):
             old.last_layer,
             prior_precision,
             with_bias=old.with_bias,
+            standardised=old.standardised,
             residual_variance=sigma2,
-            **units,
         )
         return ForwardPass(
             self.network,
@@ -159,7 +161,7 @@ class ForwardPass(nn.Module):
     def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors whose products are the networks' covariances; kernel's mean − μ."""
         out, layers, weight = self.network(x), self.last_layers, self.member_weight
-        by_member = out.mu if layers.last_layer == "trained" else layers.mu(out.phi)
+        by_member = layers.mu(out)
         root = weight.sqrt()
         vectors = (layers.whitened(out.phi) * root[:, None, None]).movedim(0, 1)
         mu = weight @ by_member
@@ -168,12 +170,3 @@ class ForwardPass(nn.Module):
         if self.kernel is None:
             return vectors, torch.zeros_like(mu)
         return vectors, self.kernel.predict(x, torch.ones_like(mu))[0] - mu
-
-    def _check_scale(self, scale: str) -> None:
-        """Raise where the posterior has another W than the scale."""
-        if (scale == "posterior") != self.last_layers.homoscedastic:
-            weight = "I/σ²" if self.last_layers.homoscedastic else "diag(1/h²)"
-            raise ValueError(
-                f"Got scale={scale!r}, but the posterior was made with W = {weight}, "
-                "for another scale. Set the scale before fit, and call fit again."
-            )

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 from .._validation import check_integer
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
 from ..network.batches import KeptBatches
-from ..network.ensemble import HeteroscedasticNetwork
+from ..network.ensemble import Features, HeteroscedasticNetwork
 from ..network.training import WorkerPool, gaussian_nll, one_thread
 
 # Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
@@ -31,9 +31,8 @@ SHARPNESS = 10.0
 LEAST_WEIGHT = 0.1  # of a member whose residuals tell of the noise, by the mean weight
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 PAPER_PRIOR_PRECISION = 1.0
-# Elements of φ for one call of Laplace.fit, which has a price of its own, also by d².
-FIT_ELEMENTS, FIT_SQUARES, MOST_ELEMENTS = 2**20, 8, 2**22
-MANY = 8  # batches
+JITTER = (0.0, *(10.0**e for e in range(-15, -8)))  # of the largest diagonal entry
+FIT_ELEMENTS = 2**18  # of φ for one call of Laplace.fit, which has a price of its own
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 
 
@@ -128,23 +127,14 @@ class Spread:
         return Spread(weight, self.mean + step * share, squares)
 
     @property
-    def variance(self) -> float:
-        """Population variance."""
-        return self.squares / self.weight if self.weight else 0.0
-
-    @property
-    def mean_square(self) -> float:
-        """Mean of the squares about zero."""
-        return self.variance + self.mean**2
-
-
-def check_some_weight(total: float) -> None:
-    """Raise if every row has the weight zero."""
-    if total == 0:
-        raise ValueError(
-            "Got sample_weight that is zero in every row, but expected a positive "
-            "weight in one at least. Leave sample_weight out to weigh rows alike."
-        )
+    def unit(self) -> float:
+        """Standard deviation, or one if there is none."""
+        if self.weight == 0:
+            raise ValueError(
+                "Got sample_weight that is zero in every row, but expected a positive "
+                "weight in one at least. Leave sample_weight out to weigh rows alike."
+            )
+        return (self.squares / self.weight) ** 0.5 or 1.0
 
 
 class FeatureRows(NamedTuple):
@@ -256,13 +246,10 @@ class LastLayerSums:
 
     def residual_variance(self, floor: float) -> float:
         """σ², the mean squared residual, at least the floor."""
-        return max(self.residuals.mean_square, floor)
-
-    def units(self) -> dict[str, float]:
-        """Centre and unit of the targets, for λ of standardised targets."""
-        check_some_weight(self.targets.weight)
-        unit = self.targets.variance**0.5
-        return {"centre": self.targets.mean, "unit": unit or 1.0}
+        found = self.residuals
+        if found.weight == 0:
+            return floor
+        return max(found.squares / found.weight + found.mean**2, floor)
 
 
 def sum_rows(
@@ -272,77 +259,50 @@ def sum_rows(
     fit_id: str,
     residual: "Callable[[FeatureRows], Tensor] | None" = None,  # (n,), of the mean
 ) -> LastLayerSums:
-    """Sums over all batches, made by laplace-torch with our curvature backend."""
-    members: list[_MemberSums] = []
+    """Sums over all batches, made by laplace-torch with our curvature backend.
+
+    Its objects have a last layer of zeros, whose targets are residuals.
+    """
+    members: list[Any] = []
+    gram, cross, loss = torch.empty(0), torch.empty(0), torch.empty(0)
     targets = residuals = Spread()
     waiting: list[FeatureRows] = []
-    elements, n_rows = 0, 0
-    for rows in chain(batches, (None,)):
-        if rows is not None:
-            of_mean = rows.residual.mean(0) if residual is None else residual(rows)
-            targets += Spread.of(rows.target, rows.weight)
-            residuals += Spread.of(of_mean, rows.weight)
-            waiting.append(rows)
-            elements += rows.phi.numel()
+    n_rows = elements = 0
+    for some in chain(batches, (None,)):
+        if some is not None:
+            of_mean = some.residual.mean(0) if residual is None else residual(some)
+            targets += Spread.of(some.target, some.weight)
+            residuals += Spread.of(of_mean, some.weight)
             n_rows += len(of_mean)
-            worth = min(MOST_ELEMENTS, FIT_SQUARES * rows.phi.shape[2] ** 2)
-            if elements < max(FIT_ELEMENTS, worth):
-                continue
-        if not waiting:
-            break
-        # Many small batches are not worth a matrix product each.
-        group = waiting if len(waiting) <= MANY else [FeatureRows.join(waiting)]
+            waiting.append(some)
+            elements += some.phi.numel()
+        if not waiting or (some is not None and elements < FIT_ELEMENTS):
+            continue
+        rows = waiting[0] if len(waiting) == 1 else FeatureRows.join(waiting)
         waiting, elements = [], 0
+        n_members, _, size = rows.phi.shape
         if not members:
-            n_members, _, size = group[0].phi.shape
+            loss = torch.zeros(n_members, dtype=torch.float64)
+            cross = loss.new_zeros(n_members, size + 1)
+            square = (size + 1,) * (2 if structure == "full" else 1)
+            gram = loss.new_zeros(n_members, *square)
             for k in range(n_members):
-                members.append(_MemberSums(size, structure, homoscedastic, k))
-        for member in members:
-            member.add(group)
+                head = MeanNetwork(torch.zeros_like(cross[k]))
+                members.append(new_laplace(head, structure, cross_moment=cross[k]))
+        weight = rows.weight.expand_as(rows.h2)
+        if rows.left_out is not None:
+            weight = weight.masked_fill(rows.left_out, 0.0)
+        h2 = torch.ones_like(rows.h2) if homoscedastic else rows.h2
+        columns = torch.stack([rows.residual, weight, h2], dim=-1)
+        for k, la in enumerate(members):
+            la.fit(TensorLoader(rows.phi[k], columns[k]))
+            gram[k] += la.H
+            loss[k] += la.loss
     if not members:
         raise ValueError("Got X without rows, but expected at least one.")
     return LastLayerSums(
-        torch.stack([member.gram for member in members]),
-        torch.stack([member.cross for member in members]),
-        torch.stack([member.loss for member in members]),
-        n_rows,
-        targets,
-        residuals,
-        fit_id,
-        homoscedastic,
+        gram, cross, loss, n_rows, targets, residuals, fit_id, homoscedastic
     )
-
-
-class _MemberSums:
-    """One member's last layer in laplace-torch, asked for sums again and again.
-
-    It is the loader of its own batches. The weights are zero: targets are residuals.
-    """
-
-    def __init__(self, size: int, structure: str, homoscedastic: bool, k: int) -> None:
-        zero = torch.zeros(size + 1, dtype=torch.float64)
-        self.k, self.homoscedastic = k, homoscedastic
-        self.cross, self.loss = zero.clone(), zero.new_zeros(())
-        self.gram = zero.new_zeros([size + 1] * (2 if structure == "full" else 1))
-        self._la = new_laplace(MeanNetwork(zero), structure, cross_moment=self.cross)
-
-    def add(self, group: list[FeatureRows]) -> None:
-        """Add HᵀWH, HᵀWr and the loss of some batches."""
-        self._group = group
-        self.dataset = range(sum(map(Tensor.numel, (rows.h2[0] for rows in group))))
-        self._la.fit(self)  # begins again with each call, but for the cross moment
-        self.gram += self._la.H
-        self.loss += self._la.loss
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        k = self.k
-        for rows in self._group:
-            weight, h2 = rows.weight.expand_as(rows.h2)[k], rows.h2[k]
-            if rows.left_out is not None:
-                weight = weight.masked_fill(rows.left_out[k], 0.0)
-            if self.homoscedastic:
-                h2 = torch.ones_like(h2)
-            yield rows.phi[k], torch.stack([rows.residual[k], weight, h2], dim=1)
 
 
 class MeanNetwork(nn.Module):
@@ -404,19 +364,17 @@ class LastLayers:
     scale: Tensor  # Σ = scale scaleᵀ: (K, d + 1, d + 1), or (K, d + 1)
     prior_precision: float  # λ, for standardised targets
     prior_mean: Tensor  # (d + 1,)
-    unit: float  # standard deviation of the targets
+    unit: float  # standard deviation of the targets, or 1 where they are standardised
     last_layer: str  # "trained" or "ridge"
     with_bias: bool  # else φ carries no constant: Σ is zero there
+    standardised: bool
     homoscedastic: bool  # W = I/σ², for the scale "posterior"
 
-    @property
-    def structure(self) -> str:
-        """Structure of Σ, "full" or "diag"."""
-        return "diag" if self.gram.ndim == 2 else "full"
-
-    def mu(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
-        """Mean φᵀŵ."""
-        return _affine(self.mean, phi)
+    def mu(self, out: Features) -> Tensor:  # (K, n)
+        """Mean φᵀŵ; with trained weights the network's own, to the last bit."""
+        if self.last_layer == "trained":
+            return out.mu
+        return _affine(self.mean, out.phi)
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
@@ -460,12 +418,13 @@ class LastLayers:
 
         Its inputs are those of the network, or φ of member k where none is given.
         """
-        mean, structure = self.mean[k], self.structure
+        mean, gram = self.mean[k], self.gram[k]
         noise = None if network is None else lambda x: network(x).h2[k]
         model = MeanNetwork(mean, self.with_bias, network, k)
+        structure = "full" if gram.ndim == 2 else "diag"
         la = new_laplace(model, structure, noise_variance=noise)
         kept = slice(None) if self.with_bias else slice(-1)
-        gram = self.gram[k][kept, kept] if structure == "full" else self.gram[k][kept]
+        gram = gram[(kept,) * gram.ndim]
         precision = self.prior_precision / self.unit**2
         state = {
             "mean": mean[kept],
@@ -493,8 +452,7 @@ def make_last_layers(
     prior_precision: float,
     *,
     with_bias: bool = True,
-    centre: float = 0.0,  # mean of the targets
-    unit: float = 1.0,  # their standard deviation
+    standardised: bool = True,  # whether the targets are: λ is for those that are
     residual_variance: float = 1.0,  # σ², for homoscedastic sums
     may_alter: bool = True,
 ) -> LastLayers:
@@ -504,8 +462,9 @@ def make_last_layers(
         gram, cross = gram / residual_variance, cross / residual_variance
         constant = 0.5 * sums.targets.weight * math.log(residual_variance)
         loss = loss / residual_variance + constant
-    prior_mean = torch.zeros_like(trained[0])
-    prior_mean[-1] = centre
+    prior_mean, unit = torch.zeros_like(trained[0]), 1.0
+    if not standardised:
+        prior_mean[-1], unit = sums.targets.mean, sums.targets.unit
     layers = LastLayers(
         gram,
         loss,
@@ -518,6 +477,7 @@ def make_last_layers(
         unit,
         last_layer,
         with_bias,
+        standardised,
         sums.homoscedastic,
     )
     scale, added = torch.zeros_like(gram), torch.zeros_like(loss)
@@ -543,7 +503,8 @@ def _factor(la: Any, may_alter: bool) -> tuple[Tensor, float]:
     """laplace-torch's factor of Σ, with growing jitter where rounding wins."""
     prior = la.prior_precision
     largest = float(la.H.max() + prior)
-    for jitter in (0.0, *(largest * 10.0**e for e in range(-15, -8))):
+    for share in JITTER if may_alter else JITTER[:1]:
+        jitter = share * largest
         la.prior_precision = prior + jitter
         try:
             scale: Tensor = la.posterior_scale
@@ -559,8 +520,6 @@ def _factor(la: Any, may_alter: bool) -> tuple[Tensor, float]:
                     stacklevel=2,
                 )
             return scale, jitter
-        if not may_alter:
-            break
     raise NotPositiveDefiniteError(
         f"The posterior precision (largest entry {largest!r}) is not positive definite."
         " Raise prior_precision or variance_floor, or look for extreme values in X."
@@ -634,7 +593,7 @@ def fit_posterior(
     last_layer: str,
     variance_floor: float,  # of σ²
     with_bias: bool = True,
-    units: dict[str, float] | None = None,  # centre and unit, unless y is standardised
+    standardised: bool = True,
 ) -> FittedLastLayers:
     """λ, posteriors, weights of the members, and what held-out rows say of them.
 
@@ -651,13 +610,13 @@ def fit_posterior(
             cross=without.cross + own.cross,
             loss=without.loss + own.loss,
         )
-    settings: dict[str, Any] = {"with_bias": with_bias}
-    if units is not None:
-        settings |= units
-        variance_floor *= units["unit"] ** 2
     # Of the trained means, until the mean of the members is known.
     sigma2 = sums.residual_variance(variance_floor)
-    settings["residual_variance"] = sigma2
+    settings: dict[str, Any] = {
+        "with_bias": with_bias,
+        "standardised": standardised,
+        "residual_variance": sigma2,
+    }
     judged = held_out
     if homoscedastic and held_out is not None:
         judged = held_out._replace(h2=torch.full_like(held_out.h2, sigma2))
