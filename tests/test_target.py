@@ -1,7 +1,6 @@
 """Maps of the target: increasing, inverted to rounding, rounded outwards; shapes."""
 
 import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -111,23 +110,15 @@ def test_sampled_maps_are_the_formulas(law):
 
 @pytest.mark.parametrize("name", [*CURVES, "sqrt"])
 @pytest.mark.parametrize("law", ["lognormal", "counts", "half zeros"])
-def test_derivative_is_that_of_the_map(name, law):
+def test_derivative_is_that_of_the_map_and_lines_continue_it(name, law):
     y = targets(law)
     fitted = fit_target_map(name, y)
     at = np.linspace(y.min() + 0.01, y.max() + 2, 333)
     step = 1e-6 * y.std()
     slope = (fitted.forward(at + step) - fitted.forward(at - step)) / (2 * step)
     np.testing.assert_allclose(fitted.derivative(at), slope, rtol=1e-3)
-
-
-@pytest.mark.parametrize("name", CURVES)
-def test_lines_continue_the_curve(name):
-    y = targets("lognormal")
-    fitted = fit_target_map(name, y)
-    far = y.max() + np.ptp(y) * np.array([2.0, 4.0, 6.0])
-    steps = np.diff(fitted.forward(far))
-    assert steps[0] > 0
-    np.testing.assert_allclose(steps[1], steps[0], rtol=1e-9)
+    far = fitted.derivative(y.max() + np.ptp(y) * np.array([20, 40]))
+    assert far[0] == far[1] > 0
 
 
 def test_nothing_is_lost_where_y_is_large_and_varies_little():
@@ -138,15 +129,12 @@ def test_nothing_is_lost_where_y_is_large_and_varies_little():
         assert (fitted.end(fitted.forward(y), 1.0) - y).max() < 1e-7
 
 
-def test_spline_makes_a_skewed_law_normal():
+def test_spline_makes_a_skewed_law_normal_with_ties_in_the_middle_of_their_ranks():
     y = np.random.default_rng(0).lognormal(0, 1, 4_000)
     z = fit_target_map("spline", y).forward(y)
     assert abs(np.mean(((z - z.mean()) / z.std()) ** 3)) < 0.1
-
-
-def test_ties_go_to_the_middle_of_their_ranks():
-    y = np.r_[np.zeros(600), np.linspace(1, 2, 400)]
-    z = fit_target_map("spline", y).forward([0.0])
+    tied = np.r_[np.zeros(600), np.linspace(1, 2, 400)]
+    z = fit_target_map("spline", tied).forward([0.0])
     np.testing.assert_allclose(z, ndtri(0.3), rtol=1e-12)
 
 
@@ -160,8 +148,8 @@ def test_what_cannot_be_bent_stays(y):
 
 
 def test_candidates_are_those_that_bend():
-    assert len(candidate_maps(targets("lognormal"))) == 3
-    assert candidate_maps(targets("lognormal"))[0] is IDENTITY
+    found = candidate_maps(targets("lognormal"))
+    assert [each.is_identity for each in found] == [True, False, False]
     assert candidate_maps(ndtri(np.linspace(0.01, 0.99, 300))) == [IDENTITY]
 
 
@@ -223,15 +211,6 @@ def test_the_identity_is_a_plain_view():
     assert IDENTITY.forward([1, 2]).dtype == np.float64
     np.testing.assert_array_equal(IDENTITY.derivative(y), 1.0)
     assert copy.deepcopy(IDENTITY).is_identity
-
-
-@pytest.mark.parametrize("name", ["identity", *CURVES, "log"])
-def test_maps_pickle(name):
-    y = targets("lognormal")
-    fitted = fit_target_map(name, y)
-    again = pickle.loads(pickle.dumps(fitted))
-    assert again.is_identity == fitted.is_identity
-    np.testing.assert_array_equal(again.forward(y), fitted.forward(y))
 
 
 def test_targets_outside_the_domain_are_refused():
@@ -310,7 +289,6 @@ def test_unfit_transformers_are_refused(transformer, found):
 def test_few_or_tied_residuals_have_no_shape():
     rng = np.random.default_rng(0)
     few = fit_noise_shape(rng.exponential(size=99))
-    assert few.curve.is_identity
     np.testing.assert_array_equal(few.nodes, NoiseShape().nodes)
     assert fit_noise_shape(np.zeros(500)).curve.is_identity
     assert fit_noise_shape(np.r_[np.zeros(470), np.ones(30)]).curve.is_identity

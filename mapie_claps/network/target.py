@@ -46,8 +46,7 @@ PRIOR = 6.0  # of an asymmetry of t standard errors a share t²/(t² + PRIOR) is
 class MonotoneMap:
     """Increasing function by knots: rational quadratic pieces and linear tails.
 
-    Increasing by construction, with an inverse in closed form (Gregory and Delbourgo).
-    Without knots it is the identity.
+    The inverse is in closed form (Gregory and Delbourgo). No knots are the identity.
 
     Parameters
     ----------
