@@ -1,0 +1,427 @@
+"""The likelihood adapter, by itself under laplace-torch's own classes."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from laplace import Laplace
+from laplace.curvature import GGNInterface
+from laplace.utils import FeatureExtractor
+from reference import gram, log_evidence, ridge, sigma
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from mapie_claps import HeteroscedasticGGN, TensorLoader
+from mapie_claps.posterior import curvature
+
+
+class Net(nn.Module):
+    """Two layers; the variance head is executed last, as a trap."""
+
+    def __init__(self, bias=True, size=5):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.features = nn.utils.skip_init(nn.Linear, 3, size)
+        self.mean_head = nn.utils.skip_init(nn.Linear, size, 1, bias=bias)
+        self.noise_head = nn.utils.skip_init(nn.Linear, size, 1)
+        for p in self.parameters():
+            p.data.normal_(generator=generator)
+
+    def forward(self, x):
+        return self.mean_head(torch.tanh(self.features(x)))
+
+    def noise_variance(self, x):
+        raw = self.noise_head(torch.tanh(self.features(x)))
+        return nn.functional.softplus(raw) + 1e-3
+
+
+def rows(n=40, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    X = torch.randn(n, 3, generator=generator, dtype=dtype)
+    return X, torch.randn(n, 1, generator=generator, dtype=dtype)
+
+
+@pytest.fixture
+def problem():
+    return Net().double(), *rows()
+
+
+def loader(X, y, batch_size):
+    """A DataLoader that leaves torch's global generator alone."""
+    return DataLoader(
+        TensorDataset(X, y), batch_size=batch_size, generator=torch.Generator()
+    )
+
+
+def new_laplace(net, structure="full", backend=HeteroscedasticGGN, **kwargs):
+    return Laplace(
+        net,
+        "regression",
+        subset_of_weights="last_layer",
+        hessian_structure=structure,
+        last_layer_name="mean_head",
+        backend=backend,
+        **kwargs,
+    )
+
+
+def fit(net, X, y, structure="full", batch_size=7, **kwargs):
+    la = new_laplace(net, structure, **kwargs)
+    la.fit(loader(X, y, batch_size))
+    return la
+
+
+def backend(net, **kwargs):
+    extractor = FeatureExtractor(net, last_layer_name="mean_head")
+    return HeteroscedasticGGN(extractor, "regression", last_layer=True, **kwargs)
+
+
+@torch.no_grad()
+def oracle_inputs(net, X):
+    phi = torch.tanh(net.features(X)).numpy()
+    if net.mean_head.bias is not None:
+        phi = np.column_stack([phi, np.ones(len(phi))])
+    return phi, net.noise_variance(X).squeeze(1).numpy()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_precision_is_the_weighted_sum_of_outer_products(bias):
+    (X, y), net = rows(), Net(bias).double()
+    phi, h2 = oracle_inputs(net, X)
+    la = fit(net, X, y, prior_precision=0.3)
+    expected = 0.3 * np.eye(phi.shape[1]) + gram(phi, h2)
+    np.testing.assert_allclose(la.posterior_precision, expected, rtol=1e-10)
+    np.testing.assert_allclose(
+        la.posterior_covariance, sigma(phi, h2, 0.3), rtol=1e-8, atol=1e-14
+    )
+    mean, variance = la(X)  # of the mean: h² is not in it
+    expected = np.einsum("ni,ij,nj->n", phi, sigma(phi, h2, 0.3), phi)
+    np.testing.assert_allclose(variance.flatten(), expected, rtol=1e-8)
+    np.testing.assert_allclose(mean, net(X).detach(), rtol=1e-12)
+
+
+def test_hessian_and_slope_are_those_that_autograd_finds(problem):
+    net, X, y = problem
+    phi, h2 = (torch.from_numpy(a) for a in oracle_inputs(net, X))
+
+    def loss_of(w):
+        return 0.5 * ((y[:, 0] - phi @ w) ** 2 / h2 + h2.log()).sum()
+
+    w = torch.cat([net.mean_head.weight.flatten(), net.mean_head.bias]).detach()
+    cross = torch.zeros(6, dtype=torch.float64)
+    loss, H = backend(net, cross_moment=cross).full(X, y)
+    expected = torch.autograd.functional.hessian(loss_of, w)
+    np.testing.assert_allclose(H, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(loss, loss_of(w), rtol=1e-12)
+    slope = torch.autograd.functional.jacobian(loss_of, w)
+    np.testing.assert_allclose(H @ w - cross, slope, rtol=1e-8, atol=1e-10)
+    assert not loss.requires_grad
+    assert not H.requires_grad
+    assert all(p.grad is None and p.requires_grad for p in net.parameters())
+
+
+@pytest.mark.parametrize("structure", ["full", "diag"])
+def test_constant_noise_is_laplace_torchs_own_from_end_to_end(problem, structure):
+    net, X, y = problem
+    constant = {"noise_variance": lambda x: x.new_full((len(x),), 0.25)}
+    ours = fit(net, X, y, structure, prior_precision=0.7, backend_kwargs=constant)
+    own = new_laplace(net, structure, GGNInterface, sigma_noise=0.5)
+    own.prior_precision = 0.7
+    own.fit(loader(X, y, 7))
+    J, _ = ours.backend.last_layer_jacobians(X)
+    prior = torch.linspace(0.1, 2, 6).double()
+    for ask in (
+        lambda la: la.posterior_precision,
+        lambda la: la.log_likelihood,
+        lambda la: la.log_marginal_likelihood(),
+        lambda la: la(X)[1],
+        lambda la: la(X, joint=True)[1],
+        lambda la: la.functional_covariance(J),
+        lambda la: la.log_prob(la.mean + 0.1),
+        lambda la: la.log_det_ratio,
+        lambda la: la.predictive_samples(
+            X, "glm", 20, generator=torch.Generator().manual_seed(0)
+        ),
+        lambda la: la.log_marginal_likelihood(prior),
+        lambda la: la.optimize_prior_precision("glm", n_steps=20) or la.prior_precision,
+    ):
+        found, expected = ask(ours).detach(), ask(own).detach()
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_marginal_likelihood_is_the_closed_form_at_the_posterior_mean(problem):
+    net, X, y = problem
+    phi, h2 = oracle_inputs(net, X)
+    for prior_precision in (0.1, 1.0, 50.0):
+        w = torch.from_numpy(ridge(phi, h2, y[:, 0].numpy(), prior_precision))
+        at_mean = copy.deepcopy(net)
+        at_mean.mean_head.weight.data.copy_(w[None, :-1])
+        at_mean.mean_head.bias.data.copy_(w[-1:])
+        la = fit(at_mean, X, y, prior_precision=prior_precision)
+        expected = log_evidence(phi, h2, y[:, 0].numpy(), prior_precision)
+        assert float(la.log_marginal_likelihood()) == pytest.approx(expected, rel=1e-10)
+
+
+def test_sums_do_not_depend_on_the_batches_and_are_symmetric(problem):
+    one, many = fit(*problem, batch_size=40), fit(*problem, batch_size=3)
+    np.testing.assert_allclose(one.H, many.H, rtol=1e-12)
+    np.testing.assert_array_equal(one.H, one.H.T)
+    assert np.linalg.eigvalsh(one.H).min() > -1e-12
+    diag = fit(*problem, structure="diag")
+    np.testing.assert_allclose(diag.H, one.H.diagonal(), rtol=1e-12)
+    np.testing.assert_allclose(diag.loss, one.loss, rtol=1e-12)
+    net, X, y = problem
+    again = fit(net, X[:10], y[:10])
+    again.fit(loader(X, y, 7))  # a second fit replaces the first
+    np.testing.assert_allclose(again.H, one.H, rtol=1e-12)
+
+
+def test_row_weights_count_as_repeated_rows(problem):
+    net, X, y = problem
+    s = torch.arange(40, dtype=torch.float64) % 3
+    weighted = fit(net, X, torch.cat([y, s[:, None]], dim=1))
+    repeated = fit(
+        net, X.repeat_interleave(s.long(), 0), y.repeat_interleave(s.long(), 0)
+    )
+    np.testing.assert_allclose(weighted.H, repeated.H, rtol=1e-12)
+    np.testing.assert_allclose(weighted.loss, repeated.loss, rtol=1e-12)
+
+
+def test_noise_variance_may_stand_beside_the_targets_or_share_features(problem):
+    net, X, y = problem
+    h2 = net.noise_variance(X).detach()
+    weights = torch.linspace(0, 2, 40, dtype=torch.float64)[:, None]
+    asked = fit(net, X, torch.cat([y, weights], 1))
+    given = fit(net, X, torch.cat([y, weights, h2], 1))
+    torch.testing.assert_close(given.H, asked.H, rtol=1e-12, atol=0)
+    torch.testing.assert_close(given.loss, asked.loss, rtol=1e-12, atol=0)
+
+    class Shared(Net):
+        def noise_variance_from_features(self, phi):
+            return nn.functional.softplus(self.noise_head(phi)) + 1e-3
+
+        def noise_variance(self, x):
+            raise AssertionError
+
+    shared = Shared().double()
+    np.testing.assert_allclose(fit(shared, X, y).H, fit(net, X, y).H, rtol=1e-12)
+
+
+@pytest.mark.parametrize("structure", ["full", "diag"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [5, 131])  # wide features are multiplied in strips
+def test_blocks_of_a_batch_are_its_sum(structure, bias, size, monkeypatch):
+    (X, y), net = rows(), Net(bias, size).double()
+    phi, h2 = oracle_inputs(net, X)
+    monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
+    asked, cross = [], torch.zeros(size + bias, dtype=torch.float64)
+
+    def noise(x):
+        asked.append(len(x))
+        return net.noise_variance(x).detach()
+
+    kwargs = {"noise_variance": noise, "cross_moment": cross}
+    la = fit(net, X, y, structure, 40, backend_kwargs=kwargs)
+    assert asked == [7, 7, 7, 7, 7, 5]
+    expected = gram(phi, h2)
+    if structure == "diag":
+        expected = expected.diagonal()
+    np.testing.assert_allclose(la.H, expected, rtol=1e-9, atol=1e-9)
+    moment = phi.T @ (y[:, 0].numpy() / h2)
+    np.testing.assert_allclose(cross, moment, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_jacobians_are_those_that_autograd_finds(bias):
+    """laplace-torch's own, of whole networks, are zero for a last layer."""
+    net, (X, _) = Net(bias).double(), rows(7)
+    expected = oracle_inputs(net, X)[0]
+    ggn = backend(net)
+    twice = torch.zeros(7, 2, dtype=torch.long)
+    for found, f in (
+        ggn.jacobians(X),
+        ggn.functorch_jacobians(X),
+        ggn.selected_output_jacobians(X, twice[:, 0]),
+        ggn.selected_output_jacobians(X, twice),
+    ):
+        assert not found.requires_grad
+        for j in range(found.shape[1]):
+            np.testing.assert_allclose(found[:, j], expected, rtol=1e-12)
+        np.testing.assert_allclose(f, net(X).detach(), rtol=1e-12)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        ggn.selected_output_jacobians(X, twice + 1)
+    X.requires_grad_()
+    fit(net, *rows(4), enable_backprop=True)(X)[1].sum().backward()
+    assert float(X.grad.abs().min()) > 0
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 3])
+def test_gradients_are_those_that_autograd_finds(n_columns):
+    """``factor`` times them: laplace-torch's convention, that of a squared error."""
+    net, (X, y) = Net().double(), rows(6)
+    s = torch.arange(6, dtype=torch.float64)[:, None] / 2
+    h2 = net.noise_variance(X).detach() + (n_columns == 3)
+    targets = torch.cat([y, s, h2], dim=1)[:, :n_columns]
+    weight = s if n_columns > 1 else torch.ones_like(s)
+    phi = torch.from_numpy(oracle_inputs(net, X)[0])
+    weights = torch.cat([p.flatten() for p in net.mean_head.parameters()]).detach()
+
+    def loss_by_row(w):
+        return (0.5 * weight * ((y - phi @ w[:, None]) ** 2 / h2 + h2.log()))[:, 0]
+
+    cross = torch.zeros(6, dtype=torch.float64)
+    ggn = backend(net, cross_moment=cross)
+    found, loss = ggn.gradients(X, targets)
+    expected = torch.autograd.functional.jacobian(loss_by_row, weights)
+    np.testing.assert_allclose(ggn.factor * found, expected, rtol=1e-10)
+    np.testing.assert_allclose(ggn.factor * loss, loss_by_row(weights).sum())
+    assert float(cross.abs().max()) == 0  # that of `full` and `diag` alone
+
+
+def test_state_goes_to_another_object(problem):
+    net, X, y = problem
+    la, other = fit(net, X, y), new_laplace(net)
+    other.load_state_dict(la.state_dict())
+    np.testing.assert_array_equal(other.posterior_precision, la.posterior_precision)
+    np.testing.assert_array_equal(other(X)[1], la(X)[1])
+    plain = Laplace(
+        net, "regression", "last_layer", "full", last_layer_name="mean_head"
+    )
+    assert type(plain).__module__.startswith("laplace.")  # others keep their classes
+
+
+def test_types_may_differ(problem):
+    _, X, y = problem
+    net, X = Net(), X.float()
+    expected = fit(net, X, y.float())
+    found = fit(net, X, y)  # as NumPy's targets come
+    torch.testing.assert_close(found.H, expected.H)
+    h2 = {"noise_variance": lambda x: net.noise_variance(x).detach().double()}
+    found = fit(net, X, y, backend_kwargs=h2)
+    torch.testing.assert_close(found.H, expected.H)
+    assert found.H.dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = fit(net, X, y.float())
+    assert found.H.dtype == torch.float32
+    torch.testing.assert_close(found.H, expected.H, rtol=0.1, atol=1.0)
+
+
+def test_inputs_in_a_dictionary_are_not_cut(problem, monkeypatch):
+    monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
+    net, X, y = problem
+
+    class Named(Net):
+        def forward(self, data):
+            return super().forward(data["x"])
+
+        def noise_variance(self, data):
+            return super().noise_variance(data["x"])
+
+    la = new_laplace(Named().double(), dict_key_y="y")
+    pairs = [{"x": a, "y": b} for a, b in zip(X, y, strict=True)]
+    la.fit(DataLoader(pairs, 20, generator=torch.Generator()))
+    torch.testing.assert_close(la.H, fit(net, X, y).H, rtol=1e-12, atol=0)
+
+
+class Plain(nn.Module):
+    def __init__(self, n_outputs=1):
+        super().__init__()
+        self.mean_head = nn.utils.skip_init(
+            nn.Linear, 3, n_outputs, dtype=torch.float64
+        )
+        nn.init.ones_(self.mean_head.weight)
+        nn.init.zeros_(self.mean_head.bias)
+
+    def forward(self, x):
+        return self.mean_head(x)
+
+
+def noise_of(value):
+    return {"noise_variance": lambda x: value.expand(len(x), -1)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda X, y: backend(Plain(2)).full(X, y), r"shape \(7, 2\).*mean alone"),
+        (lambda X, y: backend(Net().double()).full(X, y[:2]), r"\(2, 1\) for 7 rows"),
+        (lambda X, y: backend(Net().double()).full(X, y[:, :0]), r"\(7, 0\) for 7"),
+        (lambda X, y: backend(Plain()).full(X, y), "class Plain without noise_var"),
+        (
+            lambda X, y: backend(Plain(), **noise_of(torch.ones(2))).full(X, y),
+            r"noise_variance of shape \(7, 2\) for 7 rows",
+        ),
+        (lambda X, y: fit(Plain(), X, y, "kron"), "structure='kron'.*Use hessian_str"),
+        (
+            lambda X, y: HeteroscedasticGGN(Plain(), "classification", last_layer=True),
+            "likelihood='classification', last_layer=True",
+        ),
+        (
+            lambda X, y: HeteroscedasticGGN(Plain(), "regression"),
+            "likelihood='regression', last_layer=False",
+        ),
+    ],
+)
+def test_calls_that_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(*rows(7))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        *((0, bad, "targets or row weights that") for bad in (math.nan, math.inf)),
+        *((1, bad, "targets or row weights") for bad in (-1e-9, math.nan, math.inf)),
+        *((2, bad, "noise_variance between") for bad in (0.0, -1.0, math.inf)),
+        (2, math.nan, "noise_variance between nan and nan"),
+    ],
+)
+def test_numbers_that_are_none(column, value, message):
+    X, y = rows(7)
+    y = torch.cat([y, torch.ones(7, 2, dtype=torch.float64)], dim=1)
+    ggn = backend(Net().double())
+    ggn.full(X, y)
+    y[3, column] = value
+    for method in (ggn.full, ggn.diag, ggn.gradients):
+        with pytest.raises(ValueError, match=message):
+            method(X, y)
+
+
+def test_no_rows_and_rows_of_weight_zero_add_nothing(problem):
+    net, X, y = problem
+    none = torch.cat([y, torch.zeros_like(y)], dim=1)
+    for loss, H in (
+        backend(net).full(X[:0], y[:0]),
+        backend(net).diag(X, none),
+    ):
+        assert float(loss) == 0
+        assert not H.any()
+
+
+def test_tensor_loader_gives_the_batches_of_a_data_loader(problem):
+    _, X, y = problem
+    ours = TensorLoader(X, y, batch_size=7)
+    for (a, b), (c, d) in zip(ours, loader(X, y, 7), strict=True):
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+    assert (len(ours), len(ours.dataset)) == (6, 40)
+    assert list(TensorLoader(X[:0], y[:0])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"y": torch.zeros(3)}, ValueError, r"y of shape \(3,\), but expected y of"),
+        ({"y": torch.zeros(2, 1)}, ValueError, r"X of shape \(3, 2\) and y of shape"),
+        ({"X": np.zeros((3, 2))}, TypeError, "X of type ndarray.*torch.as_tensor"),
+        ({"batch_size": 0}, ValueError, "batch_size=0"),
+    ],
+)
+def test_tensor_loader_of_bad_input(change, error, message):
+    good = {"X": torch.zeros(3, 2), "y": torch.zeros(3, 1)}
+    with pytest.raises(error, match=message):
+        TensorLoader(**(good | change))
