@@ -75,7 +75,7 @@ def test_laplace_torch_gives_the_same_numbers(fitted_regressor, data):
     assert len(model.laplace_) == 2
     for k, la in enumerate(model.laplace_):
         mean, variance = la(out.phi[k])
-        np.testing.assert_allclose(mean[:, 0], layers.mu(out.phi)[k], rtol=1e-9)
+        np.testing.assert_allclose(mean[:, 0], layers.mu(out)[k], rtol=1e-9)
         np.testing.assert_allclose(
             variance[:, 0, 0], layers.epistemic(out.phi)[k], rtol=1e-7
         )
@@ -87,7 +87,7 @@ def test_members_are_mixed_as_the_theory_says(fitted_regressor, data):
     with torch.no_grad():
         out = forward.network(next(model._inputs(X)))
     w = forward.member_weight[:, None]
-    mu = forward.last_layers.mu(out.phi)
+    mu = forward.last_layers.mu(out)
     unit = model.scaler_y_.scale_[0] ** 2
     assert float(w.sum()) == pytest.approx(1)
     parts = model.predict_distribution(X)
