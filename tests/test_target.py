@@ -206,8 +206,7 @@ def test_the_identity_is_a_plain_view():
     for name in (None, "identity", "auto"):
         assert fit_target_map(name, y) is IDENTITY
     assert IDENTITY.forward(y) is y
-    assert IDENTITY.inverse(y) is y
-    assert IDENTITY.end(y, 1.0) is y
+    assert IDENTITY.inverse(y) is IDENTITY.end(y, 1.0) is y
     assert IDENTITY.forward([1, 2]).dtype == np.float64
     np.testing.assert_array_equal(IDENTITY.derivative(y), 1.0)
     assert copy.deepcopy(IDENTITY).is_identity
