@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -226,18 +226,9 @@ def claps_parameters(model: Any) -> dict[str, Any]:
 def stored_lines(folder: Path) -> list[Line]:
     """All finished runs; a line that an interruption cut short is left out."""
     file, found = folder / FILE, []
-    texts = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    for number, text in enumerate(texts, start=1):
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError:
-            continue
-        if not (isinstance(line, dict) and {"key", "rows", "cpu_seconds"} <= {*line}):
-            raise ValueError(
-                f"Got line {number} of {str(file)!r}, which is JSON but not a finished "
-                "run. Delete the line to have its run computed again."
-            )
-        found.append(line)
+    for text in file.read_text("utf-8").splitlines() if file.is_file() else ():
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(text))
     return found
 
 
@@ -359,11 +350,6 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     mean = float(given.mean()) if n else math.nan
     error = float(given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     return Estimate(mean, error, n)
-
-
-def geometric_mean(ratios: Iterable[float]) -> float:
-    logs = np.log(list(ratios))
-    return float(np.exp(logs.mean())) if len(logs) else math.nan
 
 
 def covered_rank(n_cal: int, alpha: float, n_ranks: int = 1) -> int:

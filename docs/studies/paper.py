@@ -44,7 +44,12 @@ N_FOLDS = 5
 LAYERS, STEPS, SYNTHETIC_STEPS, SMOKE_STEPS = (64, 64, 64), 150, 250, 5
 LEARNING_RATE = 1e-3
 # Of ``make_heteroscedastic_sparse``; "keep" is for training rows in the sparse region.
-SYNTHETIC = {"n_train": 500, "n_calibration": 500, "n_test": 2000, "keep": 0.1}
+SYNTHETIC: dict[str, Any] = {
+    "n_train": 500,
+    "n_calibration": 500,
+    "n_test": 2000,
+    "keep": 0.1,
+}
 # Parts of the rows of a real data set; the rest is for testing.
 TRAINING, CALIBRATION = 0.6, 0.2
 # Of the two targets of this table, the one that the published figures fit.
@@ -251,14 +256,12 @@ def synthetic_methods(
 
 def mechanism_rows(case: str, data: Any, seed: int, max_steps: int) -> list[Row]:
     """Experiment 1, one row per method: coverage by region, width, score."""
-    methods, test = synthetic_methods(int(SYNTHETIC["n_train"]), seed, max_steps)
+    methods, test = synthetic_methods(SYNTHETIC["n_train"], seed, max_steps)
     rows = []
     for method in METHODS:
         bounds = methods.interval(method)
         inside = (bounds[:, 0] <= test.y) & (test.y <= bounds[:, 1])
-        shares = {
-            name: float(inside[rows].mean()) for name, rows in test.regions.items()
-        }
+        shares = {k: float(inside[own].mean()) for k, own in test.regions.items()}
         gap = max(abs(share - LEVEL) for share in shares.values())
         found = {"method": method, "region_gap": gap} | evaluate(test.y, bounds)
         rows.append(found | {f"{name}_coverage": s for name, s in shares.items()})
@@ -387,16 +390,15 @@ class Experiment:
 
     def _run(self, case: str, seed: int, folder: Path | None, smoke: bool) -> Run:
         synthetic = case not in engine.PAPER_DATASETS
-        steps = SYNTHETIC_STEPS if synthetic else STEPS
-        steps = SMOKE_STEPS if smoke else steps
+        steps = SMOKE_STEPS if smoke else SYNTHETIC_STEPS if synthetic else STEPS
         data = None if synthetic else load_rows(case, folder, smoke)
         parts = {"training": TRAINING, "calibration": CALIBRATION}
         split = SYNTHETIC if synthetic else parts | {"max_rows": engine.MAX_ROWS}
         key = engine.run_key(
             self.name,
-            data={"case": case} | (data.key if data else synthetic_key(seed)),
+            data={"case": case} | (data.key if data else {}),
             split={"seed": seed, "grid": GRIDS.get(self.name, ())} | split,
-            method=method_key(steps),
+            method={"name": METHODS, "networks": engine.claps_parameters(claps(steps))},
         )
         compute = partial(rows_of_run, self.name, case, data, seed, steps)
         return Run(f"{self.name} {case}, seed {seed}", key, compute)
@@ -416,23 +418,6 @@ def load_rows(name: str, folder: Path | None, smoke: bool) -> Dataset:
     return engine.load_named(FILES.get(name, name), folder)
 
 
-@cache
-def synthetic_key(seed: int) -> dict[str, str]:
-    """Hash of some synthetic rows: another generator is another data set."""
-    keep = SYNTHETIC["keep"]
-    rows = make_heteroscedastic_sparse(
-        100, keep_probability=keep, random_state=3 * seed
-    )
-    return {"sha256": engine.content_hash(rows.X, rows.y)}
-
-
-@cache
-def method_key(max_steps: int) -> dict[str, Any]:
-    """Parameters of all networks, which share layers and training with CLAPS."""
-    parameters = engine.claps_parameters(claps(max_steps))
-    return {"name": METHODS, "confidence_level": LEVEL, "networks": parameters}
-
-
 REAL, SIZES = engine.PAPER_DATASETS, ("100", "250", "500", "1000", "2000")
 GRID_CASES = ("concrete", "energy", "bike", "california")
 EXPERIMENTS = {
@@ -446,9 +431,6 @@ EXPERIMENTS = {
         *(Experiment(n, partial(grid_rows, n), GRID_CASES, 5) for n in GRIDS),
     )
 }
-
-
-# Command ------------------------------------------------------------------------------
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -469,26 +451,16 @@ def run(arguments: argparse.Namespace) -> int:
     runs = [run for plan in plans.values() for run in plan]
     failures = engine.run_missing(runs, out, arguments.jobs)
     rows = {name: engine.finished_rows(plan, out) for name, plan in plans.items()}
-    done = {
-        name: {(r["case"], r["seed"]) for r in found} for name, found in rows.items()
-    }
-    counts = {name: (len(done[name]), len(plan)) for name, plan in plans.items()}
-    unfinished = {n: both for n, both in counts.items() if both[0] < both[1]}
-    print(*paper_report.write_output(rows, out, unfinished), sep="\n")
-    bands = partial(
-        mechanism_bands, SMOKE_STEPS if arguments.smoke else SYNTHETIC_STEPS
-    )
-    figures = paper_report.write_figures(rows, out / "figures", bands)
-    print(*figures, *failures, sep="\n")
+    failed = {name for name in names if any(f" {name} " in text for text in failures)}
+    files = paper_report.write_output(rows, out, failed)
+    files += paper_report.write_figures(rows, out / "figures", mechanism_bands)
+    print(*files, *failures, sep="\n")
     return 1 if failures else 0
 
 
-def mechanism_bands(
-    max_steps: int, x: Array, y: Array
-) -> tuple[Split, dict[str, Array]]:
+def mechanism_bands(x: Array, y: Array) -> tuple[Split, dict[str, Array]]:
     """Intervals of every method at some inputs, seed 0, for the picture."""
-    n_train = int(SYNTHETIC["n_train"])
-    methods, _ = synthetic_methods(n_train, 0, max_steps)
+    methods, _ = synthetic_methods(SYNTHETIC["n_train"], 0, SYNTHETIC_STEPS)
     methods.split = methods.split._replace(X_test=x[:, None], y_test=y)
     return methods.split, {method: methods.interval(method) for method in METHODS}
 

@@ -20,7 +20,7 @@ note      shown where the claim does not hold
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -200,9 +200,7 @@ def distances_to_markdown(found: Sequence[Row]) -> str:
     return engine.markdown_table(header, lines, align="l" + "r" * (len(header) - 1))
 
 
-def write_output(
-    rows: Rows, out: Path, unfinished: Mapping[str, tuple[int, int]]
-) -> list[Path]:
+def write_output(rows: Rows, out: Path, failed: Collection[str]) -> list[Path]:
     """Every row of every run, tables, distances and the report of claims."""
     files = {f"rows/{n}.csv": rows_to_csv(r, ".8g") for n, r in rows.items() if r}
     for table in TABLES:
@@ -214,7 +212,7 @@ def write_output(
         if found := distances(rows.get(experiment, ())):
             files[f"tables/{name}.csv"] = rows_to_csv(found, ".4f")
             files[f"tables/{name}.md"] = distances_to_markdown(found)
-    files["report.md"] = report_of(rows, unfinished)
+    files["report.md"] = report_of(rows, failed)
     return engine.write_files(files, out)
 
 
@@ -226,15 +224,6 @@ RELATION = re.compile(r"([a-z ]+) (-?[\d.e-]+)(?: of ([\d.]+))?")
 CLEAR = 2.0  # standard errors
 Runs = Mapping[tuple[str, int], float]  # by data set and seed
 Found = dict[str, Estimate]
-
-
-class Claim(NamedTuple):
-    """A statement of the paper and what our runs say about it."""
-
-    source: str
-    text: str
-    figures: str
-    why: str  # it does not hold; empty if it does
 
 
 def holds(relation: str, found: Estimate) -> bool:
@@ -407,7 +396,8 @@ def as_text(found: Estimate, signed: bool) -> str:
     return sign + mean + ("" if math.isnan(found.error) else f" ± {error}")
 
 
-def check_claims(rows: Rows) -> list[Claim]:
+def check_claims(rows: Rows) -> list[tuple[str, str, str, str]]:
+    """Source, claim, our figures, and why it does not hold, empty if it does."""
     table: list[list[dict[str, str]]] = []
     for line in published("claims"):
         if line["claim"]:
@@ -423,48 +413,44 @@ def check_claims(rows: Rows) -> list[Claim]:
             note = f" ({first['note']})" if first["note"] else ""
             why = f"not {', '.join(missing)}{note}" if missing else ""
             text = "; ".join(figures)
-            claims.append(Claim(first["source"], first["claim"], text, why))
+            claims.append((first["source"], first["claim"], text, why))
     return claims
 
 
 HOW_TO_READ = f"""# Claims of the paper, checked
 
-Each line restates one claim of the paper's analyses of its results, with our figure.
-A figure is a mean ± its standard error over runs; a difference is taken run by run
-(same data set, same seed, same split) before it is averaged. A claim of direction
-holds if the mean difference has the claimed sign and is at least {CLEAR:g} standard
-errors from zero. Where a line counts data sets, it counts those on which this is so. A
-claim that there is no gain holds if no gain is clear. A claim of size is about the mean
-alone: "near" means within 0.02 for a coverage and 0.05 for a ratio. With one seed there
-is no standard error, and no direction is clear. Where a line compares with several
-methods on several data sets, it shows the comparison that supports the claim least.
-Where data sets are averaged they are taken as given: the standard error comes from the
-seeds within each. Runs on real data share rows between seeds, so that their standard
-errors are somewhat too small.
+Each line restates one claim of the paper's analyses of its results, with our figure: a
+mean ± its standard error over runs. Differences are taken run by run (same data set,
+same seed, same split). A claim of direction holds if the mean has the claimed sign and
+is at least {CLEAR:g} standard errors from zero, on as many data sets as the line says;
+with one seed there is no standard error, and no direction is clear. A claim that there
+is no gain holds if no gain is clear. A claim of size is about the mean alone: "near" is
+within 0.02 for a coverage and 0.05 for a ratio. Where several methods are compared on
+several data sets, the comparison that supports the claim least is shown. Data sets are
+taken as given: standard errors come from the seeds within each, which share rows of
+real data, so that they are somewhat too small.
 """
 
 
-def report_of(rows: Rows, unfinished: Mapping[str, tuple[int, int]]) -> str:
-    """The report of all finished experiments.
+def report_of(rows: Rows, failed: Collection[str]) -> str:
+    """The report of all experiments that are finished.
 
-    ``unfinished`` has the finished and planned runs of the others: a mean over some of
-    the data sets says nothing about a claim, and they are only listed.
+    A mean over some of the data sets says nothing about a claim: experiments of which
+    runs failed are only listed.
     """
-    rows = {n: r for n, r in rows.items() if r and n not in unfinished}
+    rows = {n: r for n, r in rows.items() if r and n not in failed}
     found = check_claims(rows)
-    held = sum(not claim.why for claim in found)
+    held = sum(not why for *_, why in found)
     seeds = ", ".join(f"{n} {len(values_of(r, 'seed'))}" for n, r in rows.items())
     parts = [HOW_TO_READ, f"{held} of {len(found)} claims hold. Seeds: {seeds}.\n"]
-    if unfinished:
-        names = ", ".join(f"{n} ({a} of {b} runs)" for n, (a, b) in unfinished.items())
-        parts.append(f"Not checked, because they are unfinished: {names}.\n")
-    for source in dict.fromkeys(claim.source for claim in found):
-        lines = []
-        for claim in found:
-            if claim.source == source:
-                failed = f"**does not hold**: {claim.why}"
-                verdict = failed if claim.why else "holds"
-                lines.append([claim.text, claim.figures, verdict])
+    if failed:
+        parts.append(f"Not checked, because runs failed: {', '.join(failed)}.\n")
+    for source in dict.fromkeys(claim[0] for claim in found):
+        lines = [
+            [text, figures, f"**does not hold**: {why}" if why else "holds"]
+            for own, text, figures, why in found
+            if own == source
+        ]
         table = engine.markdown_table(["claim", "ours", "verdict"], lines)
         parts.append(f"## {source}\n\n{table}")
     return "\n".join(parts)

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import engine
 import numpy as np
 from engine import Array, Estimate, Row, estimate, number, plus_minus, values_of, where
 from paper_report import published
-from scipy.stats import betabinom
+from scipy.stats import betabinom, gmean
 
 #: Names of the methods in stored runs, and in tables, in their order.
 LABELS = {
@@ -41,10 +40,7 @@ MEASURES = {
 }
 # Okabe and Ito's palette, which the colour-blind can tell apart; markers differ too.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "#999")
-MARKERS = "osD^vPXhp<>"
-LOOK: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.6}
-LOOK |= {"linestyle": "none", "markersize": 7}
-CLAPS_LOOK: dict[str, Any] = {"color": "#D55E00", "marker": "*", "markersize": 11}
+MARKERS = "osD^vPXhp*"
 TITLE = """# CLAPS against tuned peers
 
 Interval score, mean ± standard error over seeds, lower is better. For each data \
@@ -81,7 +77,9 @@ def compare(rows: Sequence[Row], dataset: str) -> Row | None:
     if not runs or not peers:
         return None
     # For each seed, the peer with the lowest score on training rows.
-    picks = [min((run[p] for p in peers), key=_training_score) for run in runs]
+    picks = [
+        min((run[p] for p in peers), key=lambda row: row["cv_score"]) for run in runs
+    ]
     scores = _values(picks, "interval_score")
     means = {p: _values([r[p] for r in runs], "interval_score").mean() for p in peers}
     ours = [run.get(CLAPS, {}) for run in runs]
@@ -129,11 +127,6 @@ def _values(rows: Sequence[Row], field: str) -> Array:
     return np.array([row.get(field, math.nan) for row in rows])
 
 
-def _training_score(row: Row) -> float:
-    score = row["cv_score"]
-    return math.inf if score is None else float(score)  # not tuned: the last picked
-
-
 def write_report(rows: Sequence[Row], out: Path) -> str:
     """Write table.csv, report.md and scores.png, and return the text of the report."""
     if not rows:
@@ -176,15 +169,15 @@ def verdict(played: Sequence[Row]) -> str:
         return "CLAPS was not run, or no seed has all methods: no comparison.\n"
     ratios = {c["dataset"]: c["ratio"].mean for c in played}
     others = [r for name, r in ratios.items() if name != LEFT_OUT]
-    n, mean = len(played), engine.geometric_mean
+    n, mean = len(played), gmean(list(ratios.values()))
     wins = sum(r < 1 for r in ratios.values())
     best = sum(c["claps"].mean < c["best_score"] for c in played)
     inside = sum(c["limits"][0] <= c["coverage"] <= c["limits"][1] for c in played)
     below = [c["claps"].mean < c["paper"] for c in played if c["paper"]]
     sentences = {
         f"CLAPS is better than the picked peer on {wins} of {n} data sets": True,
-        f"Geometric mean of the ratio: {mean(ratios.values()):.3f}": True,
-        f"The same without {LEFT_OUT}: {mean(others):.3f}": len(others) < n,
+        f"Geometric mean of the ratio: {mean:.3f}": True,
+        f"The same without {LEFT_OUT}: {gmean(others or [1.0]):.3f}": len(others) < n,
         f"CLAPS is better than the peer best afterwards on {best} of {n}": True,
         f"Mean coverage of CLAPS is inside its limits on {inside} of {n}": True,
         f"CLAPS is below its published score on {sum(below)} of {len(below)}": below,
@@ -240,9 +233,11 @@ def draw(table: Table, comparisons: Sequence[Row], path: Path) -> None:
             for i, c in enumerate(comparisons)
             if (found := table.get((c["dataset"], method)))
         ]
-        own = {"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j % len(MARKERS)]}
-        look = LOOK | (CLAPS_LOOK if method == CLAPS else own)
-        axes.plot(*zip(*points, strict=True), label=LABELS[method], **look)
+        look = {"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j], "ms": 7}
+        if method == CLAPS:
+            look |= {"color": "#D55E00", "marker": "*", "ms": 11}
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, label=LABELS[method], ls="none", mec="black", mew=0.6, **look)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -46,7 +46,6 @@ IMPORTS = {
     "CLAPS": "from mapie_claps import ClapsRegressor, CalibratedRegressor",
     "torch + scikit-learn + MAPIE": "import torch, sklearn.ensemble, mapie.regression",
 }
-UNITS = {"s": 1.0, "ms": 1e3}
 Calls = Mapping[str, Callable[[int], Any]]
 # A process that makes the calls it is told to, with names that all commits have.
 WORKER = """
@@ -87,14 +86,16 @@ class Result(NamedTuple):
     ours: float
     against: str
     other: float
-    unit: str = "s"
-    day: str = ""
 
     @property
     def cells(self) -> list[str]:
-        ours, other = (f"{v:.3g} {self.unit}" for v in (self.ours, self.other))
+        ours, other = map(in_units, (self.ours, self.other))
         ratio = f"{self.ours / self.other:.2f}"
         return [self.case, str(self.threads), ours, self.against, other, ratio]
+
+
+def in_units(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 @contextmanager
@@ -112,12 +113,10 @@ def on_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def compare(
-    case: str, calls: Calls, repeats: int, n: int = 1, unit: str = "s"
-) -> Iterator[Result]:
-    """The first of some functions of the number of threads against each of the others.
+def compare(case: str, calls: Calls, repeats: int, n: int = 1) -> Iterator[Result]:
+    """The first of two functions of the number of threads against the other.
 
-    All take turns, n calls at a time, and the shortest time of each counts.
+    They take turns, n calls at a time, and the shortest time of each counts.
     """
     for threads in (1, 2):
         best = dict.fromkeys(calls, float("inf"))
@@ -129,9 +128,8 @@ def compare(
                     for _ in range(n):
                         function(threads)
                     best[name] = min(best[name], (time.perf_counter() - start) / n)
-        ours, *others = (UNITS[unit] * seconds for seconds in best.values())
-        for name, other in zip([*calls][1:], others, strict=True):
-            yield Result("", case, threads, ours, name, other, unit)
+        (_, ours), (name, other) = best.items()
+        yield Result("", case, threads, ours, name, other)
 
 
 def make_rows(n: int, p: int, seed: int = 0) -> tuple[Array, Array]:
@@ -146,32 +144,25 @@ def boosting(X: Array, y: Array) -> list[Any]:
     return [make(quantile=level).fit(X, y) for level in (0.05, 0.5, 0.95)]
 
 
-def sizes_and_params(smoke: bool) -> tuple[Sequence[tuple[int, int]], dict[str, Any]]:
-    """Rows and columns, and parameters of ClapsRegressor, which has its defaults."""
-    return (((60, 3),), {"max_steps": 5, "n_members": 1}) if smoke else (SIZES, {})
-
-
 def fits(arguments: argparse.Namespace) -> Iterator[Result]:
     """With two threads ours has ``n_jobs=2``."""
-    sizes, params = sizes_and_params(arguments.smoke)
-    for n, p in sizes:
+    for n, p in arguments.sizes:
         X, y = make_rows(n, p)
 
         def fit(threads: int, X: Array = X, y: Array = y) -> None:
             n_jobs = None if threads == 1 else threads
-            ClapsRegressor(random_state=0, n_jobs=n_jobs, **params).fit(X, y)
+            ClapsRegressor(random_state=0, n_jobs=n_jobs, **arguments.params).fit(X, y)
 
         calls = {"CLAPS": fit, HISTGB: lambda _, X=X, y=y: boosting(X, y)}
         yield from compare(f"default fit, {n:,} × {p}", calls, arguments.repeats)
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Result]:
-    sizes, params = sizes_and_params(arguments.smoke)
     n_new = 200 if arguments.smoke else N_INTERVALS
-    for n, p in sizes[1:3] or sizes:
+    for n, p in arguments.sizes[1:3] or arguments.sizes:
         X, y = make_rows(n, p)
         new = make_rows(n_new, p, seed=1)[0]
-        model = ClapsRegressor(random_state=0, **params).fit(X, y)
+        model = ClapsRegressor(random_state=0, **arguments.params).fit(X, y)
         conformal = CalibratedRegressor(model).conformalize(*make_rows(999, p, seed=2))
         models = boosting(X, y)
         calls = {
@@ -183,26 +174,22 @@ def rows(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def one_row(arguments: argparse.Namespace) -> Iterator[Result]:
-    """One NumPy row: through the calibrated object, and through MAPIE."""
-    sizes, params = sizes_and_params(arguments.smoke)
-    n, p = sizes[-3:][0]
+    """One NumPy row of one model: through our calibrated object, and through MAPIE."""
+    n, p = arguments.sizes[-3:][0]
     X, y = make_rows(n, p)
-    model, held = ClapsRegressor(random_state=0, **params), make_rows(999, p, seed=2)
+    model, held = (
+        ClapsRegressor(random_state=0, **arguments.params),
+        make_rows(999, p, seed=2),
+    )
     conformal = CalibratedRegressor(model.fit(X, y)).conformalize(*held)
-    models = {
-        "MAPIE, ClapsScore": (model, ClapsScore()),
-        "MAPIE, absolute score of HistGradientBoosting": (
-            boosting(X, y)[1],
-            "absolute",
-        ),
+    mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
+    mapie.conformalize(*held)
+    calls: dict[str, Any] = {
+        "CLAPS": lambda _: conformal.predict_interval(X[:1]),
+        "MAPIE's SplitConformalRegressor": lambda _: mapie.predict_interval(X[:1]),
     }
-    calls: dict[str, Any] = {"CLAPS": lambda _: conformal.predict_interval(X[:1])}
-    for name, (fitted, score) in models.items():
-        mapie = SplitConformalRegressor(fitted, 0.9, score, prefit=True)
-        mapie.conformalize(*held)
-        calls[name] = lambda _, mapie=mapie: mapie.predict_interval(X[:1])
     case, n_calls = f"one row, fitted on {n:,} × {p}", 2 if arguments.smoke else 50
-    yield from compare(case, calls, arguments.repeats, n_calls, "ms")
+    yield from compare(case, calls, arguments.repeats, n_calls)
 
 
 def imports(arguments: argparse.Namespace) -> Iterator[Result]:
@@ -222,7 +209,6 @@ def against(arguments: argparse.Namespace) -> Iterator[Result]:
     """Both interpreters stay alive and take turns with the same calls."""
     if arguments.against is None:
         return
-    sizes, params = sizes_and_params(arguments.smoke)
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [
         subprocess.Popen([path, "-c", WORKER], **pipes)
@@ -230,7 +216,7 @@ def against(arguments: argparse.Namespace) -> Iterator[Result]:
     ]
 
     def ask(process: Any, *call: Any) -> float:
-        process.stdin.write(json.dumps([*call, params]) + "\n")
+        process.stdin.write(json.dumps([*call, arguments.params]) + "\n")
         process.stdin.flush()
         answer = process.stdout.readline()
         if not answer:
@@ -239,7 +225,7 @@ def against(arguments: argparse.Namespace) -> Iterator[Result]:
 
     n_new = 1_200 if arguments.smoke else N_INTERVALS
     try:
-        for n, p in sizes:
+        for n, p in arguments.sizes:
             for call, what in (
                 ("fit", "default fit"),
                 ("rows", f"{n_new:,} intervals"),
@@ -281,36 +267,28 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table as it grows, and write it."""
-    arguments.repeats = 1 if arguments.smoke else arguments.repeats
-    found, today = [], date.today().isoformat()
+    arguments.sizes, arguments.params = SIZES, {}  # of ClapsRegressor: its defaults
+    if arguments.smoke:
+        arguments.sizes, arguments.repeats = ((60, 3),), 1
+        arguments.params = {"max_steps": 5, "n_members": 1}
+    found: list[Result] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in arguments.only:
             for result in SECTIONS[name](arguments):
-                found.append(result._replace(section=name, day=today))
+                found.append(result._replace(section=name))
                 print(f"| {' | '.join(result.cells)} |", flush=True)
-    file = arguments.out / "speed.csv"
-    before = engine.read_csv(file) if file.exists() else []
-    engine.write_files(report(found, before), arguments.out)
-    return 0
-
-
-def report(found: list[Result], before: list[dict[str, str]]) -> dict[str, str]:
-    """speed.md and speed.csv; sections measured before and not now stay."""
-    measured, kinds = {r.section for r in found}, Result.__annotations__
-    kept = [
-        Result(**{name: kind(line[name]) for name, kind in kinds.items()})
-        for line in before
-        if line["section"] not in measured
+    own = [[r for r in found if r.section == name] for name in arguments.only]
+    tables = [
+        f"## {rows[0].section.capitalize()}\n\n"
+        + engine.markdown_table(HEADER, (r.cells for r in rows), "lrrlrr")
+        for rows in own
+        if rows
     ]
-    results = sorted([*found, *kept], key=lambda r: list(SECTIONS).index(r.section))
-    parts = []
-    for name in dict.fromkeys(r.section for r in results):
-        own = [r for r in results if r.section == name]
-        table = engine.markdown_table(HEADER, (r.cells for r in own), "lrrlrr")
-        parts.append(f"## {name.capitalize()}\n\n{table}\nMeasured on {own[0].day}.\n")
-    text = engine.csv_table(Result._fields, results)
-    return {"speed.md": "\n".join(parts), "speed.csv": text}
+    text = "\n".join([*tables, f"Measured on {date.today().isoformat()}.\n"])
+    files = {"speed.md": text, "speed.csv": engine.csv_table(Result._fields, found)}
+    engine.write_files(files, arguments.out)
+    return 0
 
 
 if __name__ == "__main__":
