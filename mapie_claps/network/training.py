@@ -133,19 +133,14 @@ class TrainingData(NamedTuple):
     rows: Rows
 
 
-def n_groups(n_members: int) -> int:
-    """Number of groups that members train in, where there is a pool: two or more."""
-    return max(min(2, n_members), math.ceil(n_members / MEMBERS_IN_GROUP))
-
-
 def divide_members(members: Sequence[int], views: Sequence[slice]) -> list[list[int]]:
-    """Members of each group, whatever the number of threads.
+    """Members of each group, whatever the number of threads; two groups or more.
 
     Members of one view go to different groups, which then take equally long.
     """
+    n_groups = max(min(2, len(members)), math.ceil(len(members) / MEMBERS_IN_GROUP))
     by_view = [k for view in views for k in members if view.start <= k < view.stop]
-    n = n_groups(len(members))
-    return [sorted(by_view[i::n]) for i in range(n)]
+    return [sorted(by_view[i::n_groups]) for i in range(n_groups)]
 
 
 class MemberGroup:
