@@ -9,7 +9,6 @@ import torch
 
 from mapie_claps.network import kernel
 from mapie_claps.network.kernel import (
-    FAR_FACTOR,
     JITTER,
     N_NEIGHBOURS,
     Covariance,
@@ -63,12 +62,12 @@ def oracle(cov, rows, x):
     return solved.T @ y, dense(cov, x, x) - k.T @ solved
 
 
-def member(n=30, cov=None, rows=None, lasting=0.0, usual=np.inf):
-    """A member that is not fitted; nothing lasts and nothing is far away."""
+def member(n=30, cov=None, rows=None, lasting=0.0):
+    """A member that is not fitted."""
     X, y = sample(n)
     noise = torch.linspace(0.01, 0.2, n, dtype=torch.float64)
     rows = TrainingRows(X, y, noise) if rows is None else rows
-    return KernelMember(cov or covariance(), rows, 0.5, 1e-9, lasting, usual, 0.0)
+    return KernelMember(cov or covariance(), rows, 0.5, 1e-9, lasting, 0.1, 0.0)
 
 
 def ones(n):
@@ -126,15 +125,14 @@ def test_dual_form_of_the_last_layer_posterior():
     np.testing.assert_allclose(mu, phi @ Sigma @ H.T @ W @ model.y.numpy(), atol=1e-8)
 
 
-def test_what_lasts_is_noise_and_what_is_far_counts_more():
+def test_what_lasts_is_noise():
     x = torch.cat([sample(20, seed=1)[0], 5 * sample(20, seed=2)[0]])
     mu, noise, raw = member(200).predict(x, ones(40))
-    lasting, usual = (float(raw.quantile(level)) for level in (0.2, 0.7))
-    found = member(200, lasting=lasting, usual=usual).predict(x, ones(40))
+    lasting = float(raw.quantile(0.2))
+    found = member(200, lasting=lasting).predict(x, ones(40))
     torch.testing.assert_close(found[0], mu)
     torch.testing.assert_close(found[1], noise + raw.clamp(max=lasting))
-    far = FAR_FACTOR * (raw - usual).clamp(min=0)
-    torch.testing.assert_close(found[2], (raw - lasting).clamp(min=0) + far)
+    torch.testing.assert_close(found[2], (raw - lasting).clamp(min=0))
     assert (found[2] == 0).sum() == 8
 
 
@@ -176,8 +174,10 @@ def test_a_fitted_member_follows_the_function_and_doubts_what_is_far():
     assert (model.predict(X[new], ones(200))[0] - y[new]).square().mean() < 0.03
     away = torch.tensor([[0.0, 0, 0], [4, 0, 0], [6, 0, 0]], dtype=torch.float64)
     epistemic = model.predict(away, ones(3))[2]
+    new_epistemic = model.predict(X[new], ones(200))[2]
+    assert 0.8 < (new_epistemic < model.usual_epistemic).double().mean() < 0.98
     assert (epistemic.diff() > 0).all()
-    assert epistemic[2] > 100 * epistemic[0]
+    assert epistemic[2] > 100 * model.usual_epistemic
     mu, variance = constant_noise_prediction(X[fit], y[fit], X[new], generator())
     assert 0.5 < float(((mu - y[new]).square() / variance).mean()) < 2
 
@@ -282,6 +282,7 @@ def smooth_member(noise=1e-6):
 
 def test_the_mean_of_all_rows_tells_a_smooth_function_without_noise():
     near, whole = smooth_member(), smooth_member()
+    near.lasting_epistemic = whole.lasting_epistemic = 1e-5
     kernel._try_mean_of_all_rows(whole)
     assert whole.dual is not None
     x, g = sample(100, seed=1)[0], ones(100)
@@ -293,6 +294,7 @@ def test_the_mean_of_all_rows_tells_a_smooth_function_without_noise():
     assert (found[0] - expected).abs().max() < 0.1 * (before[0] - expected).abs().max()
     factor = whole.variance_factor
     torch.testing.assert_close(found[1], factor * before[1])
+    assert whole.usual_epistemic == factor * near.usual_epistemic
     torch.testing.assert_close(found[2], factor * before[2])
     between = factor * near.posterior_covariance(x, x[:5])
     torch.testing.assert_close(whole.posterior_covariance(x, x[:5]), between)
@@ -318,7 +320,7 @@ def test_same_seed_same_member_also_with_threads():
 
 
 def test_copies_and_exported_programs_predict_alike(monkeypatch):
-    model, x = member(200, lasting=0.01, usual=0.1), sample(7, seed=1)[0]
+    model, x = member(200, lasting=0.01), sample(7, seed=1)[0]
     model.dual, model.variance_factor = 0.1 * model.y, 0.5
     expected = model.predict(x, ones(7))
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

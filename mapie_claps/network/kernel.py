@@ -23,13 +23,11 @@ N_NEIGHBOURS = 32
 FACTORS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 JUDGED_ROWS = 360  # held-out rows, of all networks together, that judge the factors
 # What held-out rows have of φᵀΣφ almost everywhere no neighbour takes away: it counts
-# as noise. What a row has in excess of the usual counts three times: length scales are
-# learned where rows are dense and promise too much elsewhere.
-LASTING_LEVEL, USUAL_LEVEL, FAR_FACTOR = 0.05, 0.9, 2.0
+# as noise. Of the rest, few have more than what is usual.
+LASTING_LEVEL, USUAL_LEVEL = 0.05, 0.9
 TIE = 1e-6  # of a squared distance: of rows equally near, the first are taken
 BLOCK_ELEMENTS, NEAR_ELEMENTS = 2**20, 2**17  # of distances and covariances at a time
-# The mean of all rows, kᵀα with α = (K + W⁻¹)⁻¹y: the time grows with their third
-# power; it must gain this much log-likelihood, and scales the variance within limits.
+# The mean of all rows, kᵀ(K + W⁻¹)⁻¹y, must gain this much log-likelihood.
 MAX_MEAN_ROWS, MIN_MEAN_GAIN, MEAN_FACTORS = 4_000, 0.1, (1e-4, 1e4)
 # Adam on the marginal likelihood of random rows, with a cosine schedule.
 STEPS, WARM_UP_STEPS, STEP_ROWS = 300, 5, 192
@@ -170,8 +168,8 @@ class KernelMember(nn.Module):
     """A fitted Gaussian process that predicts from the training rows it keeps.
 
     Its aleatoric variance is c·g(x), with g that of the networks, and what lasts of
-    φᵀΣφ. ``held_out_nll`` is per row. Where the mean is that of all rows, ``dual`` is α,
-    and φᵀΣφ that of the nearest rows times ``variance_factor``.
+    φᵀΣφ. Few held-out rows had more of the rest than ``usual_epistemic``. With the mean
+    of all rows, kᵀ``dual``, φᵀΣφ is that of the nearest ones times ``variance_factor``.
     """
 
     inverse_scale: Tensor
@@ -224,11 +222,10 @@ class KernelMember(nn.Module):
         mu, epistemic = Near.of(self.covariance, self.rows, x).posterior()
         if self.dual is not None:
             mu = self.covariance.weighted_sum(x, self.X, self.dual)
+        epistemic = self.variance_factor * epistemic
         lasting = epistemic.clamp(max=self.lasting_epistemic)
-        excess = (epistemic - self.usual_epistemic).clamp(min=0)
         noise = (self.noise_factor * g).clamp(min=self.noise_floor)
-        epistemic = self.variance_factor * (epistemic - lasting + FAR_FACTOR * excess)
-        return mu, noise + self.variance_factor * lasting, epistemic
+        return mu, noise + lasting, epistemic - lasting
 
     @torch.no_grad()
     def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)
@@ -304,6 +301,7 @@ def fit_kernel(
         judged = torch.cat((pool or WorkerPool()).run_all(tasks), dim=-1)
         by_factor = judged[0] @ weight[few].flatten() / weight[few].sum()
         best = int(by_factor.argmin())
+        lasting = float(judged[1, best].quantile(LASTING_LEVEL))
         rows = rows.merged()
         # In random order: topk is slow where rows are sorted.
         rows = rows.take(torch.randperm(len(rows.X), generator=generator))
@@ -312,8 +310,8 @@ def fit_kernel(
             rows._replace(noise=(FACTORS[best] * rows.noise).clamp(min=noise_floor)),
             FACTORS[best] * unit,
             noise_floor,
-            float(judged[1, best].quantile(LASTING_LEVEL)),
-            float(judged[1, best].quantile(USUAL_LEVEL)),
+            lasting,
+            float(judged[1, best].quantile(USUAL_LEVEL)) - lasting,
             float(by_factor[best]),
         )
         _try_mean_of_all_rows(member)
@@ -345,6 +343,8 @@ def _try_mean_of_all_rows(member: KernelMember) -> None:
         return
     member.dual, member.held_out_nll, member.variance_factor = dual, nll, factor
     member.noise_factor *= factor
+    member.lasting_epistemic *= factor
+    member.usual_epistemic *= factor
 
 
 def _scaled_nll(residual: Tensor, v: Tensor) -> tuple[float, float]:
