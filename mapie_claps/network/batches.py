@@ -42,8 +42,7 @@ class KeptBatches(Generic[T]):
                 kept.append(batch)
             else:
                 kept.clear()
-        if elements <= KEPT_ELEMENTS:
-            self._kept = kept
+        self._kept = kept if elements <= KEPT_ELEMENTS else None
 
 
 class Batch(NamedTuple):
@@ -225,16 +224,6 @@ def check_has_target(y: Any) -> None:
         raise ValueError(
             "Got y=None with an array as X, which requires y to be passed, but the "
             "target y is None. Pass y, or an iterable of (X, y)."
-        )
-
-
-def check_is_reiterable(X: Any) -> None:
-    """Raise if X is an iterator, which is used up after one pass."""
-    if isinstance(X, Iterator):
-        raise ValueError(
-            "Got an iterator that can be used once, but fitting a variance head "
-            "takes several passes. Pass a DataLoader, a list or another iterable that "
-            "starts again, or a module with a variance head."
         )
 
 

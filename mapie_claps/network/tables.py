@@ -182,10 +182,11 @@ def _from_series(series: Any, name: Any) -> Column:
     dtype = str(series.dtype if hasattr(series, "dtype") else series.type).lower()
     categorical = dtype.startswith(("cat", "enum", "dict"))
     array = np.asarray(series)
-    if array.dtype.kind in "fiub" and not categorical:
-        kind = "boolean" if array.dtype.kind == "b" else "number"
+    code = "O" if categorical else array.dtype.kind
+    if code in "fiub":
+        kind = "boolean" if code == "b" else "number"
         return Column(name, kind, array.astype(np.float64))
-    if array.dtype.kind == "M" and "zone='" not in dtype and "tz=" not in dtype:
+    if code == "M" and "zone='" not in dtype and "tz=" not in dtype:
         return Column(name, "date", seconds(array))
     as_list = series.to_pylist if hasattr(series, "to_pylist") else series.to_list
     return _from_objects(as_list(), name, categorical)
