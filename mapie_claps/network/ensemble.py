@@ -20,9 +20,8 @@ MAX_DISTINCT_VALUES, MAX_DISTINCT_VALUES_IN_ALL = 32, 1_024
 MIN_BIN_WIDTH = 1e-6  # in standard deviations of the column
 N_FREQUENCIES = 4  # of each number in the view "periodic"
 FREQUENCY_SCALE = 0.6 * math.pi  # radians per standard deviation of the column
-# Elements of the widest layer in one batch of a forward pass, few enough for the cache,
-# and rows. Where layers are so wide that few rows would fill it, as many rows as are
-# worth a matrix product.
+# Limits of one batch of a forward pass: elements of the widest layer, for the cache, and
+# rows. Wide layers may have more elements, for enough rows to be worth a product.
 BATCH_ELEMENTS, BATCH_ROWS = 2**19, 2**12
 WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
 
@@ -85,13 +84,12 @@ def bin_edges(X: Tensor, max_bins: int, n_numbers: int | None = None) -> list[Te
     n_columns = X.shape[1] if n_numbers is None else max(1, n_numbers)
     n_bins = max(2, min(max_bins, MAX_QUANTILE_BINS // n_columns))
     few = max(n_bins, MAX_DISTINCT_VALUES_IN_ALL // n_columns)
-    few = min(MAX_DISTINCT_VALUES, few)
     levels = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64)
     ranks = (levels * (len(X) - 1)).round().long()
     edges = []
     for column in X.T:
         values = torch.unique(column)
-        if len(values) > few:
+        if len(values) > min(few, MAX_DISTINCT_VALUES):
             # By sorting, because torch.quantile refuses more than 2²⁴ values.
             values = torch.unique(column.sort().values[ranks])
         wide = values.diff() >= MIN_BIN_WIDTH
@@ -175,12 +173,9 @@ class FirstLayer(BatchedLinear):
         bias_bound: float | None,
     ) -> None:
         n_columns, n_numbers = encoding.n_columns, encoding.n_numbers
-        n_inputs = n_columns
-        if view == "bins":
-            n_inputs = encoding.n_outputs
-        elif view == "periodic":
-            n_inputs += 2 * N_FREQUENCIES * n_numbers
-        n_started = n_columns if view == "bins" else n_inputs
+        n_waves = 2 * N_FREQUENCIES * n_numbers if view == "periodic" else 0
+        n_started = n_columns + n_waves
+        n_inputs = encoding.n_outputs if view == "bins" else n_started
         super().__init__(
             n_members, n_inputs, n_outputs, generator, bias_bound, n_started
         )

@@ -5,7 +5,7 @@ are laid out once, and a step only fills them. Tensors have units first and rows
 (K, units, batch); one member does without the axis of members, which is faster.
 """
 
-from typing import NamedTuple, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,15 +57,19 @@ class FlatParameters:
             p.data, p.grad = p.data.clone(), None
 
 
-class _Variable(NamedTuple):
-    """Weights, and where their gradient goes."""
+Variable = tuple[Tensor, Tensor]  # weights, and where their gradient goes
 
-    value: Tensor
-    grad: Tensor
 
-    @classmethod
-    def of(cls, parameter: nn.Parameter) -> "_Variable":
-        return cls(parameter.data, cast(Tensor, parameter.grad))
+def _variable(parameter: nn.Parameter) -> Variable:
+    return parameter.data, cast(Tensor, parameter.grad)
+
+
+class _Part(Protocol):
+    """A part of the computation, which fills buffers that other parts read."""
+
+    def forward(self) -> None: ...
+
+    def backward(self) -> None: ...
 
 
 class _Linear:
@@ -73,8 +77,8 @@ class _Linear:
 
     def __init__(
         self,
-        weight: _Variable,  # (K, m, k)
-        bias: _Variable,  # (K, 1, k)
+        weight: Variable,  # (K, m, k)
+        bias: Variable,  # (K, 1, k)
         inputs: Tensor,  # (K, m, batch)
         outputs: Tensor,  # (K, k, batch)
         grad: Tensor,  # (K, k, batch), along the outputs
@@ -107,29 +111,39 @@ class _Linear:
             self.multiply(self.weight, self.grad, out=self.grad_of_inputs)
 
 
-class _ActivatedLinear(_Linear):
-    """The same of silu(before), as in all layers but the first."""
+class _Silu:
+    """after = silu(before); the gradient along both takes the same buffer."""
 
-    def __init__(
-        self,
-        weight: _Variable,
-        bias: _Variable,
-        before: Tensor,  # (K, m, batch)
-        outputs: Tensor,
-        grad: Tensor,
-        grad_before: Tensor,  # (K, m, batch), of the loss along ``before``
-    ) -> None:
-        inputs = torch.empty_like(before)
-        super().__init__(weight, bias, inputs, outputs, grad, grad_before)
-        self.before, self.after, self.grad_before = before, inputs, grad_before
+    def __init__(self, before: Tensor, grad: Tensor) -> None:  # (K, units, batch)
+        self.before, self.after, self.grad = before, torch.empty_like(before), grad
 
     def forward(self) -> None:
         _silu(self.before, out=self.after)
-        super().forward()
 
     def backward(self) -> None:
-        super().backward()
-        _silu_backward(self.grad_before, self.before, grad_input=self.grad_before)
+        _silu_backward(self.grad, self.before, grad_input=self.grad)
+
+
+class _Scaling:
+    """scaled = W ⊙ (1 + rate · factor)."""
+
+    def __init__(self, weight: Variable, factor: Variable, rate: float) -> None:
+        self.weight, self.weight_grad = weight  # (k, m, units)
+        self.factor, self.factor_grad = factor  # (k, m, 1)
+        self.rate = rate
+        self.scaled = torch.empty_like(self.weight)
+        self.scaled_grad = torch.empty_like(self.weight)
+
+    def forward(self) -> None:
+        torch.addcmul(
+            self.weight, self.weight, self.factor, value=self.rate, out=self.scaled
+        )
+
+    def backward(self) -> None:
+        grad = self.scaled_grad
+        torch.addcmul(grad, grad, self.factor, value=self.rate, out=self.weight_grad)
+        grad.mul_(self.weight)
+        torch.sum(grad, -1, keepdim=True, out=self.factor_grad).mul_(self.rate)
 
 
 class _Waves:
@@ -143,7 +157,6 @@ class _Waves:
         n_columns: int,
     ) -> None:
         members, batch, _ = rows.shape
-        self.frequency = _Variable.of(frequency)
         self.columns = rows[..., :n_columns].mT
         self.inputs = rows.new_empty(members, n_inputs, batch)
         self.grad = torch.empty_like(self.inputs)
@@ -153,11 +166,12 @@ class _Waves:
         self.angle = torch.empty_like(self.sine)
         self.numbers = self.copy[:, : frequency.shape[1], None]
         self.by_number = self.angle.view(*frequency.shape, batch)
-        self.factor = self.frequency.value[..., None]
+        values, self.frequency_grad = _variable(frequency)
+        self.frequency = values[..., None]
 
     def forward(self) -> None:
         self.copy.copy_(self.columns)
-        torch.mul(self.numbers, self.factor, out=self.by_number)
+        torch.mul(self.numbers, self.frequency, out=self.by_number)
         torch.sin(self.angle, out=self.sine)
         torch.cos(self.angle, out=self.cosine)
 
@@ -165,53 +179,29 @@ class _Waves:
         torch.mul(self.grad_sine, self.cosine, out=self.angle)
         self.angle.addcmul_(self.grad_cosine, self.sine, value=-1)
         self.by_number.mul_(self.numbers)
-        torch.sum(self.by_number, -1, out=self.frequency.grad)
+        torch.sum(self.by_number, -1, out=self.frequency_grad)
 
 
-class _FirstLayer:
+def _first_layer(
+    layer: FirstLayer,
+    rows: Tensor,  # (k, batch, p), encoded
+    outputs: Tensor,  # (k, units, batch)
+    grad: Tensor,  # (k, units, batch)
+) -> list[_Part]:
     """First layer of the members that share a view: inputs, factors, product."""
-
-    def __init__(
-        self,
-        layer: FirstLayer,
-        rows: Tensor,  # (k, batch, p), encoded
-        outputs: Tensor,  # (k, units, batch)
-        grad: Tensor,  # (k, units, batch)
-    ) -> None:
-        self.rate = layer.scaling_rate
-        self.weight = self.scaled = _Variable.of(layer.weight)
-        self.factor = self.waves = None
-        if layer.factor is not None:
-            self.factor = _Variable.of(layer.factor)
-            self.scaled = _Variable(*map(torch.empty_like, self.weight))
-        n_inputs, grad_of_inputs = layer.weight.shape[1], None
-        inputs = rows[..., :n_inputs].mT
-        if layer.frequency is not None:
-            self.waves = _Waves(layer.frequency, rows, n_inputs, layer.n_columns)
-            inputs, grad_of_inputs = self.waves.inputs, self.waves.grad
-        bias = _Variable.of(layer.bias)
-        self.linear = _Linear(self.scaled, bias, inputs, outputs, grad, grad_of_inputs)
-
-    def forward(self) -> None:
-        if self.waves is not None:
-            self.waves.forward()
-        if self.factor is not None:
-            self._scale(self.weight.value, self.factor.value, self.scaled.value)
-        self.linear.forward()
-
-    def backward(self) -> None:
-        self.linear.backward()
-        if self.factor is not None:
-            grad = self.scaled.grad
-            self._scale(grad, self.factor.value, self.weight.grad)
-            grad.mul_(self.weight.value)
-            torch.sum(grad, -1, keepdim=True, out=self.factor.grad).mul_(self.rate)
-        if self.waves is not None:
-            self.waves.backward()
-
-    def _scale(self, weight: Tensor, factor: Tensor, out: Tensor) -> None:
-        """W ⊙ (1 + rate · factor)."""
-        torch.addcmul(weight, weight, factor, value=self.rate, out=out)
+    parts: list[_Part] = []
+    weight, n_inputs = _variable(layer.weight), layer.weight.shape[1]
+    inputs, grad_of_inputs = rows[..., :n_inputs].mT, None
+    if layer.frequency is not None:
+        waves = _Waves(layer.frequency, rows, n_inputs, layer.n_columns)
+        inputs, grad_of_inputs = waves.inputs, waves.grad
+        parts.append(waves)
+    if layer.factor is not None:
+        scaling = _Scaling(weight, _variable(layer.factor), layer.scaling_rate)
+        weight = scaling.scaled, scaling.scaled_grad
+        parts.append(scaling)
+    bias = _variable(layer.bias)
+    return [*parts, _Linear(weight, bias, inputs, outputs, grad, grad_of_inputs)]
 
 
 class LossAndGradient:
@@ -237,36 +227,26 @@ class LossAndGradient:
         self.inputs = empty(batch_size, network.encoding.n_outputs)
         self.target = empty(batch_size)
         self.share = torch.full_like(self.target, 1 / batch_size)
-        shapes = [(size, batch_size) for size in network.layer_sizes]
-        before = [empty(*shape) for shape in shapes]
-        grads = [empty(*shape) for shape in shapes]
-        out, out_grad = empty(2, batch_size), empty(2, batch_size)
-        self.heads = out.unbind(1), out_grad.unbind(1)  # mean, and noise
-        self.layers: list[_FirstLayer | _Linear] = [
-            _FirstLayer(first, self.inputs[k], before[0][k], grads[0][k])
-            for first, k in zip(network.first, network.members_by_view(), strict=True)
-        ]
-        self.layers += [
-            _ActivatedLinear(
-                _Variable.of(layer.weight), _Variable.of(layer.bias), *parts
-            )
-            for layer, *parts in zip(
-                [*network.trunk, network.heads],
-                before,
-                [*before[1:], out],
-                [*grads[1:], out_grad],
-                grads,
-                strict=True,
-            )
-        ]
+        self.parts: list[_Part] = []
+        size = network.layer_sizes[0]
+        values, grads = empty(size, batch_size), empty(size, batch_size)
+        for first, k in zip(network.first, network.members_by_view(), strict=True):
+            self.parts += _first_layer(first, self.inputs[k], values[k], grads[k])
+        for layer in [*network.trunk, network.heads]:
+            silu, size = _Silu(values, grads), layer.weight.shape[2]
+            values, grads = empty(size, batch_size), empty(size, batch_size)
+            weight, bias = _variable(layer.weight), _variable(layer.bias)
+            linear = _Linear(weight, bias, silu.after, values, grads, silu.grad)
+            self.parts += [silu, linear]
+        self.heads = values.unbind(1), grads.unbind(1)  # mean, and noise
 
     def __call__(self) -> Tensor:  # (K,)
         """Loss of each member over its rows."""
-        for layer in self.layers:
-            layer.forward()
+        for part in self.parts:
+            part.forward()
         loss = self._beta_nll()
-        for layer in reversed(self.layers):
-            layer.backward()
+        for part in reversed(self.parts):
+            part.backward()
         return loss
 
     def _beta_nll(self) -> Tensor:  # (K,)
