@@ -1,0 +1,207 @@
+"""Rows that come one after another: adaptive levels, windows, a new posterior."""
+
+import copy
+
+import numpy as np
+import pytest
+from conftest import tiny
+from known_model import Shaped, table
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mapie_claps import CalibratedRegressor
+
+X, Y = table(700, seed=7)
+LEVELS = [0.8, 0.9]
+ALPHA = 1 - np.array(LEVELS)
+
+
+@pytest.fixture
+def cal():
+    model = Shaped().fit(X, Y)
+    return CalibratedRegressor(model, LEVELS).conformalize(X[150:300], Y[150:300])
+
+
+def one_by_one(cal, rows, y=Y, **options):
+    issued = []
+    for i in rows:
+        issued.append(cal.predict_interval(X[i : i + 1])[1])
+        cal.observe(X[i : i + 1], y[i : i + 1], **options)
+    return np.concatenate(issued)
+
+
+def missed(y, issued):
+    return (y[:, None] < issued[:, 0]) | (y[:, None] > issued[:, 1])
+
+
+def test_levels_follow_the_misses_of_the_intervals_issued(cal):
+    issued = one_by_one(cal, range(300, 400), gamma=0.05)
+    out = missed(Y[300:400], issued)
+    expected = ALPHA + 0.05 * (ALPHA - out).sum(axis=0)
+    np.testing.assert_allclose(1 - cal.adaptive_levels_, expected, atol=1e-12)
+    np.testing.assert_allclose(cal.observed_coverage_, 1 - out.mean(axis=0))
+    assert len(cal.conformity_scores_) == 250
+
+
+@pytest.mark.parametrize("sym", [True, False])
+def test_the_bound_on_long_run_coverage_holds_whatever_happens(cal, sym):
+    """|misses/T − α| ≤ (max(α, 1 − α) + γ) / (γT), also when nothing is covered."""
+    cal.set_params(sym=sym)
+    y, gamma = Y.copy(), 0.1
+    y[350:] += 1e6 * np.arange(350)  # a trend that no score has seen
+    issued = one_by_one(cal, range(300, 450), y, gamma=gamma, window=100)
+    share = missed(y[300:450], issued).mean(axis=0)
+    bound = (np.maximum(ALPHA, 1 - ALPHA) + gamma) / (gamma * 150)
+    assert (np.abs(share - ALPHA) <= bound + 1e-12).all()
+    assert np.isinf(issued).any()
+    assert len(cal.conformity_scores_) == 100
+
+
+def test_levels_beyond_their_range_give_empty_and_infinite_intervals(cal):
+    wide = np.tile([[-1e9], [1e9]], (9, 1, 2))
+    cal.observe(X[300:309], Y[300:309], intervals=wide, gamma=1.0)
+    assert (cal.adaptive_levels_ < 0.2).all()
+    low, high = np.moveaxis(cal.predict_interval(X[301:305])[1], 1, 0)
+    assert (low[:, 0] > high[:, 0]).all()  # α_t = 0.2 + 9 · 0.2
+    np.testing.assert_allclose(low[:, 0], high[:, 0], rtol=1e-12)
+    assert (low[:, 1] < high[:, 1]).all()
+    cal.observe(X[310:312], Y[310:312], intervals=np.zeros((2, 2, 2)))
+    cal.observe(X[310:312], Y[310:312], intervals=np.zeros((2, 2, 2)))
+    assert np.isinf(cal.predict_interval(X[301:305])[1]).all()
+
+
+def test_rows_of_one_call_were_predicted_together(cal):
+    other = copy.deepcopy(cal)
+    issued = cal.predict_interval(X[300:320])[1]
+    cal.observe(X[300:320], Y[300:320], gamma=0.02)
+    expected = ALPHA + 0.02 * (20 * ALPHA - missed(Y[300:320], issued).sum(axis=0))
+    np.testing.assert_allclose(1 - cal.adaptive_levels_, expected)
+    other.observe(
+        [(X[300:320], Y[300:320]), (X[:0], Y[:0]), (X[320:340], Y[320:340])], gamma=0.02
+    )
+    cal.observe(X[320:340], Y[320:340])
+    np.testing.assert_array_equal(other.adaptive_levels_, cal.adaptive_levels_)
+    np.testing.assert_array_equal(
+        other.predict_interval(X[340:])[1], cal.predict_interval(X[340:])[1]
+    )
+
+
+def test_intervals_that_were_issued_earlier(cal):
+    wide = np.tile([[-1e9], [1e9]], (5, 1, 2))
+    cal.observe(X[300:305], Y[300:305] + 100, intervals=wide)
+    np.testing.assert_array_equal(cal.observed_coverage_, [1, 1])
+    with pytest.raises(ValueError, match=r"intervals of shape \(5, 2, 1\)"):
+        cal.observe(X[300:305], Y[300:305], intervals=wide[:, :, :1])
+    with pytest.raises(ValueError, match="with 20 NaN"):
+        cal.observe(X[300:305], Y[300:305], intervals=np.nan * wide)
+    with pytest.raises(ValueError, match="intervals together with batches"):
+        cal.observe([(X[300:305], Y[300:305])], intervals=wide)
+
+
+def test_groups_follow_their_own_misses_and_keep_their_own_window(cal):
+    groups = np.where(X[:, 1] > 0, "up", "down").astype(object)
+    groups[150:170] = "quiet"
+    cal.conformalize(X[150:300], Y[150:300], groups=groups[150:300])
+    before = cal.predict_interval(X[:1], groups=["quiet"])[1]
+    y = Y + 50.0 * (groups == "up")
+    cal.observe(X[300:360], y[300:360], groups=groups[300:360], gamma=0.01, window=30)
+    levels = cal.adaptive_levels_
+    assert (levels["up"] > 0.95).all()
+    assert (levels["down"] < [0.82, 0.91]).all()
+    np.testing.assert_array_equal(levels["quiet"], LEVELS)
+    np.testing.assert_array_equal(
+        cal.predict_interval(X[:1], groups=["quiet"])[1], before
+    )
+    sizes = cal.effective_sample_size_
+    assert (sizes["up"], sizes["down"], sizes["quiet"]) == (30, 30, 20)
+    new = cal.predict_interval(X[:1], groups=["new"])[1]
+    assert np.isinf(new).all()  # no error once levels move
+    cal.observe(X[360:361], y[360:361], groups=["new"])
+    assert set(cal.adaptive_levels_) == {"up", "down", "quiet", "new"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((X[310:315], np.full(5, np.nan)), "Got y with NaN"),
+        (([(X[310:315], Y[310:315]), (X[315:320], Y[315:317])],), "Got y of shape"),
+        ((X[310:315], Y[310:315], {"gamma": -0.1}), "Got gamma=-0.1"),
+        ((X[310:315], Y[310:315], {"window": 0}), "Got window=0"),
+    ],
+)
+def test_a_failed_call_changes_nothing(cal, rows, message):
+    cal.observe(X[300:310], Y[300:310])
+    before = dict(vars(cal))
+    options = rows[2] if len(rows) > 2 else {}
+    with pytest.raises(ValueError, match=message):
+        cal.observe(*rows[:2], **options)
+    assert vars(cal) == before
+
+
+def test_a_new_calibration_starts_with_new_levels(cal):
+    cal.observe(X[300:340], Y[300:340] + 9.0)
+    assert (cal.adaptive_levels_ > LEVELS).all()
+    cal.partial_conformalize(X[340:350], Y[340:350])  # more rows of the same
+    assert (cal.adaptive_levels_ > LEVELS).all()
+    cal.conformalize(X[150:300], Y[150:300])
+    np.testing.assert_array_equal(cal.adaptive_levels_, LEVELS)
+    assert np.isnan(cal.observed_coverage_).all()
+
+
+@pytest.mark.parametrize("levels", [0.5, [0.5, 0.6], [0.5, 0.8, 0.9]])
+def test_another_confidence_level_starts_with_new_levels(cal, levels):
+    cal.observe(X[300:340], Y[300:340] + 9.0, gamma=0.02, window=150)
+    cal.set_params(confidence_level=levels)
+    np.testing.assert_array_equal(cal.adaptive_levels_, np.atleast_1d(levels))
+    assert np.isnan(cal.observed_coverage_).all()
+    fresh = CalibratedRegressor.from_scores(
+        cal.estimator_, cal.signed_scores_, levels, signed=True
+    )
+    np.testing.assert_array_equal(
+        cal.predict_interval(X[350:])[1], fresh.predict_interval(X[350:])[1]
+    )
+    cal.observe(X[340:341], Y[340:341] + 99)
+    expected = np.atleast_1d(levels) * 1.02  # step size and window stay
+    np.testing.assert_allclose(cal.adaptive_levels_, expected)
+    assert len(cal.conformity_scores_) == 150
+
+
+def test_before_calibration():
+    model = Shaped().fit(X, Y)
+    with pytest.raises(NotFittedError, match="not calibrated"):
+        CalibratedRegressor(model).observe(X[:1], Y[:1])
+
+
+def test_a_row_enters_the_posterior_or_the_scores():
+    model = tiny(max_steps=5).fit(X[:150], Y[:150])
+    cal = CalibratedRegressor(model, LEVELS).conformalize(X[150:300], Y[150:300])
+    cal.observe(X[300:310], Y[300:310] + 9.0)
+    levels = cal.adaptive_levels_
+    cal.update_posterior(X[310:360], Y[310:360])
+    expected = model.update_posterior(X[310:360], Y[310:360])
+    np.testing.assert_allclose(
+        cal.estimator_.predict_variance(X).epistemic,
+        expected.predict_variance(X).epistemic,
+    )
+    assert cal.estimator is model
+    np.testing.assert_array_equal(cal.adaptive_levels_, levels)
+    with pytest.raises(NotFittedError, match="if update_posterior has dropped the sco"):
+        cal.predict_interval(X[:1])
+    with pytest.warns(UserWarning, match="40 of 50 different rows that were compared"):
+        cal.conformalize(X[320:370], Y[320:370])
+    cal.update_posterior(X[400:410], Y[400:410]).partial_conformalize(X[500:], Y[500:])
+    np.testing.assert_array_equal(cal.adaptive_levels_, levels)
+    assert len(cal.conformity_scores_) == 200
+    groups = np.where(X[:, 1] > 0, "up", "down")
+    cal.update_posterior(X[410:415], Y[410:415])
+    cal.conformalize(X[500:], Y[500:], groups=groups[500:])
+    np.testing.assert_array_equal(cal.adaptive_levels_["up"], LEVELS)
+
+
+def test_a_pipeline_has_no_posterior_to_update(cal):
+    pipe = make_pipeline(StandardScaler(), Shaped()).fit(X[:100], Y[:100])
+    cal = CalibratedRegressor(pipe).conformalize(X[100:200], Y[100:200])
+    with pytest.raises(TypeError, match="Pipeline, whose posterior cannot be updated"):
+        cal.update_posterior(X[200:], Y[200:])
+    cal.observe(X[200:210], Y[200:210])
