@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import tiny
 from formula_model import Formula
 from mapie.conformity_scores import AbsoluteConformityScore, ResidualNormalisedScore
 from mapie_api import calibrated_prefit
@@ -20,8 +19,6 @@ from mapie_claps import (
     CalibratedRegressor,
     ClapsScaleEstimator,
     ClapsScore,
-    Explanation,
-    PredictiveVariance,
     explain,
 )
 from mapie_claps.diagnostics import diagnose, nearest_rows, rank_rows, summarise
@@ -320,29 +317,11 @@ def test_rows_are_chosen_one_after_another(fitted, data):
         model, reached = with_row(model, X[row : row + 1]), means[row]
 
 
-def test_ranking_by_gain_spreads_over_places():
-    """Ten copies of the row that is least known: one of them is enough."""
-    model = Formula(lambda x: 0.1 + 0 * x, np.abs)
-    X = np.r_[np.full(10, 5.0), 4.0, -3.0, 1.0][:, None]
-    by_variance = rank_rows(model, X, by="epistemic", n_rows=3)
-    assert list(X[by_variance["row"], 0]) == [5.0, 5.0, 5.0]
-    by_gain = rank_rows(model, X, by="gain", n_rows=3)
-    assert len(set(X[by_gain["row"], 0])) == 3
-    assert (np.diff(by_gain["mean_narrowing"]) <= 1e-12).all()
-
-
-def test_training_rows_are_kept_by_choice(data):
+def test_training_rows_that_were_kept_are_used(calibrated, data):
     X, y = data[0]
-    table = pd.DataFrame(X, columns=list("abc"), index=range(100, 100 + len(X)))
-    model = CalibratedRegressor(tiny(), random_state=0, keep_training_rows=True)
-    model.fit(table, y)
-    rows, targets = model.training_rows_
-    kept = nearest_rows(model, table[:4])
-    given = nearest_rows(model, table[:4], rows, y_train=targets)
-    pd.testing.assert_frame_equal(kept, given)
-    np.testing.assert_array_equal(
-        kept["y"], y[rows.index.to_numpy()[kept["neighbour"]] - 100]
-    )
+    calibrated.training_rows_ = X, y
+    kept = nearest_rows(calibrated, X[:4])
+    pd.testing.assert_frame_equal(kept, nearest_rows(calibrated, X[:4], X, y_train=y))
 
 
 def test_a_module_of_ones_own_and_images(fitted_module, data):
@@ -353,43 +332,34 @@ def test_a_module_of_ones_own_and_images(fitted_module, data):
     assert sorted(rank_rows(fitted_module, X[:9], by="gain")["row"]) == list(range(9))
 
 
-def test_bad_input_names_the_argument(formula, calibrated, data):
-    X, y = data[2]
-    with pytest.raises(TypeError, match="has no intervals to summarise"):
-        summarise(formula, X, y)
-    with pytest.raises(ValueError, match=r"Got groups of shape \(3,\) for 120 rows"):
-        summarise(calibrated, X, y, groups=[1, 2, 3])
-    with pytest.raises(ValueError, match="Got y of shape .* expected 120 numbers"):
-        summarise(calibrated, X, y[:-1])
-    with pytest.raises(ValueError, match="Got by='width'"):
-        rank_rows(formula, X, by="width")
-    with pytest.raises(ValueError, match="Got min_narrowing=2"):
-        rank_rows(formula, X, min_narrowing=2)
-    with pytest.raises(ValueError, match="Got n_rows=0"):
-        rank_rows(formula, X, n_rows=0)
-    with pytest.raises(ValueError, match="Got X_watched together with by='epistemic'"):
-        rank_rows(formula, X, X_watched=X)
-    with pytest.raises(ValueError, match="Got n_neighbors=0"):
-        nearest_rows(formula, X, X, n_neighbors=0)
-    with pytest.raises(ValueError, match="Got y_train of 3 targets for X_train of"):
-        nearest_rows(formula, X, X, y_train=y[:3])
-    with pytest.raises(ValueError, match="Got y_train without X_train"):
-        nearest_rows(formula, X, y_train=y)
-    with pytest.raises(ValueError, match="CalibratedRegressor that has kept no"):
-        nearest_rows(calibrated, X)
+@pytest.mark.parametrize(
+    ("call", "arguments", "message"),
+    [
+        (summarise, {"groups": [1, 2, 3]}, r"Got groups of shape \(3,\) for 120 rows"),
+        (summarise, {"y": [1.0]}, r"Got y of shape \(1,\), but expected 120 numbers"),
+        (rank_rows, {"by": "width"}, "Got by='width'"),
+        (rank_rows, {"min_narrowing": 2}, "Got min_narrowing=2"),
+        (rank_rows, {"n_rows": 0}, "Got n_rows=0"),
+        (rank_rows, {"X_watched": [[1.0]]}, "Got X_watched together with by='epistemi"),
+        (nearest_rows, {"n_neighbors": 0}, "Got n_neighbors=0"),
+        (nearest_rows, {}, "Got no X_train for a CalibratedRegressor"),
+        (nearest_rows, {"y_train": [1.0]}, "Got no X_train for a CalibratedRegressor"),
+        (
+            nearest_rows,
+            {"X_train": np.zeros((2, 3)), "y_train": [1.0]},
+            "Got y_train of 1 targets for X_train of 2 rows",
+        ),
+    ],
+)
+def test_bad_input_names_the_argument(calibrated, data, call, arguments, message):
+    target = {"y": data[2][1]} if call is summarise else {}
+    with pytest.raises(ValueError, match=message):
+        call(calibrated, data[2][0], **target | arguments)
+
+
+def test_models_that_cannot_tell_are_named(formula, data):
+    with pytest.raises(TypeError, match="Got a Formula, which has no intervals to sum"):
+        summarise(formula, *data[2])
     plain = LinearRegression().fit(*data[0])
     with pytest.raises(TypeError, match="LinearRegression, which has no predict_covar"):
-        nearest_rows(plain, X, data[0][0])
-
-
-def test_an_explanation_of_ones_own():
-    why = Explanation(
-        np.zeros(1),
-        np.array([[-2.0]]),
-        np.array([[2.0]]),
-        (0.9,),
-        PredictiveVariance(np.ones(1), np.ones(1)),
-        np.array([[5.0]]),  # a support may make the interval of noise alone wider
-    )
-    assert why.aleatoric_width.tolist() == [[4.0]]
-    assert why.epistemic_width.tolist() == [[0.0]]
+        nearest_rows(plain, data[2][0], data[0][0])

@@ -164,6 +164,10 @@ def column_contributions(
     check_integer("n_background", n_background, low=1, hint="Use 16.")
     rows = PermutedRows(X, X if background is None else background)
     n, p, m = rows.n_rows, len(rows.names), rows.n_background
+    if not n or not m:
+        raise ValueError(
+            f"Got {n} rows of X and {m} background rows, but expected some."
+        )
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
     if background is None:
         of_starts = of_rows[starts]

@@ -144,10 +144,8 @@ class Explanation:
         ]
         more = [f"… {counted(n - 5, 'more row')}"] if n > 5 else []
         levels = ", ".join(f"{level:g}" for level in self.confidence_level)
-        head = f"Explanation of {counted(n, 'row')}" + f", level {levels}" * bool(
-            levels
-        )
-        return "\n".join([head, *lines, *more])
+        head = f"Explanation of {counted(n, 'row')}"
+        return "\n".join([head + f", level {levels}" * bool(levels), *lines, *more])
 
 
 def explain(
@@ -163,28 +161,27 @@ def explain(
     """Explain predictions: μ, the interval, and the two parts of v.
 
     With ``by_column=True`` it also says what each column of the table adds to both
-    parts of the width, compared with background rows: Shapley values, estimated on
-    paths from background rows to the row that is explained. They add up to the
-    difference between the row and the mean of the background rows to rounding.
+    parts of the width: Shapley values, which add up to the difference between the row
+    and the mean of background rows.
 
     Parameters
     ----------
     model : object
-        A ``CalibratedRegressor``; a calibrated MAPIE regressor around an estimator
-        with ``predict_distribution``, such as ``ClapsRegressor``, by itself or as the
-        last step of a ``Pipeline``; or such an estimator or pipeline itself. For the
-        "plus" and "minmax" methods the parts are means over the models of the folds.
+        A ``CalibratedRegressor``, a calibrated MAPIE regressor, or a fitted estimator
+        with ``predict_distribution``, such as ``ClapsRegressor``, also as the last step
+        of a ``Pipeline``. Where the models of folds make the bounds ("plus", "minmax"),
+        the parts are means over them.
     X : array-like of shape (n, p)
         Inputs.
     by_column : bool, default=False
         Whether to compute contributions of the columns of X, which must be a table.
         Each row takes 2 · ``n_background`` · (p − 1) predictions.
     background : array-like of shape (m, p), optional
-        Rows that those of X are compared with, for example the calibration rows, which
-        MAPIE does not keep; they imply ``by_column``. By default the rows of X.
+        Rows that those of X are compared with, for example the calibration rows; they
+        imply ``by_column``. By default the rows of X.
     n_background : int, default=16
-        Background rows that are used: evenly spread over the widths of (at most 2,000
-        of) the background. Their mean is the reference.
+        Background rows that are used, evenly spread over the widths of (at most 2,000
+        of) them. Their mean is the reference.
     random_state : int, default=0
         Seed of the orders in which columns are changed.
     **predict_params : dict
@@ -232,13 +229,10 @@ def explain(
     if background is None and len(why.prediction) < 2:
         raise ValueError(
             f"Got by_column=True for {counted(len(why.prediction), 'row')} and no "
-            "background to compare with. Pass background, for example the calibration "
-            "rows."
+            "background to compare with. Pass for example the calibration rows."
         )
-    levels, found = why.confidence_level, why.width_parts
-    adds = column_contributions(
-        widths, X, found, background, levels, n_background, random_state
-    )
+    options = why.confidence_level, n_background, random_state
+    adds = column_contributions(widths, X, why.width_parts, background, *options)
     return replace(why, by_column=adds)
 
 
@@ -248,11 +242,8 @@ def _explain(model: Any, X: Any, params: dict[str, Any]) -> Explanation:
     from ..conformal.calibrated import interval_parts
 
     found = interval_parts(model, X, **params)
-    variance, (lower, upper) = (
-        mean_variance(found.distributions),
-        np.moveaxis(found.bounds, 1, 0),
-    )
-    noise = None
+    variance, noise = mean_variance(found.distributions), None
+    lower, upper = found.bounds[:, 0], found.bounds[:, 1]
     if found.noise_bounds is not None:
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
@@ -261,12 +252,9 @@ def _explain(model: Any, X: Any, params: dict[str, Any]) -> Explanation:
     return Explanation(found.points, lower, upper, levels, variance, noise)
 
 
-def mean_variance(
-    distributions: Sequence[PredictiveDistribution],
-) -> PredictiveVariance:
+def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
     """Parts of v, as the mean over models."""
-    parts = [rows.variance for rows in distributions]
-    return PredictiveVariance(*np.mean(parts, axis=0))
+    return PredictiveVariance(*np.mean([rows.variance for rows in of_models], axis=0))
 
 
 def models_of(model: Any, folds: bool = True) -> list[Any]:

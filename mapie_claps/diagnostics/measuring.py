@@ -80,12 +80,13 @@ def nearest_rows(
     """
     check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
     if X_train is None:
-        if y_train is not None:
+        if y_train is not None or not hasattr(model, "training_rows_"):
             raise ValueError(
-                "Got y_train without X_train. Pass both, or neither if the object has "
-                "kept its training rows."
+                f"Got no X_train for a {type(model).__name__}, but expected the rows "
+                "that it was fitted on (and y_train only with them). Pass X_train, or "
+                "fit with CalibratedRegressor(keep_training_rows=True)."
             )
-        X_train, y_train = _kept_rows(model)
+        X_train, y_train = model.training_rows_
     elif y_train is not None and _num_samples(y_train) != _num_samples(X_train):
         raise ValueError(
             f"Got y_train of {_num_samples(y_train)} targets for X_train of "
@@ -128,12 +129,11 @@ def best_order(
     those before it do not make superfluous.
     """
     last, seen = _with_covariance(model, X)
-    _, watched = _with_covariance(model, X_watched)
+    n_watched = _num_samples(X_watched)
+    spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()
+    _, watched = _with_covariance(model, _safe_indexing(X_watched, spread.astype(int)))
     noise, unknown = _parts(last, seen)
     candidates = np.argsort(-unknown, kind="stable")[:MAX_CANDIDATES]
-    n_watched = _num_samples(watched)
-    spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()
-    watched = _safe_indexing(watched, spread.astype(int))
     some = _safe_indexing(seen, candidates)
     noise, unknown = noise[candidates], unknown[candidates]
     h2, c = _parts(last, watched)
@@ -165,18 +165,6 @@ def best_order(
         np.fill_diagonal(among, np.maximum(unknown - step**2, 0.0))
         c = np.maximum(c - towards**2, 0.0)
     return candidates[order], np.array(gains)
-
-
-def _kept_rows(model: Any) -> tuple[Any, Any]:
-    """Training rows of an object that was asked to keep them."""
-    rows: tuple[Any, Any] | None = getattr(model, "training_rows_", None)
-    if rows is None:
-        raise ValueError(
-            f"Got no X_train, and a {type(model).__name__} that has kept no training "
-            "rows. Pass X_train, or fit with "
-            "CalibratedRegressor(keep_training_rows=True)."
-        )
-    return rows
 
 
 def _with_covariance(model: Any, X: Any) -> tuple[Any, Any]:

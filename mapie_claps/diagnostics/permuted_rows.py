@@ -11,9 +11,9 @@ MAX_TEXT = 30  # letters of a value in a sentence
 class PermutedRows:
     """The rows of X and, behind them, those of a background, combined by column.
 
-    Arrays stay arrays and data frames stay data frames of pandas, which those of polars
-    and pyarrow become. Categories, dates, gaps and text pass through unchanged, so that
-    a model sees tables like the one it was fitted on.
+    Arrays stay arrays, and data frames (of polars and pyarrow, too) become data frames
+    of pandas. Categories, dates, gaps and text pass through unchanged, so that a model
+    sees tables like the one it was fitted on.
 
     Examples
     --------
@@ -25,38 +25,20 @@ class PermutedRows:
     """
 
     def __init__(self, X: Any, background: Any) -> None:
-        tables = {"X": _table(X), "background": _table(background)}
-        frames = [hasattr(table, "iloc") for table in tables.values()]
-        if frames[0] != frames[1]:
-            raise TypeError(
-                f"Got X of type {type(X).__name__} and a background of type "
-                f"{type(background).__name__}, but expected both alike. Pass rows of "
-                "the same kind of table."
-            )
-        for name, table in tables.items():
-            if table.ndim != 2 or not len(table):
-                raise ValueError(
-                    f"Got {name} of shape {table.shape}, but columns can be told apart "
-                    "in tables only, of shape (n, p), with a row at least. Leave "
-                    "by_column out."
-                )
-        self._labels, found = (_labels(table) for table in tables.values())
-        if set(found) != set(self._labels):
-            only = ", ".join(sorted(map(str, set(found) ^ set(self._labels))))
+        top, bottom = columns_of(X), columns_of(background)
+        if top.keys() != bottom.keys() or not top:
+            only = ", ".join(sorted(map(str, top.keys() ^ bottom.keys())))
             raise ValueError(
-                f"Got a background of {len(found)} columns for X of "
-                f"{len(self._labels)}; these are in one of them only: {only}. Pass "
-                "rows with the columns of X."
+                f"Got X of {len(top)} columns and a background of {len(bottom)}, but "
+                f"expected tables with the same columns (in one only: {only or 'none'})"
+                ". Pass rows of the same table, or leave by_column out."
             )
-        self.names = tuple(map(str, self._labels))
-        first, second = tables.values()
-        self.n_rows, self.n_background = len(first), len(second)
-        self._is_frame = frames[0]
-        self._columns = (
-            [_stacked(first[label], second[label]) for label in self._labels]
-            if self._is_frame
-            else list(np.concatenate([first, second]).T)
+        self.n_rows, self.n_background = (
+            len(next(iter(t.values()))) for t in (top, bottom)
         )
+        self._labels, self._is_frame = list(top), hasattr(_table(X), "iloc")
+        self.names = tuple(map(str, top))
+        self._columns = [_stacked(column, bottom[n]) for n, column in top.items()]
 
     def take(self, index: NDArray[np.int64]) -> Any:
         """Rows in which column j is that of the row ``index[:, j]``."""
@@ -73,20 +55,12 @@ class PermutedRows:
         return np.array([list(map(_text, column)) for column in values], dtype=object).T
 
 
-def columns_of(X: Any) -> dict[str, NDArray[Any]]:
-    """Columns of a table by name; none where X is no table."""
+def columns_of(X: Any) -> dict[Any, Any]:
+    """Columns of a table by name, x0, x1, … in an array; none where X is no table."""
     table = _table(X)
-    if table.ndim != 2:
-        return {}
-    names, frame = _labels(table), hasattr(table, "iloc")
-    arrays = [np.asarray(table[n]) for n in names] if frame else list(table.T)
-    return dict(zip(map(str, names), arrays, strict=True))
-
-
-def number_columns(X: Any) -> dict[str, NDArray[np.float64]]:
-    """Columns of a table that hold numbers or dates."""
-    columns = columns_of(X).items()
-    return {n: c.astype(np.float64) for n, c in columns if c.dtype.kind in "biufM"}
+    if hasattr(table, "iloc"):
+        return {label: table[label].array for label in table.columns}
+    return {f"x{j}": c for j, c in enumerate(table.T)} if table.ndim == 2 else {}
 
 
 def _table(X: Any) -> Any:
@@ -96,20 +70,16 @@ def _table(X: Any) -> Any:
     return X if hasattr(X, "iloc") else np.asarray(X)
 
 
-def _labels(table: Any) -> list[Any]:
-    """Names of the columns; x0, x1, … where they have none."""
-    known = hasattr(table, "columns")
-    return list(table.columns) if known else [f"x{j}" for j in range(table.shape[1])]
-
-
 def _stacked(top: Any, bottom: Any) -> Any:
-    """Values of two series as one array; categories stay categories."""
+    """Values of two columns, one behind the other; categories stay categories."""
+    if isinstance(top, np.ndarray):
+        return np.concatenate([top, bottom])
     import pandas as pd
 
-    kinds = [isinstance(s.dtype, pd.CategoricalDtype) for s in (top, bottom)]
+    kinds = [isinstance(c.dtype, pd.CategoricalDtype) for c in (top, bottom)]
     if all(kinds) and top.dtype != bottom.dtype:
         return pd.api.types.union_categoricals([top, bottom], ignore_order=True)
-    return pd.concat([top, bottom], ignore_index=True).array
+    return pd.concat([pd.Series(top), pd.Series(bottom)], ignore_index=True).array
 
 
 def _text(value: Any) -> str:

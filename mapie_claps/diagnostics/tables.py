@@ -15,7 +15,7 @@ from .._validation import check_choice, check_integer, check_number
 from ..exceptions import OutsideCalibrationWarning
 from .explanation import Explanation, as_table, explain, mean_variance, models_of
 from .measuring import best_order, own_narrowing
-from .permuted_rows import number_columns
+from .permuted_rows import columns_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
@@ -42,41 +42,35 @@ def diagnose(
     X : array-like of shape (n, p)
         Inputs.
     X_calibration : array-like of shape (n_calibration, p), optional
-        Inputs of the calibration rows, which MAPIE does not keep. With them the table
-        says where each row is among them, and an
+        Inputs of the calibration rows, which MAPIE does not keep. An
         :class:`~mapie_claps.exceptions.OutsideCalibrationWarning` is given if more
         rows lie beyond them than exchangeable rows would (exact test, level 0.01 over
-        all columns together).
+        all columns of numbers together).
     min_narrowing : float, default=0.05
-        Share by which one measurement must narrow the interval of its own row for
-        data to be worth collecting there.
+        ``narrowing`` from which data are worth collecting.
     **predict_params : dict
         Passed to :func:`~mapie_claps.explain`.
 
     Returns
     -------
     DataFrame or dict of ndarray
-        prediction
-            Point prediction.
-        lower, upper, width, aleatoric_width, epistemic_width
-            Of calibrated objects: the interval, what noise alone would need, and what
-            lack of data adds; with the level appended (``lower_0.9``) if there are
-            several.
+        prediction, lower, upper, width, aleatoric_width, epistemic_width
+            The interval of a calibrated object, what noise alone would need, and what
+            lack of data adds; as ``lower_0.9`` if there are several levels.
         aleatoric, epistemic, epistemic_fraction
             Parts of the variance, and the share s of the second.
         narrowing
             Share by which the interval would be narrower, at the same quantile, after
             one measurement at this row: 1 − √(1 − s²).
         reason
-            "collect data here" if ``narrowing`` is at least ``min_narrowing``, else
-            "irreducible": noise makes the width, which a measurement would hardly
-            change. "not known" if the row is ``outside``, where the noise that the
-            model tells is extrapolated.
+            "collect data here" if ``narrowing`` is large enough, else "irreducible":
+            noise makes the width. "not known" if the row is ``outside``, where the
+            noise is extrapolated.
         epistemic_quantile, outside
             With ``X_calibration``: the share of calibration rows with no larger
-            epistemic variance; and whether it is larger than in 99 % of these rows, or
-            in all of them if there are fewer than 99. A row like them is outside with
-            a probability of 0.01, or 1 / (n_calibration + 1) if that is more.
+            epistemic variance, and whether it is larger than in 99 % of them (in all,
+            if there are fewer than 99): rows like them are so with probability 0.01,
+            or 1 / (n_calibration + 1).
 
     Examples
     --------
@@ -109,21 +103,23 @@ def diagnose(
         columns["outside"] = outside
         columns["reason"] = np.where(outside & (reason == IRREDUCIBLE), UNKNOWN, reason)
         _warn_of_extremes(
-            number_columns(X) | {EPISTEMIC: lack},
-            number_columns(X_calibration) | {EPISTEMIC: reference},
+            columns_of(X) | {EPISTEMIC: lack},
+            columns_of(X_calibration) | {EPISTEMIC: reference},
         )
     return as_table(columns, getattr(X, "index", None))
 
 
-def _warn_of_extremes(rows: dict[str, Array], seen: dict[str, Array]) -> None:
-    """Warn of a column in which too many rows lie beyond all calibration rows."""
+def _warn_of_extremes(rows: dict[Any, Any], seen: dict[Any, Any]) -> None:
+    """Warn of a column of numbers in which too many rows lie beyond all those seen."""
     beyond: dict[str, int] = {}
-    for name, known in seen.items():
-        if name in rows and not np.isnan(known).all():
-            low, high = np.nanmin(known), np.nanmax(known)
-            beyond[f"{name} above {high:.4g}"] = int((rows[name] > high).sum())
+    for name in [n for n in rows if n in seen]:
+        new, known = (np.asarray(columns[name]) for columns in (rows, seen))
+        if new.dtype.kind in "iuf" and known.dtype.kind in "iuf":
+            # Without gaps; fmin and fmax pass them over.
+            low, high = np.fmin.reduce(known), np.fmax.reduce(known)
+            beyond[f"{name} above {high:.4g}"] = int((new > high).sum())
             if name != EPISTEMIC:  # which is never too small
-                beyond[f"{name} below {low:.4g}"] = int((rows[name] < low).sum())
+                beyond[f"{name} below {low:.4g}"] = int((new < low).sum())
     worst = max(beyond, key=lambda name: beyond[name])
     n, n_seen, i = len(rows[EPISTEMIC]), len(seen[EPISTEMIC]), np.arange(beyond[worst])
     # The most extreme of n + n_seen exchangeable rows are all among the n.
@@ -171,9 +167,9 @@ def summarise(
     Returns
     -------
     DataFrame or dict of ndarray
-        One entry per group and level: ``group`` ("all" first), what
-        :func:`~mapie_claps.metrics.evaluate_intervals` gives, and the means of
-        ``aleatoric``, ``epistemic`` and ``epistemic_fraction``.
+        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, one entry per group
+        and level, and the means of ``aleatoric``, ``epistemic``,
+        ``epistemic_fraction``, ``aleatoric_width`` and ``epistemic_width``.
 
     Examples
     --------
@@ -214,6 +210,11 @@ def group_columns(
     for name in ("aleatoric", "epistemic", "epistemic_fraction"):
         means = [getattr(why, name)[mask].mean() for mask in masks]
         found[name] = np.repeat(means, len(levels))
+    for name in (
+        ("aleatoric_width", "epistemic_width") if why.noise_width is not None else ()
+    ):
+        means = [getattr(why, name)[mask].mean(axis=0) for mask in masks]
+        found[name] = np.concatenate(means)
     return found
 
 
@@ -239,11 +240,10 @@ def rank_rows(
         Candidate inputs; no targets are needed.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
         What to rank by, largest first: a part of the variance; the share of the
-        epistemic part, which ranks rows by how much narrower their own interval would
-        become; or "gain", what a measurement would bring for all rows together. Rows
-        are then in the order in which to measure them, each judged after those above
-        it, so that ten rows at the same place do not come first. "gain" needs a
-        ``ClapsRegressor`` or ``ClapsModule``.
+        epistemic part, and so the narrowing of the row's own interval; or "gain", what
+        measurements bring for all rows together. Rows are then in the order in which
+        to measure them, each judged after those above it, so that ten rows at the same
+        place do not come first. It needs a ``ClapsRegressor`` or ``ClapsModule``.
     n_rows : int, default=10
         Number of rows to return; all if there are fewer.
     X_watched : array-like of shape (m, p), optional
@@ -278,14 +278,11 @@ def rank_rows(
             f"Got X_watched together with by={by!r}, which looks at single rows. Use "
             "by='gain', or leave X_watched out."
         )
-    columns = {
-        n: np.asarray(v) for n, v in diagnose(model, X, **diagnose_params).items()
-    }
-    columns = {"row": np.arange(len(columns["reason"]))} | columns
-    added = {}
+    table, added = diagnose(model, X, **diagnose_params), {}
     if by == "gain":
         watched = X if X_watched is None else X_watched
         order, added["mean_narrowing"] = best_order(model, X, n_rows, watched)
     else:
-        order = np.argsort(-columns[by], kind="stable")[:n_rows]
-    return as_table({name: values[order] for name, values in columns.items()} | added)
+        order = np.argsort(-np.asarray(table[by]), kind="stable")[:n_rows]
+    ranked = {name: np.asarray(values)[order] for name, values in table.items()}
+    return as_table({"row": order} | ranked | added)

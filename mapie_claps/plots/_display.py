@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 # Okabe-Ito palette; the two parts also differ in lightness, for print in grey.
 ALEATORIC, EPISTEMIC, NOMINAL, ROWS = "#56B4E9", "#D55E00", "#0072B2", "0.25"
 NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
-LEGEND = {"frameon": False, "fontsize": 9}
+LEGEND: Any = {"frameon": False, "fontsize": 9}
 
 
 class Display(ABC):
@@ -133,7 +133,8 @@ class ExplanationDisplay(Display):
 
 def column_of(X: Any, feature: int | str | None) -> tuple[str, NDArray[Any], bool]:
     """Name and values of a column, and whether rows differ in no other one."""
-    columns = columns_of(X) or {"x": np.asarray(X)}
+    found = {str(name): np.asarray(c) for name, c in columns_of(X).items()}
+    columns = found or {"x": np.asarray(X)}
     names = list(columns)
     name = feature if isinstance(feature, str) else names[feature or 0]
     if name not in columns:
@@ -146,7 +147,7 @@ def column_of(X: Any, feature: int | str | None) -> tuple[str, NDArray[Any], boo
 
 
 def stacked_bars(
-    ax: Any, labels: list[str], parts: Sequence[Array], horizontal: bool
+    ax: Any, labels: Sequence[Any], parts: Sequence[Array], horizontal: bool
 ) -> None:
     """Bars of both parts; what is infinite has no bar, and its label says so."""
     finite = np.isfinite(parts).all(axis=0)
@@ -158,3 +159,4 @@ def stacked_bars(
     marks = np.where(finite, "", " (infinite)")
     set_ticks = ax.set_yticks if horizontal else ax.set_xticks
     set_ticks(place, [f"{n}{m}" for n, m in zip(labels, marks, strict=True)])
+    ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), **LEGEND)

@@ -13,7 +13,6 @@ from ..diagnostics.by_column import PARTS, counted
 from ..diagnostics.explanation import Explanation, explain
 from ..diagnostics.permuted_rows import columns_of
 from ..diagnostics.tables import group_columns
-from ..metrics import group_masks
 from ._display import (
     ALEATORIC,
     EPISTEMIC,
@@ -132,14 +131,8 @@ class CoverageDisplay(ExplanationDisplay):
 
     Parameters
     ----------
-    explanation : Explanation
-        What :func:`~mapie_claps.explain` gave.
-    X : array-like of shape (n, p), optional
-        Inputs of these rows, if a feature is cut into bins.
-    y : array-like of shape (n,)
-        Targets.
-    level : int, default=0
-        Position of the confidence level.
+    explanation, X, y, level
+        As in :class:`IntervalDisplay`; y is needed, X if a feature is cut into bins.
     groups : array-like of shape (n,), optional
         Group of each row. If None, bins of a feature.
     feature : int or str, default=0
@@ -185,30 +178,19 @@ class CoverageDisplay(ExplanationDisplay):
         n_levels = len(why.confidence_level)
         chosen = slice(n_levels + self.level % n_levels, None, n_levels)
         columns = group_columns(why, self.y, groups, n_bins)
-        self.table_ = {key: values[chosen] for key, values in columns.items()}
-        masks = [mask for _, mask in group_masks(groups, len(why.prediction), n_bins)]
-        parts = [
-            np.array([part[m].mean() for m in masks[1:]]) for part in self._parts()
-        ]
-        found = self.table_["coverage"]
-        low, high = (
-            found - self.table_["coverage_low"],
-            self.table_["coverage_high"] - found,
-        )
-        style = {"fmt": "o", "color": "black", "capsize": 3}
-        ax[0].errorbar(
-            np.arange(len(found)), found, [low, high], label="coverage", **style
-        )
+        self.table_ = table = {key: values[chosen] for key, values in columns.items()}
+        found = table["coverage"]
+        limits = found - table["coverage_low"], table["coverage_high"] - found
+        style: Any = {"fmt": "o", "color": "black", "capsize": 3, "label": "coverage"}
+        ax[0].errorbar(np.arange(len(found)), found, limits, **style)
         level = why.confidence_level[self.level]
         ax[0].axhline(level, color=NOMINAL, ls="--", lw=1, label=percent)
         ax[0].set_ylabel("coverage")
-        stacked_bars(
-            ax[1], list(map(str, self.table_["group"])), parts, horizontal=False
-        )
+        ax[0].legend(**LEGEND)
+        parts = table["aleatoric_width"], table["epistemic_width"]
+        stacked_bars(ax[1], table["group"].tolist(), parts, horizontal=False)
         ax[0].set_xticks(ax[1].get_xticks(), ax[1].get_xticklabels())
         ax[1].set(xlabel=name, ylabel="mean width")
-        for each in ax:
-            each.legend(**LEGEND)
 
 
 @dataclass(eq=False, repr=False)
@@ -220,14 +202,9 @@ class WidestRowsDisplay(ExplanationDisplay):
 
     Parameters
     ----------
-    explanation : Explanation
-        What :func:`~mapie_claps.explain` gave.
-    X : array-like of shape (n, p), optional
-        Inputs of these rows. Rows of a pandas DataFrame are named by its index.
-    y : array-like of shape (n,), optional
-        Ignored.
-    level : int, default=0
-        Position of the confidence level.
+    explanation, X, y, level
+        As in :class:`IntervalDisplay`; rows of a pandas DataFrame are named by its
+        index, y is not used.
     n_rows : int, default=10
         Number of rows to show; all if there are fewer.
     reasons : dict of int to str, optional
@@ -261,10 +238,8 @@ class WidestRowsDisplay(ExplanationDisplay):
         display = cls(explain(model, X, **params), X, **own)
         if background is not None:
             rows, level = display._widest(), display.level
-            widest = _safe_indexing(X, rows)
-            adds: Any = explain(
-                model, widest, background=background, **params
-            ).by_column
+            params |= {"background": background}
+            adds: Any = explain(model, _safe_indexing(X, rows), **params).by_column
             own["reasons"] = {r: adds.sentence(i, level) for i, r in enumerate(rows)}
         return display.explanation
 
@@ -275,23 +250,19 @@ class WidestRowsDisplay(ExplanationDisplay):
 
     def _draw(self, ax: Any) -> None:
         percent, rows = self._percent(), self._widest()
-        names = (
-            self.X.index
-            if hasattr(self.X, "iloc")
-            else range(len(self.explanation.prediction))
-        )
+        names = self.X.index[rows] if hasattr(self.X, "iloc") else rows
         parts = [part[rows] for part in self._parts()]
-        stacked_bars(ax, [f"row {names[i]}" for i in rows], parts, horizontal=True)
-        reasons, adds = self.reasons or {}, self.explanation.by_column
-        if adds is not None and self.reasons is None:
+        stacked_bars(ax, [f"row {name}" for name in names], parts, horizontal=True)
+        adds, reasons = self.explanation.by_column, self.reasons or {}
+        if not reasons and adds is not None:
             reasons = {i: adds.sentence(i, self.level) for i in rows}
-        for place, i in enumerate(rows):
-            _, _, causes = reasons.get(i, "").partition(": ")  # the bar is the width
+        for place, i in enumerate(rows if reasons else ()):
+            _, _, causes = reasons[i].partition(": ")  # the bar is the width
             where: Any = {"xytext": (4, 0), "textcoords": "offset points"}
+            causes = causes.replace("; ", "\n")
             ax.annotate(causes, (0, place), va="center", fontsize=7, **where)
         ax.invert_yaxis()
         ax.set_xlabel(f"width of the {percent} interval")
-        ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), **LEGEND)
 
 
 @dataclass(eq=False, repr=False)
@@ -303,14 +274,8 @@ class ColumnsDisplay(ExplanationDisplay):
 
     Parameters
     ----------
-    explanation : Explanation
-        What :func:`~mapie_claps.explain` gave with ``by_column=True``.
-    X : array-like of shape (n, p), optional
-        Ignored.
-    y : array-like of shape (n,), optional
-        Ignored.
-    level : int, default=0
-        Position of the confidence level.
+    explanation, X, y, level
+        As in :class:`IntervalDisplay`; by column, X and y are not used.
     row : int, optional
         Position of the row to draw; all rows together if None. Those with an infinite
         interval are left out.
