@@ -717,7 +717,7 @@ class ModuleAdapter(nn.Module):
         """
         half = len(x) // 2
         among, alone = self(x), self(x[-half:].flip(0))
-        for name, index in (("feature vector", 0), ("mean", 1), ("noise", 2)):
+        for name, index in (("mean", 1), ("noise", 2), ("feature vector", 0)):
             values = among[index][0]
             own = values[-half:].flip(0)
             # Noise row by row: it spans orders of magnitude.

@@ -409,8 +409,9 @@ class LastLayers:
     def held_out_nll(self, rows: FeatureRows, views: Sequence[slice]) -> Tensor:
         """Mean predictive NLL of the members of each view, (n_views,)."""
         residual, v = self.residual(rows), rows.h2 + self.epistemic(rows.phi)
-        nll = gaussian_nll(residual, torch.zeros_like(v), v)
-        by_member = (nll * rows.weight).sum(1) / rows.weight.sum(1)
+        weight = rows.weight.expand_as(v)
+        nll = weight * gaussian_nll(residual, torch.zeros_like(v), v)
+        by_member = nll.sum(1) / weight.sum(1)
         return torch.stack([by_member[view].mean() for view in views])
 
     def laplace(self, k: int = 0, network: nn.Module | None = None) -> Any:
