@@ -14,14 +14,6 @@ class PermutedRows:
     Arrays stay arrays, and data frames (of polars and pyarrow, too) become data frames
     of pandas. Categories, dates, gaps and text pass through unchanged, so that a model
     sees tables like the one it was fitted on.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps.diagnostics.permuted_rows import PermutedRows
-    >>> rows = PermutedRows(np.zeros((1, 3)), np.ones((1, 3)))
-    >>> rows.take(np.array([[0, 1, 0]]))
-    array([[0., 1., 0.]])
     """
 
     def __init__(self, X: Any, background: Any) -> None:
