@@ -138,22 +138,6 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self.predict_distribution(X).variance
 
-    def predict_median(self, X: Any) -> Array:
-        """Predict the median of y.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            The target whose score is zero. Where noise is skewed it differs from
-            ``predict``, which gives the mean.
-        """
-        return self.predict_distribution(X).median
-
     def predict_covariance(self, X: Any, X_other: Any) -> Array:
         """Posterior covariance between the means of two sets of rows.
 
@@ -308,21 +292,9 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return other.with_sums(self.sums_)
 
     def count_seen(self, X: Any, y: Any) -> tuple[int, int]:
-        """How many rows the posterior has seen, of those that can be compared.
+        """Different rows that the posterior has seen, and those that were compared.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-        y : array-like of shape (n,)
-            Targets.
-
-        Returns
-        -------
-        tuple of int
-            Different rows that are equal to a training row in X and y, and different
-            rows that were compared: of more than 4,096 training rows only a random
-            part is remembered.
+        Of more than 4,096 training rows only a random part is remembered.
         """
         known = self._seen_rows
         hashes = np.unique(self._hashes(X, y))

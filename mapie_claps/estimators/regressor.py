@@ -57,7 +57,7 @@ Array = NDArray[np.float64]
 # A kernel member is for tables with next to no noise: it is tried where the best view
 # has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
 # units), and kept from this weight on. Elsewhere it takes noise for lack of data.
-LITTLE_NOISE, MIN_KERNEL_WEIGHT = -0.5, 0.5
+LITTLE_NOISE, MIN_KERNEL_WEIGHT = -0.5, 0.1
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
