@@ -46,7 +46,7 @@ class Shaped(Plain):
         mu, std = super().predict(X, return_std=True)
         knots = np.linspace(-4, 4, 9)
         settings = {
-            "shape": NoiseShape(MonotoneMap.through(knots, np.sinh(knots / 2))),
+            "shape": NoiseShape(MonotoneMap.through(knots, np.expm1(knots / 3))),
             "targets": self.targets,
         }
         if self.log:
