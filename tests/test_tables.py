@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,8 @@ from mapie_claps.network.preprocessing import (
 )
 
 N = 120
-OLD_CATEGORY = {"city": "category", "zip": "category"}
+refused = partial(pytest.raises, (ValueError, TypeError))
+CATEGORICAL = {"city": "category", "zip": "category"}
 
 
 def fit(X, y=None, weight=None, categorical_features="from_dtype", preprocessor=None):
@@ -95,8 +97,8 @@ CONVERSIONS = {
     "pyarrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
     "nullable": lambda frame: frame.convert_dtypes(),
     "arrow-backed": lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
-    "category": lambda frame: frame.astype(OLD_CATEGORY),
-    "polars category": lambda frame: pl.from_pandas(frame.astype(OLD_CATEGORY)),
+    "category": lambda frame: frame.astype(CATEGORICAL),
+    "polars category": lambda frame: pl.from_pandas(frame.astype(CATEGORICAL)),
     "objects": lambda frame: frame.astype(object),
     "array": lambda frame: frame.to_numpy(dtype=object),
     "list": lambda frame: frame.to_numpy(dtype=object).tolist(),
@@ -364,7 +366,7 @@ def test_named_columns_are_categorical():
         assert names(frame, categorical_features=named) == expected
     assert len(names(X, categorical_features=[0])) == 4
     for wrong in ("kind", ["other"], [2], [True], [[0]], [0.5], None, {"kind"}):
-        with pytest.raises(ValueError, match=r"Got categorical_features=.*'kind', 'si"):
+        with refused(match=r"Got categorical_features=.*'kind', 'si"):
             fit(frame, categorical_features=wrong)
 
 
@@ -386,9 +388,7 @@ def test_an_id_is_left_out():
     assert "column 'void' out: it has no values" in second
     assert not any("id" in name or "void" in name for name in encoder.output_names)
     assert encoder.encode(frame.assign(id=3)).unseen is None
-    with pytest.raises(
-        ValueError, match=r"\['id', 'void'\], none of which can be used"
-    ):
+    with refused(match=r"\['id', 'void'\], none of which can be used"):
         fit(frame[["id", "void"]])
 
 
@@ -417,13 +417,9 @@ def test_parts_of_dates():
     np.testing.assert_allclose(
         part["t_season_sin"] ** 2 + part["t_season_cos"] ** 2, np.ones(3)
     )
-
-
-def test_dates_of_one_week_have_no_season_and_no_hour():
     days = pd.DataFrame({"t": pd.date_range("2024-01-01", periods=7)})
     assert names(days) == ["t_days", "t_weekday"]
-    once = pd.DataFrame({"t": pd.to_datetime(["2024-01-01"] * 5)})
-    assert names(once) == ["t_days"]
+    assert names(days.head(1).sample(5, replace=True)) == ["t_days"]
 
 
 def test_differences_of_dates_and_their_gaps():
@@ -454,9 +450,7 @@ def test_text_that_all_parses_as_dates(form):
     np.testing.assert_array_equal(inputs[:2, 1], [2, 3])
     assert inputs[1, 0] - inputs[0, 0] == 1
     bad = frame.assign(t=[*text, "soon"] + text * 8 + text[:1])
-    with pytest.raises(
-        ValueError, match=r"Got 'soon' in column 't', row 2, but expect"
-    ):
+    with refused(match=r"Got 'soon' in column 't', row 2, but expect"):
         encoder.encode(bad)
     assert names(bad)[-1] == "t_soon"
 
@@ -477,9 +471,8 @@ def test_the_hour_is_that_of_the_clock_and_the_zone_that_of_fit():
         np.testing.assert_array_equal(encoder.encode(table).values, expected)
     other = pd.DataFrame({"t": utc})
     for table in (other, pl.from_pandas(other), other.astype(object)):
-        with pytest.raises(
-            ValueError,
-            match=r"zone 'UTC' in column 't', but 'Asia/Tokyo' in fit.*tz_convert",
+        with refused(
+            match=r"zone 'UTC' in column 't', but 'Asia/Tokyo' in fit.*tz_convert"
         ):
             encoder.encode(table)
     fit(clock)[0].encode(other)
@@ -515,7 +508,7 @@ def changed(name, value, row=3):
 )
 def test_errors_name_the_column_the_value_and_the_remedy(frame, message):
     encoder, _ = fit(mixed())
-    with pytest.raises((ValueError, TypeError), match=message):
+    with refused(match=message):
         encoder.encode(frame)
 
 
@@ -528,7 +521,7 @@ def test_infinity_among_numbers_is_named(as_frame):
         X, bad = (pd.DataFrame(a, columns=list("abc")) for a in (X, bad))
     match = f"Got -inf in column {'.b.' if as_frame else '1'}, row 2, but expected f"
     for call in (fit, fit(X)[0].encode):
-        with pytest.raises(ValueError, match=match):
+        with refused(match=match):
             call(bad)
 
 
@@ -537,17 +530,17 @@ def test_tables_that_are_taken_and_refused():
     large = np.full((5, 2), 1e308)  # whose sum overflows
     np.testing.assert_array_equal(fit(large)[1], large)
     frame = mixed()
-    with pytest.raises(ValueError, match=r"name 'zip' twice \(columns 3 and 7\)"):
+    with refused(match=r"name 'zip' twice \(columns 3 and 7\)"):
         fit(pd.concat([frame, frame[["zip"]]], axis=1))
-    with pytest.raises(TypeError, match=r"type list.*Pass pandas.DataFrame\(X\)"):
+    with refused(match=r"type list.*Pass pandas.DataFrame\(X\)"):
         as_table(frame.to_dict("records"))
-    with pytest.raises(TypeError, match=r"type dict.*pandas.DataFrame\(\[record\]\)"):
+    with refused(match=r"type dict.*pandas.DataFrame\(\[record\]\)"):
         as_table({"area": 1})
-    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+    with refused(match=r"0 sample\(s\)"):
         as_table(frame.head(0))
-    with pytest.raises(ValueError, match="masked array with 1 masked"):
+    with refused(match="masked array with 1 masked"):
         as_table(np.ma.masked_equal([[1.0, 2.0]], 2.0))
-    with pytest.raises(ValueError, match="Reshape your data"):
+    with refused(match="Reshape your data"):
         as_table(np.ones(3))
 
 
@@ -590,16 +583,14 @@ def test_what_a_transformer_of_the_user_must_give():
     frame = mixed()
     holes = np.ones((N, 2))
     holes[4, 1] = np.nan
-    with pytest.raises(
-        ValueError, match=r"Got nan from the preprocessor in row 4 of 'o"
-    ):
+    with refused(match=r"Got nan from the preprocessor in row 4 of 'o"):
         fit(frame, preprocessor=Targets(holes))
-    with pytest.raises(ValueError, match="convert"):
+    with refused(match="convert"):
         fit(frame, preprocessor=Targets(np.full((N, 1), "text")))
     for wrong in ("passthrough", StandardScaler):
-        with pytest.raises(ValueError, match="Got preprocessor=.*fit_transform"):
+        with refused(match="Got preprocessor=.*fit_transform"):
             fit(frame, preprocessor=wrong)
-    with pytest.raises(ValueError, match=r"None beside categorical_features"):
+    with refused(match=r"None beside categorical_features"):
         fit(frame, preprocessor=own(), categorical_features=["zip"])
 
 
@@ -665,7 +656,7 @@ def test_rows_of_weight_zero_are_left_out_of_every_kind_of_table():
     ],
 )
 def test_targets_and_weights_that_are_refused(y, weight, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(match=message):
         check_training_data(Estimator(), np.ones((3, 2)), y, weight)
 
 
@@ -678,16 +669,16 @@ def test_names_and_number_of_columns_are_checked():
     zeros = np.zeros((1, 2))
     check_columns(estimator, zeros, zeros, reset=False)  # MAPIE's probe: no warning
     for wrong in (frame[["b", "a"]], frame[["a"]], frame.assign(c=1)):
-        with pytest.raises(ValueError, match=r"Pass X\[model.feature_names_in_\]"):
+        with refused(match=r"Pass X\[model.feature_names_in_\]"):
             check_columns(estimator, wrong, wrong, reset=False)
     plain = np.ones((2, 3))
     with (
         pytest.warns(UserWarning, match="valid feature names"),
-        pytest.raises(ValueError, match="3 features"),
+        refused(match="3 features"),
     ):
         check_columns(estimator, plain, plain, reset=False)
     odd = pd.DataFrame(np.ones((3, 2)), columns=["a", 1])
-    with pytest.raises(TypeError, match="string"):
+    with refused(match="string"):
         check_training_data(Estimator(), odd, [1.0, 2.0, 3.0], None)
 
 
@@ -702,5 +693,5 @@ def test_columns_and_targets_that_cannot_be_standardised():
         ([1, 1], 1e200, "Got y .*overflows"),
         ([1, 1], 1e-200, "Got y with a range of 2e-200, whose square underflows"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused(match=message):
             fit_scalers(X * factors, y * target, one, ["a", "b"])

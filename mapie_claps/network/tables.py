@@ -215,15 +215,12 @@ def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Co
 
 def _is_gap(value: Any) -> bool:
     """Whether a value stands for none: None, NaN, NA, NaT."""
-    if isinstance(value, str):
-        return False
-    if isinstance(
-        value, float | np.floating | Decimal | np.datetime64 | np.timedelta64
-    ):
+    if isinstance(value, _WITH_GAPS):
         return bool(value != value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
+_WITH_GAPS = float | np.floating | Decimal | np.datetime64 | np.timedelta64
 _as_floats = partial(np.array, dtype=np.float64)
 _TYPES: dict[str, tuple[Any, Callable[[Any], Any]]] = {  # of objects, what they become
     "text": (str, lambda values: list(map(str, values))),
@@ -253,7 +250,7 @@ def _refuse_mixture(name: Any, values: list[Any], rows: list[int]) -> NoReturn:
             "text with astype(str), or drop it."
         )
     first = rows[0]
-    other = next(i for i in rows if _kind(type(values[i])) != kinds[0])
+    other = rows[[kind == kinds[0] for kind in kinds].index(False)]
     raise ValueError(
         f"Got {values[first]!r} (row {first}) and {values[other]!r} (row {other}) "
         f"in column {name!r}, but expected values of one type. Convert the column to "
@@ -301,9 +298,7 @@ class ColumnReader:
             column.refuse(int(present[0]), f"{expected}, as in fit", hint)
         if self.role == "category":
             place = {level: float(k) for k, level in enumerate(self.levels)}
-            keys = (
-                None if value != value else value for value in column.values.tolist()
-            )
+            keys = (None if v != v else v for v in column.values.tolist())
             codes = np.array([place.get(key, np.nan) for key in keys])
             return np.nan_to_num(codes), np.isnan(codes)
         if self.zone and column.zone not in (None, self.zone):
@@ -321,9 +316,9 @@ class ColumnReader:
         for form in (self.form, "iso"):
             found = parse_dates(texts, form)
             if found is not None:
-                seconds = np.full(len(column.values), np.nan)
-                seconds[rows] = found
-                return Column(column.name, "date", seconds)
+                filled = np.full(len(column.values), np.nan)
+                filled[rows] = found
+                return Column(column.name, "date", filled)
         good = [parse_dates([text], self.form) is not None for text in texts]
         column.refuse(
             int(rows[good.index(False)]),
