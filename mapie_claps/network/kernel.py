@@ -27,8 +27,9 @@ JUDGED_ROWS = 360  # held-out rows, of all networks together, that judge the fac
 LASTING_LEVEL, USUAL_LEVEL = 0.05, 0.9
 TIE = 1e-6  # of a squared distance: of rows equally near, the first are taken
 BLOCK_ELEMENTS, NEAR_ELEMENTS = 2**20, 2**17  # of distances and covariances at a time
-# The mean of all rows, kᵀ(K + W⁻¹)⁻¹y, must gain this much log-likelihood.
-MAX_MEAN_ROWS, MIN_MEAN_GAIN, MEAN_FACTORS = 4_000, 0.1, (1e-4, 1e4)
+# Rows up to which the mean is that of all of them, kᵀ(K + W⁻¹)⁻¹y, and limits of the
+# factor that the variances then get.
+MAX_MEAN_ROWS, MEAN_FACTORS = 4_000, (1e-4, 1e4)
 # Adam on the marginal likelihood of random rows, with a cosine schedule.
 STEPS, WARM_UP_STEPS, STEP_ROWS = 300, 5, 192
 LEARNING_RATE, BETAS = 0.15, (0.9, 0.95)
@@ -314,15 +315,16 @@ def fit_kernel(
             float(judged[1, best].quantile(USUAL_LEVEL)) - lasting,
             float(by_factor[best]),
         )
-        _try_mean_of_all_rows(member)
+        _use_mean_of_all_rows(member)
     return member
 
 
-def _try_mean_of_all_rows(member: KernelMember) -> None:
-    """Give the member the mean of all rows, if that tells rows left out better.
+def _use_mean_of_all_rows(member: KernelMember) -> None:
+    """Give the member the mean of all rows, unless there are too many of them.
 
     Without noise a smooth function is told by rows far away, too. The mean and variance
-    of a row from all others follow from (K + W⁻¹)⁻¹.
+    of a row from all others follow from (K + W⁻¹)⁻¹; all variances get the factor that
+    fits the residuals of rows left out.
     """
     rows, covariance = member.rows, member.covariance
     n = len(rows.X)
@@ -336,22 +338,15 @@ def _try_mean_of_all_rows(member: KernelMember) -> None:
     solved = torch.linalg.solve_triangular(root, unit, upper=False)
     residual = dual[judged] / solved.square().sum(0)
     others = rows.take(~torch.isin(torch.arange(n), judged))
-    mu, epistemic = Near.of(covariance, others, rows.X[judged]).posterior()
+    _, epistemic = Near.of(covariance, others, rows.X[judged]).posterior()
     v = epistemic + rows.noise[judged]
-    factor, nll = _scaled_nll(residual, v)
-    if nll > _scaled_nll(rows.y[judged] - mu, v)[1] - MIN_MEAN_GAIN:
-        return
-    member.dual, member.held_out_nll, member.variance_factor = dual, nll, factor
+    factor = float((residual.square() / v).mean().clamp(*MEAN_FACTORS))
+    nll = gaussian_nll(residual, torch.zeros_like(v), factor * v).mean()
+    member.dual, member.held_out_nll = dual, float(nll)
+    member.variance_factor = factor
     member.noise_factor *= factor
     member.lasting_epistemic *= factor
     member.usual_epistemic *= factor
-
-
-def _scaled_nll(residual: Tensor, v: Tensor) -> tuple[float, float]:
-    """The best factor of v, and the negative log-likelihood with it, per row."""
-    factor = (residual.square() / v).mean().clamp(*MEAN_FACTORS)
-    nll = gaussian_nll(residual, torch.zeros_like(v), factor * v)
-    return float(factor), float(nll.mean())
 
 
 @torch.no_grad()
