@@ -154,10 +154,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         if not np.isfinite(target).all():  # scikit-learn may be told not to look
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
-        _mapie.check_out_of_sample(mu)
         if self.estimator is not None:
             rows, fit_id = self._held_rows(X, mu), fit_id_of(self.estimator)
         elif y_std is not None:
+            _mapie.check_out_of_sample(mu)
             rows = from_mean_and_std(mu, y_std)
             whole = getattr(y_std, "distribution", None) is not None
             fit_id = y_std.fit_id if whole else None
