@@ -20,8 +20,8 @@ MAX_DISTINCT_VALUES, MAX_DISTINCT_VALUES_IN_ALL = 32, 1_024
 MIN_BIN_WIDTH = 1e-6  # in standard deviations of the column
 N_FREQUENCIES = 4  # of each number in the view "periodic"
 FREQUENCY_SCALE = 0.6 * math.pi  # radians per standard deviation of the column
-# Limits of one batch of a forward pass: elements of the widest layer, for the cache, and
-# rows. Wide layers may have more elements, for enough rows to be worth a product.
+# Limits of one batch of a forward pass: elements of the widest layer, for the cache,
+# and rows. Wide layers may have more elements, for enough rows to be worth a product.
 BATCH_ELEMENTS, BATCH_ROWS = 2**19, 2**12
 WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
 
