@@ -53,7 +53,7 @@ REASONS = {
     "wording": "the same error in other words",
     "time series": "TimeSeriesRegressor refuses scores by standard deviations",
     "another score": "the test takes MAPIE's own score, which is not replaced",
-    "parts of folds": "the prediction comes from a model of all rows, the interval from "
+    "parts of folds": "the prediction comes from a model of all rows, intervals from "
     "models of the folds, which may differ by more than the width",
 }
 #: Reasons by patterns of a test (file::test) and of its message; the first one counts.

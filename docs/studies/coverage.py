@@ -54,9 +54,7 @@ N_STREAM, GAMMA, WINDOW = 2_000, 0.01, 500
 GROUPS = (20, 60)  # calibration rows of two groups
 SIZE = {"hidden_layer_sizes": (8, 4), "max_steps": 15}
 TINY = partial(ClapsRegressor.paper, **SIZE)
-LEARNING = partial(
-    ClapsRegressor, **SIZE, n_members=4, kernel=False, target_map="spline"
-)
+LEARNING = partial(ClapsRegressor, **SIZE, kernel=False, target_map="spline")
 FIELDS = (
     *("part", "case", "n_cal", "level", "replications"),
     *("covered", "law", "promised", "low", "high", "holds"),
@@ -94,7 +92,7 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         support = "" if self.support is None else f"support={self.support!r}"
-        words = (self.generator, self.scale, support, self.shape, self.ranks)
+        words = self.generator, self.scale, support, self.shape, self.ranks
         return ", ".join(filter(None, words))
 
     @property

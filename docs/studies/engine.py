@@ -39,7 +39,6 @@ PAPER_DATASETS = (
 )
 MIN_ROWS = 50  # below, a fifth of the rows cannot calibrate a level of 0.9
 MAX_ROWS = 5000
-MISSING = "–"
 FILE = "runs.jsonl"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -308,9 +307,6 @@ def _compute(run: Run) -> Line | str:
     return {"key": run.key, "rows": rows, "seconds": seconds, "cpu_seconds": cpu}
 
 
-# Rows of finished runs ----------------------------------------------------------------
-
-
 def values_of(rows: Iterable[Row], field: str) -> list[Any]:
     """Different values of a field, in the order of the rows."""
     return list(dict.fromkeys(row[field] for row in rows))
@@ -365,12 +361,9 @@ def covered_rank(n_cal: int, alpha: float, n_ranks: int = 1) -> int:
     return rank if n_ranks == 1 else 2 * rank - n_cal - 1
 
 
-# Text ---------------------------------------------------------------------------------
-
-
 def number(value: float | None, digits: str = ".4g") -> str:
     """Four significant digits, or a dash."""
-    return MISSING if value is None or math.isnan(value) else f"{value:{digits}}"
+    return "–" if value is None or math.isnan(value) else f"{value:{digits}}"
 
 
 def plus_minus(found: Estimate) -> str:

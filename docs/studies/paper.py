@@ -94,11 +94,16 @@ class NetworkRegressor(RegressorMixin, BaseEstimator):
         torch.randperm(len(x), generator=generator)  # as ClapsRegressor orders its rows
         self.layers_ = initial_layers((x.shape[1], *LAYERS), generator)
         weights = [w for layer in self.layers_ for w in layer]
-        optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE)
-        for _ in range(self.max_steps):
-            optimizer.zero_grad()
-            self._loss(outputs(self.layers_, x), z).backward()
-            optimizer.step()
+        moments = [(w, torch.zeros_like(w), torch.zeros_like(w)) for w in weights]
+        for t in range(1, self.max_steps + 1):  # Adam, without its wrappers' imports
+            loss = self._loss(outputs(self.layers_, x), z)
+            gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
+            with torch.no_grad():
+                for (w, m, v), g in zip(moments, gradients, strict=True):
+                    m.lerp_(g, 0.1)
+                    v.lerp_(g * g, 0.001)
+                    root = (v / (1 - 0.999**t)).sqrt() + 1e-8
+                    w -= LEARNING_RATE / (1 - 0.9**t) * m / root
         self.layers_ = [[w.detach().double() for w in layer] for layer in self.layers_]
         self.n_features_in_ = x.shape[1]
         return self

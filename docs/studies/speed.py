@@ -113,14 +113,16 @@ def on_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def compare(case: str, calls: Calls, repeats: int, n: int = 1) -> Iterator[Result]:
+def compare(
+    case: str, calls: Calls, arguments: argparse.Namespace, n: int = 1
+) -> Iterator[Result]:
     """The first of two functions of the number of threads against the other.
 
     They take turns, n calls at a time, and the shortest time of each counts.
     """
-    for threads in (1, 2):
+    for threads in (1,) if arguments.smoke else (1, 2):  # two spin on a busy machine
         best = dict.fromkeys(calls, float("inf"))
-        for _ in range(repeats):
+        for _ in range(arguments.repeats):
             for name, function in calls.items():
                 gc.collect()
                 with on_threads(threads):
@@ -154,7 +156,7 @@ def fits(arguments: argparse.Namespace) -> Iterator[Result]:
             ClapsRegressor(random_state=0, n_jobs=n_jobs, **arguments.params).fit(X, y)
 
         calls = {"CLAPS": fit, HISTGB: lambda _, X=X, y=y: boosting(X, y)}
-        yield from compare(f"default fit, {n:,} × {p}", calls, arguments.repeats)
+        yield from compare(f"default fit, {n:,} × {p}", calls, arguments)
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Result]:
@@ -170,7 +172,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Result]:
             HISTGB: lambda _, models=models, new=new: [m.predict(new) for m in models],
         }
         case = f"{n_new:,} intervals, fitted on {n:,} × {p}"
-        yield from compare(case, calls, arguments.repeats)
+        yield from compare(case, calls, arguments)
 
 
 def one_row(arguments: argparse.Namespace) -> Iterator[Result]:
@@ -189,7 +191,7 @@ def one_row(arguments: argparse.Namespace) -> Iterator[Result]:
         "MAPIE's SplitConformalRegressor": lambda _: mapie.predict_interval(X[:1]),
     }
     case, n_calls = f"one row, fitted on {n:,} × {p}", 2 if arguments.smoke else 50
-    yield from compare(case, calls, arguments.repeats, n_calls)
+    yield from compare(case, calls, arguments, n_calls)
 
 
 def imports(arguments: argparse.Namespace) -> Iterator[Result]:
