@@ -366,7 +366,8 @@ class ClapsRegressor(LastLayerEstimator):
         )
         for text in self.table_.remarks:
             warnings.warn(text, UserWarning, stacklevel=4)
-        self._seen_rows = seen_rows(values, y_)
+        # Not of the training inputs, some of which are cross-fitted.
+        self._seen_rows = seen_rows(self.table_.encode(table).values, y_)
         names = self.table_.output_names
         self.scaler_X_, self.scaler_y_ = fit_scalers(values, y_, weight, names)
         x = self._scaled(values)

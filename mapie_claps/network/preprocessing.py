@@ -8,7 +8,7 @@ makes the inputs of the networks of them:
 - *Dates*, and text that can all be read as dates, become the parts that vary and the
   days between two dates (``DateParts``).
 - *Text, truth values and categories* get one 0/1 input per frequent level
-  (``OneHotEncoder``). A level is frequent if it has 10 rows, or 5 % of the rows where
+  (``OneHotEncoder``). A level is frequent if it has 25 rows, or 5 % of the rows where
   that is less, and is among the 128 largest of its column. Rare levels share one input.
   Where they have as many rows together as a frequent level needs, the column also gets
   the cross-fitted mean and the count of each level (``LevelMeans``).
@@ -58,7 +58,7 @@ from .tables import as_table as as_table
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-MIN_ROWS, MIN_SHARE = 10, 0.05  # of a frequent level: the smaller of both
+MIN_ROWS, MIN_SHARE = 25, 0.05  # of a frequent level: the smaller of both
 MAX_LEVELS = 128  # 0/1 inputs of one column
 N_FOLDS = 5
 N_DONORS = 16
