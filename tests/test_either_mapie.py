@@ -105,7 +105,7 @@ def test_taken_over_from_mapie():
     assert model.cdf(TEST, 0.0).shape == (150,)  # signed scores
     other, _ = calibrated_prefit(SHAPED, AbsoluteConformityScore(), CAL, LEVELS)
     for wrong in (other, SHAPED):
-        with pytest.raises(TypeError, match="without ClapsScore, but expected a calib"):
+        with pytest.raises(TypeError, match="without ClapsScore, or with one"):
             CalibratedRegressor.from_mapie(wrong, 0.9)
     unscaled = interval_parts(other, TEST, **options)
     assert not unscaled.scaled

@@ -169,17 +169,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             has no distribution unless the score was made with ``sym=False``.
         """
         host = CalibratedMapie.of(mapie)
-        if host is None or not isinstance(host.score, ClapsScore):
+        ours = host is not None and isinstance(host.score, ClapsScore)
+        if host is None or not ours or not host.ensemble.is_split:
             raise TypeError(
-                f"Got a {type(mapie).__name__} without ClapsScore, but expected a "
-                "calibrated SplitConformalRegressor of MAPIE with "
-                "conformity_score=ClapsScore()."
-            )
-        if not host.ensemble.is_split:
-            raise TypeError(
-                f"Got a {type(mapie).__name__}, whose scores come from one model per "
-                "fold, but expected one model. Use SplitConformalRegressor, or "
-                "keep the rows and calibrate again."
+                f"Got a {type(mapie).__name__} without ClapsScore, or with one model "
+                "per fold, but expected a calibrated SplitConformalRegressor of MAPIE "
+                "with conformity_score=ClapsScore()."
             )
         levels = host.levels if confidence_level is None else confidence_level
         if levels is None:
@@ -404,7 +399,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         allow_infinite_bounds : bool, default=False
-            Whether to give infinity where there are too few scores, not an error.
+            Whether to give infinity where there are too few scores.
 
         Returns
         -------
@@ -499,10 +494,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs.
-        **params : dict
-            Parameters of :func:`mapie_claps.explain` and of ``predict_interval``.
+        X, **params
+            As in :func:`mapie_claps.explain` and ``predict_interval``.
 
         Returns
         -------
@@ -762,6 +755,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         save(self, path)
 
     @property
+    def n_features_in_(self) -> int:
+        """Number of columns that the estimator was fitted on."""
+        n_features: int = self.estimator_.n_features_in_
+        return n_features
+
+    @property
     def levels(self) -> list[float]:
         """Confidence levels as a list."""
         hint = "Use for example 0.9, or [0.8, 0.9]."
@@ -962,8 +961,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _copy(self, estimator: Any) -> Self:
         """A copy with another fitted estimator, not calibrated."""
         fresh = copy.copy(self)
-        params = {name: getattr(self, name) for name in self.get_params(deep=False)}
-        fresh.__dict__ = params | {"estimator_": estimator}
+        kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fresh.__dict__ = kept | {"estimator_": estimator}
         return fresh
 
     def _probability_up_to(

@@ -176,19 +176,17 @@ class EpistemicGroups:
         return cls(edges.tolist())  # raises if all rows are known equally well
 
     def labels(self, estimator: Any, X: Any) -> Groups:
-        """Label of each row, for ``from_scores`` or MAPIE's conditional class.
+        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes.
 
         Parameters
         ----------
-        estimator : estimator
-            Fitted; its predictions have an aleatoric and an epistemic part.
-        X : array-like of shape (n, p)
-            Rows.
+        estimator, X
+            As in ``from_training``.
 
         Returns
         -------
         tuple of length n
-            Numbers of the bins, from 0.
+            Labels, from 0.
         """
         return self.of_distribution(distribution_of(estimator, X))
 
@@ -238,10 +236,7 @@ def values_at(
 def _some(name: str, values: Any, first_row: int, n: int) -> Any:
     """Values of n rows, of those given."""
     if values is not None and first_row + n > len(values):
-        raise ValueError(
-            f"Got {name} of {len(values)} rows, but X has at least {first_row + n}. "
-            "Pass one for each row."
-        )
+        _raise_length(name, values, f"at least {first_row + n}")
     return None if values is None else values[first_row : first_row + n]
 
 
@@ -249,10 +244,14 @@ def check_all_used(weights: Any, groups: Any, n: int) -> None:
     """Raise if values were given for other than n rows."""
     for name, values in (("weights", weights), ("groups", groups)):
         if isinstance(values, np.ndarray | tuple) and len(values) != n:
-            raise ValueError(
-                f"Got {name} of {len(values)} rows, but X has {n}. Pass one for each "
-                "row."
-            )
+            _raise_length(name, values, str(n))
+
+
+def _raise_length(name: str, values: Any, expected: str) -> None:
+    raise ValueError(
+        f"Got {name} of {len(values)} rows, but X has {expected}. Pass one for each "
+        "row."
+    )
 
 
 def checked_labels(labels: Any, n: int | None = None) -> Groups:

@@ -132,7 +132,7 @@ def test_what_is_refused():
     held = ClapsScore(Shaped().fit(*FIT))
     with pytest.raises(ValueError, match="not those of the estimator that MAPIE predi"):
         cross(score=held)
-    with pytest.raises(TypeError, match="one model per fold"):
+    with pytest.raises(TypeError, match="with one model per fold, but expected"):
         CalibratedRegressor.from_mapie(cross())
 
 
