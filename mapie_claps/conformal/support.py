@@ -107,22 +107,9 @@ class Support:
         return np.where(empty, -np.inf, np.where(full, np.inf, at))
 
     def score(self, distribution: PredictiveDistribution, y: Array) -> Array:
-        """Signed scores of targets, +∞ for those that cannot be.
-
-        The score of a target is that of the smallest interval which holds it once its
-        ends have moved to possible values: for integers that of y − ½ above the centre
-        and of y + ½ below it. The rank then knows that ends move.
-        """
-        support = self.of(distribution.targets)
-        if support.is_everything:
-            return distribution.score(y)
-        low, high = support.cut(y, strict=True), support.cut(y)
-        start = distribution.target_map.domain[0]
-        below = np.where(low < start, -np.inf, distribution.score(low))
-        above = np.where(high < start, -np.inf, distribution.score(high))
-        score = np.where(below > 0, below, np.minimum(above, 0.0))
-        possible = support.contains(y) & ~np.isposinf(distribution.score(y))
-        return np.where(possible, score, np.inf)
+        """Signed scores of targets, +∞ for those that cannot be."""
+        possible = self.of(distribution.targets).contains(y)
+        return np.where(possible, distribution.score(y), np.inf)
 
 
 def check_support(support: Any) -> Support:

@@ -56,8 +56,9 @@ from .target_choice import choose_target_map
 Array = NDArray[np.float64]
 # A kernel member is for tables with next to no noise: it is tried where the best view
 # has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
-# units), and kept from this weight on. Elsewhere it takes noise for lack of data.
-LITTLE_NOISE, MIN_KERNEL_WEIGHT = -0.5, 0.1
+# units), or where so many rows repeat, and kept from this weight on. Elsewhere it takes
+# noise for lack of data.
+LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.1, 0.1
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -624,7 +625,10 @@ def _fit_kernel_member(
 ) -> tuple[KernelMember | None, float]:
     """A kernel member and its weight, as of one more view; None where it earns none."""
     nll = found.held_out_nll  # (n_views,)
-    if nll is None or float(nll.min()) > LITTLE_NOISE:
+    if nll is None:
+        return None, 0.0
+    repeated = 1 - len(torch.unique(X, dim=0)) / len(X)
+    if float(nll.min()) > LITTLE_NOISE and repeated < REPEATED:
         return None, 0.0
     kernel = fit_kernel(
         X,

@@ -8,10 +8,11 @@ makes the inputs of the networks of them:
 - *Dates*, and text that can all be read as dates, become the parts that vary and the
   days between two dates (``DateParts``).
 - *Text, truth values and categories* get one 0/1 input per frequent level
-  (``OneHotEncoder``). A level is frequent if it has 25 rows, or 5 % of the rows where
-  that is less, and is among the 128 largest of its column. Rare levels share one input.
-  Where they have as many rows together as a frequent level needs, the column also gets
-  the cross-fitted mean and the count of each level (``LevelMeans``).
+  (``OneHotEncoder``) if frequent levels have 80 % of the rows. A level is frequent if it
+  has 25 rows, or 5 % of the rows where that is less, and is among the 128 largest of
+  its column. Rare levels share one input. Where they have as many rows together as a
+  frequent level needs, and where most levels are rare, the column gets the cross-fitted
+  mean and the count of each level (``LevelMeans``).
 - Text that is nearly unique is left out, with a remark.
 
 Numbers come first, 0/1 inputs last. If all columns are numbers without gaps, the
@@ -59,6 +60,7 @@ from .tables import as_table as as_table
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 MIN_ROWS, MIN_SHARE = 25, 0.05  # of a frequent level: the smaller of both
+COVERED = 0.8  # of the rows of a column, by levels with inputs of their own
 MAX_LEVELS = 128  # 0/1 inputs of one column
 N_FOLDS = 5
 N_DONORS = 16
@@ -222,9 +224,9 @@ def _blocks(readers: list[ColumnReader], codes: Array, seed: int) -> list[Any]:
     for j in categories:
         counts = np.sort(np.bincount(codes[:, j].astype(np.intp)))[::-1]
         own = counts[: MAX_LEVELS - (len(counts) > MAX_LEVELS)]
-        own = own[own >= needed]
-        frequent += [j] if len(own) else []
-        means += [j] if len(codes) - own.sum() >= needed else []
+        n_own = own[own >= needed].sum()
+        frequent += [j] if n_own >= COVERED * len(codes) else []
+        means += [j] if len(codes) - n_own >= needed or j not in frequent else []
     levels = OneHotEncoder(
         drop="if_binary",
         sparse_output=False,
