@@ -67,7 +67,7 @@ print(table.head())
 # default takes some seconds for a thousand rows; ``verbose=1`` shows how far it is.
 
 model = CalibratedRegressor(
-    ClapsRegressor(n_members=3, max_steps=400, tol=None, random_state=0),
+    ClapsRegressor(n_members=3, max_steps=400, random_state=0),
     confidence_level=0.9,
     random_state=0,
 )

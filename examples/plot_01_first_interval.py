@@ -9,10 +9,12 @@ Fit on some rows, calibrate on others, predict intervals, and see why they are w
 # Data with a noisy region and a region without training rows
 # -----------------------------------------------------------
 
+from dataclasses import replace
+
 import numpy as np
 from mapie.regression import SplitConformalRegressor
 
-from mapie_claps import ClapsRegressor, ClapsScore
+from mapie_claps import ClapsRegressor, ClapsScore, Recipe
 from mapie_claps.datasets import make_heteroscedastic_sparse
 from mapie_claps.diagnostics import summarise
 from mapie_claps.plots import IntervalDisplay
@@ -24,11 +26,12 @@ test = make_heteroscedastic_sparse(1000, random_state=2)
 # %%
 # Fit, conformalize, predict
 # --------------------------
-# ``views=("raw",)`` leaves out the encodings of the inputs: with them, how unsure the
-# networks are in a gap of one column differs more from seed to seed. Real tables are
-# better off with the default.
+# The recipe says how networks are made. ``views=("raw",)`` leaves out the encodings of
+# the inputs: with them, how unsure the networks are in a gap of one column differs more
+# from seed to seed. Real tables are better off with the default.
 
-model = ClapsRegressor(views=("raw",), max_steps=300, tol=None, random_state=0)
+recipe = replace(Recipe(), views=("raw",))
+model = ClapsRegressor(recipe=recipe, max_steps=300, random_state=0)
 mapie = SplitConformalRegressor(
     model, confidence_level=0.9, conformity_score=ClapsScore(), prefit=False
 )

@@ -10,14 +10,17 @@ variance should rise in its own region only.
 # Fit
 # ---
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mapie_claps import ClapsRegressor
+from mapie_claps import ClapsRegressor, Recipe
 from mapie_claps.datasets import NOISY, SPARSE, make_heteroscedastic_sparse
 
 train = make_heteroscedastic_sparse(500, keep_probability=0.0, random_state=0)
-model = ClapsRegressor(views=("raw",), max_steps=300, tol=None, random_state=0)
+recipe = replace(Recipe(), views=("raw",))
+model = ClapsRegressor(recipe=recipe, max_steps=300, random_state=0)
 model.fit(train.X, train.y)
 
 x = np.linspace(-4, 4, 300)

@@ -13,10 +13,12 @@ most? The answer is an average over eight draws of the data, with its standard e
 # Of the rows with x₀ > 0.4 only one in twenty is ever seen, and rows with x₂ > 0.4 are
 # noisy. The model is wanted everywhere: test rows are uniform.
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mapie_claps import ClapsRegressor
+from mapie_claps import ClapsRegressor, Recipe
 from mapie_claps.diagnostics import rank_rows
 
 
@@ -28,15 +30,17 @@ def draw(n, rng, seen=1.0):
     return X, mean + noise * rng.normal(size=n), mean
 
 
+# Few columns and a gap: see the page on limits.
+raw = replace(Recipe(), views=("raw",))
+
+
 def fit(X, y, seed):
     model = ClapsRegressor(
-        hidden_layer_sizes=(32,),
-        representation_size=32,
+        hidden_layer_sizes=(32, 32),
         n_members=4,
-        views=("raw",),  # few columns and a gap: see the page on limits
         max_steps=200,
         batch_size=64,
-        tol=None,
+        recipe=raw,
         random_state=seed,
     )
     return model.fit(X, y)

@@ -26,7 +26,7 @@ from mapie_claps.diagnostics import summarise
 
 train = make_heteroscedastic_sparse(400, random_state=0)
 cal = make_heteroscedastic_sparse(300, random_state=1)
-model = ClapsRegressor(n_members=2, max_steps=300, tol=None, random_state=0)
+model = ClapsRegressor(n_members=2, max_steps=300, random_state=0)
 mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=False)
 mapie.fit(train.X, train.y).conformalize(cal.X, cal.y)
 

@@ -33,7 +33,7 @@ def draw(n):
 X_train, y_train, _ = draw(500)
 X_cal, y_cal, group_cal = draw(800)
 X_test, y_test, group_test = draw(3000)
-model = ClapsRegressor(n_members=2, max_steps=300, tol=None, random_state=0)
+model = ClapsRegressor(n_members=2, max_steps=300, random_state=0)
 model.fit(X_train, y_train)
 
 # %%

@@ -52,7 +52,7 @@ table.head(3)
 # Nothing is done by hand. A warning tells that the ID is left out.
 
 mapie = SplitConformalRegressor(
-    ClapsRegressor(n_members=3, max_steps=400, tol=None, random_state=0),
+    ClapsRegressor(n_members=3, max_steps=400, random_state=0),
     confidence_level=0.9,
     conformity_score=ClapsScore(),
     prefit=False,

@@ -46,11 +46,15 @@ X_test, y_test = target(3000)
 # ---------------------------------------------------------------------
 
 estimated = likelihood_ratio(source(500)[0], target(500)[0])
-print(estimated)
 
 
 def known(X):
     return np.exp(1.2 * X[:, 0])
+
+
+x = np.array([[-1.0], [0.0], [1.0]])
+for name, ratio in (("known", known), ("estimated", estimated)):
+    print(f"{name:10} {(ratio(x) / ratio(x)[1]).round(2)}")  # up to a constant
 
 
 # %%

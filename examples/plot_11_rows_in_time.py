@@ -3,20 +3,17 @@ Rows in time: levels that follow the misses
 ===========================================
 
 Halfway through a stream the noise trebles. An interval with a fixed level goes on as if
-nothing had happened. ``observe`` lets the level follow the misses, and a monitor says
-that something has changed, and what.
+nothing had happened. ``observe`` lets the level follow the misses.
 """
 
 # %%
 # A calibrated model
 # ------------------
 
-import warnings
-
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mapie_claps import CalibratedRegressor, ClapsRegressor, ExchangeabilityMonitor
+from mapie_claps import CalibratedRegressor, ClapsRegressor
 
 rng = np.random.default_rng(0)
 
@@ -30,7 +27,6 @@ model = ClapsRegressor.paper(random_state=0).fit(*draw(300))
 X_cal, y_cal = draw(300)
 fixed = CalibratedRegressor(model, 0.9).conformalize(X_cal, y_cal)
 follows = CalibratedRegressor(model, 0.9).conformalize(X_cal, y_cal)
-monitor = ExchangeabilityMonitor(follows, X_cal)
 
 # %%
 # The stream, ten rows at a time
@@ -42,23 +38,16 @@ for t in range(100):
     for name, calibrated in (("fixed", fixed), ("follows", follows)):
         bounds = calibrated.predict_interval(X)[1][:, :, 0]
         inside[name].append(np.mean((bounds[:, 0] <= y) & (y <= bounds[:, 1])))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        monitor.update(X, y)
-    follows.observe(X, y, gamma=0.02, window=300, time=t)
+    follows.observe(X, y, gamma=0.02, window=300)
 print(f"coverage after the jump, fixed: {np.mean(inside['fixed'][50:]):.3f}")
 print(f"coverage after the jump, follows: {np.mean(inside['follows'][50:]):.3f}")
 print(f"over all rows, follows: {follows.observed_coverage_[0]:.3f}")
 
 # %%
-# What the monitor says
-# ---------------------
-
-print(monitor)
-print(f"the noise trebled after 500 rows; alarms: {monitor.alarm_rows}")
-
-# %%
 # Coverage over the last hundred rows
+# -----------------------------------
+# That something has changed is what a test of exchangeability tells: see the example on
+# monitoring.
 
 fig, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
 for (name, values), colour in zip(inside.items(), ("#56B4E9", "#D55E00"), strict=True):
