@@ -282,6 +282,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_has_target(y)
         n = _num_samples(X)
         target = column("y", y, n).numpy()
+        # Here rows have the numbers that the user knows; a part of them would not.
+        if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
+            row, place = np.argwhere(np.isinf(X))[0][:2]
+            raise ValueError(
+                f"Got infinity in X, row {row}, column {place}, but expected finite "
+                "numbers. Leave such rows out, or use NaN for gaps."
+            )
         n_cal = round(share * n)
         if n_cal < 1 or n - n_cal < 2:
             raise ValueError(

@@ -5,7 +5,6 @@ import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from known_model import Plain, Shaped, table
 from mapie.conditional_conformal_prediction import ConditionalSplitConformalRegressor
@@ -77,6 +76,7 @@ def test_a_model_that_mapie_fits(estimator):
     ):
         np.testing.assert_array_equal(found, want)
     assert regression_coverage_score(TEST[1], bounds)[1] > 0.8
+    assert CalibratedRegressor.from_mapie(mapie).levels == [0.5, 0.9]
     prefit = SplitConformalRegressor(model, [0.5, 0.9], ClapsScore(), prefit=True)
     again = prefit.conformalize(*CAL).predict_interval(TEST[0])[1]
     np.testing.assert_array_equal(again, bounds)
@@ -152,23 +152,6 @@ def test_one_score_for_two_models_and_a_model_fitted_again():
     ):
         with pytest.raises(ValueError, match="Got a Shaped that was fitted again"):
             call(TEST[0])
-
-
-def test_levels_of_mapie_are_taken_over():
-    mapie = split(Shaped(), [0.8, 0.9])
-    model = CalibratedRegressor.from_mapie(mapie)
-    assert model.levels == [0.8, 0.9]
-    assert CalibratedRegressor.from_mapie(mapie, 0.7).levels == [0.7]
-
-
-def test_a_frame_with_names():
-    frame = pd.DataFrame(X, columns=list("abc"))
-    mapie = SplitConformalRegressor(Shaped(), 0.9, ClapsScore(), prefit=False)
-    mapie.fit(frame[:150], Y[:150]).conformalize(frame[150:280], Y[150:280])
-    np.testing.assert_array_equal(
-        mapie.predict_interval(frame[280:])[1],
-        split(Shaped()).predict_interval(TEST[0])[1],
-    )
 
 
 # Models of folds
