@@ -172,21 +172,6 @@ def test_sums_do_not_depend_on_the_batches_and_are_symmetric(problem):
     diag = fit(*problem, structure="diag")
     np.testing.assert_allclose(diag.H, one.H.diagonal(), rtol=1e-12)
     np.testing.assert_allclose(diag.loss, one.loss, rtol=1e-12)
-    net, X, y = problem
-    again = fit(net, X[:10], y[:10])
-    again.fit(loader(X, y, 7))  # a second fit replaces the first
-    np.testing.assert_allclose(again.H, one.H, rtol=1e-12)
-
-
-def test_row_weights_count_as_repeated_rows(problem):
-    net, X, y = problem
-    s = torch.arange(40, dtype=torch.float64) % 3
-    weighted = fit(net, X, torch.cat([y, s[:, None]], dim=1))
-    repeated = fit(
-        net, X.repeat_interleave(s.long(), 0), y.repeat_interleave(s.long(), 0)
-    )
-    np.testing.assert_allclose(weighted.H, repeated.H, rtol=1e-12)
-    np.testing.assert_allclose(weighted.loss, repeated.loss, rtol=1e-12)
 
 
 def test_noise_variance_may_stand_beside_the_targets_or_share_features(problem):
@@ -197,6 +182,9 @@ def test_noise_variance_may_stand_beside_the_targets_or_share_features(problem):
     given = fit(net, X, torch.cat([y, weights, h2], 1))
     torch.testing.assert_close(given.H, asked.H, rtol=1e-12, atol=0)
     torch.testing.assert_close(given.loss, asked.loss, rtol=1e-12, atol=0)
+    phi, _ = oracle_inputs(net, X)  # a row of weight 2 counts as two
+    expected = gram(phi, h2[:, 0].numpy(), weights[:, 0].numpy())
+    np.testing.assert_allclose(given.H, expected, rtol=1e-10)
 
     class Shared(Net):
         def noise_variance_from_features(self, phi):
@@ -279,18 +267,6 @@ def test_gradients_are_those_that_autograd_finds(n_columns):
     np.testing.assert_allclose(ggn.factor * found, expected, rtol=1e-10)
     np.testing.assert_allclose(ggn.factor * loss, loss_by_row(weights).sum())
     assert float(cross.abs().max()) == 0  # that of `full` and `diag` alone
-
-
-def test_state_goes_to_another_object(problem):
-    net, X, y = problem
-    la, other = fit(net, X, y), new_laplace(net)
-    other.load_state_dict(la.state_dict())
-    np.testing.assert_array_equal(other.posterior_precision, la.posterior_precision)
-    np.testing.assert_array_equal(other(X)[1], la(X)[1])
-    plain = Laplace(
-        net, "regression", "last_layer", "full", last_layer_name="mean_head"
-    )
-    assert type(plain).__module__.startswith("laplace.")  # others keep their classes
 
 
 def test_types_may_differ(problem):

@@ -399,7 +399,11 @@ class ClapsModule(LastLayerEstimator):
             return X
         # The row of zeros by which MAPIE asks if a model is fitted has no names.
         probe = isinstance(X, np.ndarray) and len(X) == 1 and not X.any()
-        if probe and not first and X.shape[1:] == (self.n_features_in_,):
+        if (
+            probe
+            and not first
+            and X.shape[1:] == (getattr(self, "n_features_in_", None),)
+        ):
             return X
         check_real("X", X)
         return validate_data(
