@@ -55,7 +55,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     60
     """
     dask = _import_dask()
-    parts = _on_partitions(_sums, estimator, X, {"y": y})
+    parts = _on_partitions(_sums, estimator, X, y)
     merge = dask.delayed(_added, traverse=False)
     while len(parts) > 1:  # pairwise, on the workers
         parts = [merge(*parts[i : i + 2]) for i in range(0, len(parts), 2)]
@@ -87,9 +87,9 @@ def conformalize(
         Calibration targets, partitioned as X is; indexes of both are compared.
     confidence_level : float or sequence of float, default=0.9
         Levels of the intervals.
-    weights, groups : callable or Dask array or Series, optional
-        Likelihood ratios and groups, as for ``CalibratedRegressor.conformalize``;
-        collections are partitioned as X is.
+    weights, groups : callable, or name of a column as groups, optional
+        Likelihood ratios and groups as functions of X; see
+        ``CalibratedRegressor.conformalize``.
     **params : dict
         Further parameters of :class:`~mapie_claps.CalibratedRegressor`.
 
@@ -111,20 +111,21 @@ def conformalize(
     >>> len(conformalize(model, big, big[:, 0]).conformity_scores_)
     40
     """
+    for name, value in (("weights", weights), ("groups", groups)):
+        if not callable(value) and not isinstance(value, str | EpistemicGroups | None):
+            raise TypeError(
+                f"Got {name} of type {type(value).__name__}, but expected a function "
+                "of X. Make them a column of X."
+            )
     conformal = CalibratedRegressor(estimator, confidence_level, **params)
-    beside = {"y": y, "weights": weights, "groups": groups}
-    parts = _import_dask().compute(*_on_partitions(_scores, conformal, X, beside))
-    functions = [v if _is_function(v) else None for v in (weights, groups)]
-    return conformal._set(reduce(Calibration.add, parts), check_values(*functions))
+    given = check_values(weights, groups)
+    parts = _on_partitions(_scores, (conformal, given), X, y)
+    scores: list[Calibration] = _import_dask().compute(*parts)
+    return conformal._set(reduce(Calibration.add, scores), given)
 
 
 def predict_interval(
-    conformal: CalibratedRegressor,
-    X: Any,
-    *,
-    weights: Any = None,
-    groups: Any = None,
-    **params: Any,
+    conformal: CalibratedRegressor, X: Any, allow_infinite_bounds: bool = False
 ) -> Any:
     """Predict intervals over a Dask collection, lazily.
 
@@ -134,11 +135,8 @@ def predict_interval(
         Calibrated.
     X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
         Inputs.
-    weights, groups : Dask array or Series, optional
-        Likelihood ratios and groups of the rows, partitioned as X is, where
-        calibration had them and not as functions of X; indexes are compared.
-    **params : dict
-        Further parameters of ``CalibratedRegressor.predict_interval``.
+    allow_infinite_bounds : bool, default=False
+        Whether bounds may be infinite where there are too few scores.
 
     Returns
     -------
@@ -164,8 +162,7 @@ def predict_interval(
     levels = conformal.levels
     names = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
     columns = ["prediction", *names]
-    beside = {"weights": weights, "groups": groups}
-    parts = _on_partitions(_intervals, (conformal, columns, params), X, beside)
+    parts = _on_partitions(_intervals, (conformal, columns, allow_infinite_bounds), X)
     if not hasattr(X, "rechunk"):
         import pandas as pd
         from dask.dataframe import from_delayed
@@ -181,32 +178,32 @@ def predict_interval(
     return found[:, 0], array.stack(ends, axis=1, allow_unknown_chunksizes=True)
 
 
-def _sums(estimator: Any, X: Any, y: Any) -> LastLayerSums | None:
+def _sums(estimator: LastLayerEstimator, X: Any, y: Any) -> LastLayerSums | None:
     """Sums over one partition; None if it is empty."""
+    _check_rows(X, y)
     return estimator.partial_sums(X, y) if len(X) else None
 
 
-def _scores(
-    conformal: CalibratedRegressor, X: Any, y: Any, weights: Any, groups: Any
-) -> Calibration:
-    """Signed scores of one partition, with weights and labels."""
-    return conformal._score(X, y, *check_values(weights, groups))
-
-
-def _added(*parts: Any) -> Any:
+def _added(*parts: LastLayerSums | None) -> LastLayerSums | None:
     """Sum of what there is; None if there is nothing."""
     present = [part for part in parts if part is not None]
     return reduce(add, present) if present else None
 
 
-def _intervals(settings: Any, X: Any, weights: Any, groups: Any) -> Any:
+def _scores(settings: Any, X: Any, y: Any) -> Calibration:
+    """Signed scores of one partition, with weights and labels."""
+    conformal, given = settings
+    _check_rows(X, y)
+    found: Calibration = conformal._score(X, y, *given)
+    return found
+
+
+def _intervals(settings: Any, X: Any) -> Any:
     """Points, lower and upper bounds of one partition, as an array or a frame."""
-    conformal, columns, params = settings
+    conformal, columns, allow_infinite = settings
     found = np.empty((0, len(columns)))
     if len(X):
-        given = {"weights": weights, "groups": groups} | params
-        given = {k: v for k, v in given.items() if v is not None}
-        points, bounds = conformal.predict_interval(X, **given)
+        points, bounds = conformal.predict_interval(X, allow_infinite)
         found = np.column_stack([points, bounds[:, 0], bounds[:, 1]])
     if not hasattr(X, "iloc"):
         return found
@@ -215,58 +212,39 @@ def _intervals(settings: Any, X: Any, weights: Any, groups: Any) -> Any:
     return pd.DataFrame(found, X.index, columns)
 
 
-def _on_partitions(
-    function: Any, model: Any, X: Any, beside: dict[str, Any]
-) -> list[Any]:
-    """``function(model, X, *beside)`` of each partition, lazily."""
-    delayed = _import_dask().delayed
-    columns = [_partitions("X", X)]
-    n = len(columns[0])
-    for name, value in beside.items():
-        if name != "y" and _is_function(value):
-            columns.append([value] * n)
-            continue
-        both_arrays = hasattr(value, "rechunk") and hasattr(X, "rechunk")
-        if both_arrays and value.shape[:1] == X.shape[:1]:
-            value = value.rechunk({0: X.chunks[0]})
-        columns.append(_partitions(name, value))
-        if len(columns[-1]) != n:
+def _check_rows(X: Any, y: Any) -> None:
+    """Raise unless the rows of a partition belong to its targets."""
+    if np.shape(y) != (len(X),):
+        raise ValueError(
+            f"Got a partition with {len(X)} rows of X and y of shape {np.shape(y)}. "
+            "Partition y as X is, with one target per row."
+        )
+    if not (hasattr(X, "index") and hasattr(y, "index")):
+        return
+    for row, (here, there) in enumerate(zip(X.index, y.index, strict=True)):
+        if here != there:
             raise ValueError(
-                f"Got {name} cut into {len(columns[-1])} and X into {n} partitions. "
-                f"Partition {name} as X is."
+                f"Got a partition whose row {row} is {here!r} in X and {there!r} in y. "
+                "Partition y as X is, with the same index in the same order: take both "
+                "from one DataFrame, for example."
             )
-    shared = delayed((function, model, tuple(beside)), traverse=False)
-    one = delayed(_checked, traverse=False)
+
+
+def _on_partitions(function: Any, settings: Any, X: Any, y: Any = None) -> list[Any]:
+    """``function(settings, X, y)`` of each partition, lazily."""
+    delayed, columns = _import_dask().delayed, [_partitions("X", X)]
+    if y is not None:
+        if hasattr(y, "rechunk") and hasattr(X, "rechunk") and y.shape == X.shape[:1]:
+            y = y.rechunk({0: X.chunks[0]})
+        columns.append(_partitions("y", y))
+        n_parts, n_targets = map(len, columns)
+        if n_parts != n_targets:
+            raise ValueError(
+                f"Got y cut into {n_targets} and X into {n_parts} partitions. "
+                "Partition y as X is."
+            )
+    shared, one = delayed(settings, traverse=False), delayed(function, traverse=False)
     return [one(shared, *part) for part in zip(*columns, strict=True)]
-
-
-def _is_function(value: Any) -> bool:
-    """Whether weights or groups come from X rather than row by row."""
-    return callable(value) or isinstance(value, str | int | EpistemicGroups | None)
-
-
-def _checked(shared: Any, X: Any, *beside: Any) -> Any:
-    """Apply a function to a partition if its rows belong together."""
-    function, model, names = shared
-    for name, value in zip(names, beside, strict=True):
-        if _is_function(value):
-            continue
-        if np.shape(value) != (len(X),):
-            raise ValueError(
-                f"Got a partition with {len(X)} rows of X and {name} of shape "
-                f"{np.shape(value)}. Partition {name} as X is, one value per row."
-            )
-        if hasattr(X, "index") and hasattr(value, "index"):
-            rows = zip(X.index, value.index, strict=True)
-            for row, (here, there) in enumerate(rows):
-                if here != there:
-                    raise ValueError(
-                        f"Got a partition whose row {row} is {here!r} in X and "
-                        f"{there!r} in {name}. Partition {name} as X is, with the same "
-                        "index in the same order: take both from one DataFrame, for "
-                        "example."
-                    )
-    return function(model, X, *beside)
 
 
 def _partitions(name: str, values: Any) -> list[Any]:
@@ -274,8 +252,7 @@ def _partitions(name: str, values: Any) -> list[Any]:
     if not hasattr(values, "to_delayed"):
         raise TypeError(
             f"Got {name} of type {type(values).__name__}, but expected a Dask array or "
-            "DataFrame. Use CalibratedRegressor and partial_sums for arrays and "
-            "batches."
+            "DataFrame. Use CalibratedRegressor for arrays and batches."
         )
     if hasattr(values, "rechunk"):
         values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))

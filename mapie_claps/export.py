@@ -29,7 +29,6 @@ __all__ = ["to_onnx", "to_torch"]
 
 OUTPUTS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
 METADATA = "mapie_claps"
-OPSET = 18
 # Of both terms of an end, by which it moves outwards: sums in another order than in
 # Python may differ in the last digits.
 ROUND_OUT = 1e-12
@@ -68,12 +67,7 @@ def to_onnx(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.export import to_onnx
-    >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> model = CalibratedRegressor(
-    ...     ClapsRegressor.paper(random_state=0), random_state=0).fit(X, X[:, 0])
     >>> path = to_onnx(model, "model.onnx")  # doctest: +SKIP
     >>> session = onnxruntime.InferenceSession(path)  # doctest: +SKIP
     >>> session.run(["lower", "upper"], {"X": X[:5]})  # doctest: +SKIP
@@ -96,14 +90,12 @@ def to_onnx(
     written = torch.onnx.export(
         _program(graph).run_decompositions(_REPLACED),
         dynamo=True,
-        opset_version=OPSET,
+        opset_version=18,
         input_names=["X"],
         output_names=list(OUTPUTS),
         verbose=False,
     )
-    if written is None:
-        raise RuntimeError("Got no program from torch.onnx.export.")
-    proto = written.model_proto
+    proto = written.model_proto  # type: ignore[union-attr]
     proto.metadata_props.add(key=METADATA, value=json.dumps(description))
     onnx.save(proto, str(path))
     return Path(path)
@@ -134,12 +126,7 @@ def to_torch(
 
     Examples
     --------
-    >>> import numpy as np, torch
-    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.export import to_torch
-    >>> X = np.random.default_rng(0).normal(size=(300, 2))
-    >>> model = CalibratedRegressor(
-    ...     ClapsRegressor.paper(random_state=0), random_state=0).fit(X, X[:, 0])
     >>> path = to_torch(model, "model.pt2")  # doctest: +SKIP
     >>> program = torch.export.load(path).module()  # doctest: +SKIP
     >>> prediction, lower, upper, *_ = program(torch.tensor(X))  # doctest: +SKIP

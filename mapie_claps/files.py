@@ -164,7 +164,7 @@ def load(
     >>> np.array_equal(model.predict(X), again.predict(X))
     True
     """
-    damage = (LookupError, TypeError, AttributeError, ValueError, RuntimeError)
+    damage = LookupError, TypeError, AttributeError, ValueError, RuntimeError
     try:
         with new_tensors_on("cpu"):
             config, tensors = _read(Path(path))
@@ -247,8 +247,7 @@ class _Encoder:
         while name in self.tensors:
             name += "'"
         # A clone: safetensors refuses tensors that share memory.
-        stored = value.detach().cpu().permute(axes).clone().contiguous()
-        self.tensors[name] = stored
+        self.tensors[name] = value.detach().cpu().permute(axes).clone().contiguous()
         return {"tensor": name, "axes": axes}
 
     def _array(self, value: np.ndarray[Any, Any], at: str) -> dict[str, Any]:
@@ -446,14 +445,6 @@ def _dtype(text: str) -> np.dtype[Any]:
     return np.dtype(text)
 
 
-def _described(tensors: dict[str, Tensor]) -> dict[str, str]:
-    """Type and shape of each tensor, for example float64[3, 1]."""
-    return {
-        name: f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
-        for name, t in tensors.items()
-    }
-
-
 def _refused(value: Any, at: str) -> TypeError:
     """Error for what a file cannot hold, with the way out."""
     kind = type(value).__name__
@@ -508,10 +499,10 @@ def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
 def _hash(config: str, tensors: dict[str, Tensor]) -> str:
     """SHA-256 over the configuration, then names, types, shapes and bytes by name."""
     digest = hashlib.sha256(config.encode())
-    for name, described in sorted(_described(tensors).items()):
-        digest.update(f"{name}:{described};".encode())
-        if tensors[name].numel():  # without elements there is no view of the bytes
-            digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}:{tensor.dtype}{list(tensor.shape)};".encode())
+        if tensor.numel():  # without elements there is no view of the bytes
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -81,7 +81,7 @@ def test_parameters_of_the_calibrated_object(module):
     there = conformalize(
         module, *chunked(X[50:400], y[50:400]), 0.8, sym=False, support="non-negative"
     )
-    np.testing.assert_array_equal(there.signed_scores_, here.signed_scores_)
+    close([there.signed_scores_], [here.signed_scores_])
     close(there.predict_interval(X[400:]), here.predict_interval(X[400:]))
 
 
@@ -114,7 +114,7 @@ def test_errors(module):
         fit_posterior(module, X, y)
     with pytest.raises(TypeError, match="Got y of type ndarray, but expected a Dask"):
         conformalize(module, rows, y)
-    with pytest.raises(TypeError, match="Got weights of type ndarray"):
+    with pytest.raises(TypeError, match="Got weights of type ndarray, but expected a"):
         conformalize(module, rows, targets, weights=y)
     with pytest.raises(ValueError, match="Got y cut into 3 and X into 6 partitions"):
         conformalize(module, rows, targets[:300])
@@ -122,9 +122,6 @@ def test_errors(module):
         fit_posterior(module, rows, targets[:300].rechunk(50))
     with pytest.raises(ValueError, match="without rows"):
         fit_posterior(module, rows[:0], targets[:0])
-    conformal = conformalize(module, rows[100:], targets[100:])
-    with pytest.raises(ValueError, match=r"groups"):
-        predict_interval(conformal, rows, groups=targets)[0].compute()
 
 
 def test_rows_of_another_order_are_not_paired(of_frame):
@@ -171,28 +168,12 @@ def side(rows):
 @pytest.mark.parametrize(
     "given", [{"weights": ratio}, {"groups": side}, {"weights": ratio, "groups": side}]
 )
-@pytest.mark.parametrize("as_numbers", [False, True])
-def test_weights_and_groups_are_those_in_memory(module, given, as_numbers):
-    cal, new = slice(50, 400), slice(400, 600)
+def test_weights_and_groups_are_those_in_memory(module, given):
     here = CalibratedRegressor(module, LEVELS)
-    here.conformalize(X[cal], y[cal], **given)
-    expected = here.predict_interval(X[new], allow_infinite_bounds=True)
-
-    def values(rows):
-        return {k: chunked(f(X[rows]), size=50)[0] for k, f in given.items()}
-
-    there = conformalize(
-        module,
-        *chunked(X[cal], y[cal]),
-        LEVELS,
-        **(values(cal) if as_numbers else given),
-    )
-    found = predict_interval(
-        there,
-        *chunked(X[new]),
-        allow_infinite_bounds=True,
-        **(values(new) if as_numbers else {}),
-    )
+    here.conformalize(X[50:400], y[50:400], **given)
+    there = conformalize(module, *chunked(X[50:400], y[50:400]), LEVELS, **given)
+    found = predict_interval(there, *chunked(X[400:]), allow_infinite_bounds=True)
+    expected = here.predict_interval(X[400:], allow_infinite_bounds=True)
     close(dask.compute(*found), expected)
 
 
@@ -230,7 +211,8 @@ def cluster():
     """Two worker processes, forked from one that has imported mapie_claps already."""
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         context = get_mp_context()
-        context.set_forkserver_preload(["distributed", "mapie_claps"])
+        slow = ["mapie_claps.distributed", "mapie_claps.posterior.curvature"]
+        context.set_forkserver_preload(["distributed", *slow])
         with LocalCluster(
             n_workers=2,
             threads_per_worker=1,
