@@ -190,9 +190,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "Got conformity scores that do not say how they were made. Leave the "
                 "scores as they are in MAPIE's object, or calibrate again."
             )
-        made = cls(model, levels, sym=score.sym, support=score.support)
-        scores = np.array(host.conformity_scores, dtype=np.float64)
-        return made._set(made._calibration(scores, not score.sym))
+        params = {"sym": score.sym, "support": score.support}
+        scores = np.asarray(host.conformity_scores)
+        return cls.from_scores(model, scores, levels, signed=not score.sym, **params)
 
     @classmethod
     def from_scores(
@@ -764,8 +764,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def n_features_in_(self) -> int:
         """Number of columns that the estimator was fitted on."""
-        n_features: int = self.estimator_.n_features_in_
-        return n_features
+        return int(self.estimator_.n_features_in_)
 
     @property
     def levels(self) -> list[float]:

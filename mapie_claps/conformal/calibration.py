@@ -97,24 +97,6 @@ class AdaptiveLevels:
 class Calibration:
     """Scores of calibration rows, with weights, groups and levels that may move.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (n,)
-        Scores, in the order in which they came.
-    signed : bool, default=True
-        Whether they have their sign, without which there is one rank for both ends and
-        no distribution.
-    weights : ndarray of shape (n,), optional
-        Likelihood ratios of the rows.
-    groups : tuple of length n, optional
-        Labels of the rows, text or numbers.
-    fit_id : str, optional
-        Identity of the fit that the scores were computed with.
-    support : Support, optional
-        Values that y can take, with which they were computed.
-    levels : AdaptiveLevels, optional
-        Levels that follow the misses, once rows were observed.
-
     Examples
     --------
     >>> import numpy as np
@@ -125,13 +107,13 @@ class Calibration:
     ScoreBounds(lower=array([[-3., -2.]]), upper=array([[3., 2.]]))
     """
 
-    scores: Array
-    signed: bool = True
-    weights: Array | None = None
+    scores: Array  # (n,), in the order in which they came
+    signed: bool = True  # without signs there is one rank, and no distribution
+    weights: Array | None = None  # (n,), likelihood ratios
     groups: Groups | None = None
-    fit_id: str | None = None
+    fit_id: str | None = None  # of the estimator that the scores were made with
     support: Support = field(default_factory=Support)
-    levels: AdaptiveLevels | None = None
+    levels: AdaptiveLevels | None = None  # once rows were observed
 
     def __len__(self) -> int:
         return len(self.scores)

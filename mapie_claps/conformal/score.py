@@ -38,12 +38,11 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     :math:`1-\alpha` if calibration and test rows are exchangeable given the fitted
     estimator; rows that the estimator was fitted on break that.
 
-    That is the paper's score, and what ``ClapsRegressor.paper()`` and any estimator
-    with ``predict(X, return_std=True)`` give. A default ``ClapsRegressor()`` learns in
-    ``fit``, from training rows alone, a map z = T(y) of the target and the shape g of
-    the residuals: the score is then the absolute value of g((z − μ)/√v), and the
-    interval all y whose score is at most :math:`q_\alpha`. One rank, and the same
-    guarantee: what is fixed before calibration may shape the score.
+    A default ``ClapsRegressor()`` learns in ``fit``, from training rows alone, a map
+    z = T(y) of the target and the shape g of the residuals: the score is then the
+    absolute value of g((z − μ)/√v), and the interval all y whose score is at most
+    :math:`q_\alpha`. One rank, and the same guarantee: what is fixed before
+    calibration may shape the score.
 
     Parameters
     ----------
@@ -73,12 +72,12 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     Notes
     -----
     Where the rank exceeds the number of scores and infinite bounds are allowed, they
-    are infinite. CV+ and jackknife+ combine μ and √v of several models, which have no
-    common shape: there the score is the paper's, with mean and standard deviation of
-    y. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a standard
-    deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
-    prefit=True)``, or use ``CalibratedRegressor.observe``.
-    ``minimize_interval_width`` is refused: it would choose on calibration scores.
+    are infinite. CV+ and jackknife+ combine mean and standard deviation of several
+    models, which have no common shape. MAPIE's ``TimeSeriesRegressor`` refuses scores
+    that ask for a standard deviation: pass it
+    ``ResidualNormalisedScore(ClapsScaleEstimator(model), prefit=True)``, or use
+    ``CalibratedRegressor.observe``. ``minimize_interval_width`` is refused: it would
+    choose on calibration scores.
 
     Examples
     --------

@@ -9,7 +9,7 @@ row, up to a constant that is the same for calibration and test rows.
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,8 @@ class ColumnGroups:
         ----------
         X : array-like of shape (n, p)
             Training rows; not calibration rows, whose numbers must not decide.
-        column : str or int
-            The column.
-        min_rows : int, default=100
-            Training rows that a group of its own has at least.
+        column, min_rows : optional
+            The column, and training rows that a group of its own has at least.
 
         Returns
         -------
@@ -158,9 +156,8 @@ class EpistemicGroups:
         estimator : estimator
             Fitted; its predictions have an aleatoric and an epistemic part.
         X : array-like of shape (n, p)
-            Training rows, or other rows that are not used for calibration: these give
-            groups of more equal size, since training rows are better known than new
-            ones.
+            Training rows, or better others that are not used for calibration: training
+            rows are better known than new ones.
         n_groups : int, default=3
             Groups, at most: equal edges are taken once.
 
@@ -340,14 +337,14 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
         # rest are not.
         if n_effective >= min(needed, len(weights) / 2):
             continue
-        of = "" if label is ALL_ROWS else f" of the group {label!r}"
-        shares = weights / (weights[0] or 1.0)
-        tenth = shares[: max(1, len(shares) // 10)].sum() / (shares.sum() or 1.0)
+        tenth = weights[: max(1, len(weights) // 10)] / (weights[0] or 1.0)
+        share = tenth.sum() / ((weights / (weights[0] or 1.0)).sum() or 1.0)
         warnings.warn(
-            f"Got {len(weights)} weighted calibration rows{of} that are worth "
+            f"Got {len(weights)} weighted calibration rows"
+            f"{'' if label is ALL_ROWS else f' of the group {label!r}'} that are worth "
             f"{n_effective:.1f} rows of equal weight, where confidence_level="
             f"{max(levels):g} should have {needed:.0f}: a tenth of the rows has "
-            f"{tenth:.0%} of the weight. Coverage holds on average, but depends on "
+            f"{share:.0%} of the weight. Coverage holds on average, but depends on "
             "these few rows. Calibrate on more rows, or clip the weights harder.",
             EffectiveSampleSizeWarning,
             stacklevel=5,
@@ -416,14 +413,12 @@ def likelihood_ratio(
     fitted = linear if classifier is None else clone(classifier)
     labels = np.r_[np.zeros(len(source)), np.ones(len(target))]
     fitted.fit(np.concatenate([source, target]), labels)
-    rate = len(source) / len(target)
-    if classifier is None:
+    ratio = RowRatio(len(source) / len(target), clip, estimator, classifier=fitted)
+    if classifier is None:  # one linear map, which a file can hold
         scaler, logit = linear
         coef = logit.coef_[0] / scaler.scale_
         intercept = float(logit.intercept_[0] - scaler.mean_ @ coef)
-        ratio = RowRatio(rate, clip, estimator, coef, intercept)
-    else:
-        ratio = RowRatio(rate, clip, estimator, classifier=fitted)
+        ratio = replace(ratio, coef=coef, intercept=intercept, classifier=None)
     found = ratio.unclipped(target)
     n_high = int((found > clip).sum())
     if n_high > MANY_CLIPPED * len(target):
