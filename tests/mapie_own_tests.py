@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,11 +87,12 @@ def swap() -> None:
     import sklearn.linear_model
 
     from mapie_claps import ClapsRegressor
+    from mapie_claps.estimators.recipe import PAPER
 
     # The paper's recipe with one layer: a fit takes hundredths of a second.
-    fast = ClapsRegressor.paper(
-        hidden_layer_sizes=(16,), max_steps=30, learning_rate=0.05, random_state=0
-    ).get_params()
+    recipe = replace(PAPER, last_layer="ridge", bias_in_posterior=True)
+    size = {"hidden_layer_sizes": (16,), "max_steps": 30, "learning_rate": 0.05}
+    fast = ClapsRegressor(**size, recipe=recipe, random_state=0).get_params()
 
     class SmallClapsRegressor(ClapsRegressor):
         """``ClapsRegressor`` with other defaults."""
