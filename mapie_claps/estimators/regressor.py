@@ -58,7 +58,7 @@ Array = NDArray[np.float64]
 # has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
 # units), or where so many rows repeat, and kept from this weight on. Elsewhere it takes
 # noise for lack of data.
-LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.1, 0.1
+LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.05, 0.1
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -627,8 +627,9 @@ def _fit_kernel_member(
     nll = found.held_out_nll  # (n_views,)
     if nll is None:
         return None, 0.0
+    little_noise = float(nll.min()) <= LITTLE_NOISE
     repeated = 1 - len(torch.unique(X, dim=0)) / len(X)
-    if float(nll.min()) > LITTLE_NOISE and repeated < REPEATED:
+    if not little_noise and repeated < REPEATED:
         return None, 0.0
     kernel = fit_kernel(
         X,
@@ -640,6 +641,7 @@ def _fit_kernel_member(
         KERNEL_FLOOR * network.variance_floor,
         generator,
         pool,
+        all_rows=little_noise,
     )
     if kernel is None:
         return None, 0.0

@@ -33,7 +33,7 @@ MAX_MEAN_ROWS, MEAN_FACTORS = 4_000, (1e-4, 1e4)
 # Adam on the marginal likelihood of random rows, with a cosine schedule.
 STEPS, WARM_UP_STEPS, STEP_ROWS = 300, 5, 192
 LEARNING_RATE, BETAS = 0.15, (0.9, 0.95)
-FIRST_NOISE = 0.5  # from a small σ² on, noise would be taken for a rough function
+FIRST_NOISE = 0.05
 # Logarithms of 1/length scale, of variances and of σ² stay in these ranges.
 SCALE_RANGE, VARIANCE_RANGE, RATIO_RANGE = (-7.0, 4.0), (-20.0, 7.0), (-4.0, 4.0)
 NOISE_RANGE = (math.log(1e-9), 3.0)
@@ -268,8 +268,12 @@ def fit_kernel(
     noise_floor: float,
     generator: torch.Generator,
     pool: WorkerPool | None = None,
+    *,
+    all_rows: bool = True,
 ) -> KernelMember | None:
     """Length scales, the rows kept and their noise; None where there are too few.
+
+    With ``all_rows`` the mean is that of all rows, if they are not too many.
 
     Networks have seen the rows that they do not hold out: their g is too small there.
     So length scales are fitted with constant noise, and held-out rows are judged with
@@ -315,7 +319,8 @@ def fit_kernel(
             float(judged[1, best].quantile(USUAL_LEVEL)) - lasting,
             float(by_factor[best]),
         )
-        _use_mean_of_all_rows(member)
+        if all_rows:
+            _use_mean_of_all_rows(member)
     return member
 
 
