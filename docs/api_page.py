@@ -7,8 +7,8 @@ from types import ModuleType
 
 import mapie_claps
 
-# Commands, described where they are used.
-NOT_IN_THE_REFERENCE = {"benchmarks", "demo", "experiments", "studies"}
+# A command, described where it is used.
+NOT_IN_THE_REFERENCE = {"demo"}
 
 # Groups in the order of the page: a title, a sentence, and names with their module, or
 # modules as a whole. What is in no group comes last, so that nothing is left out.
@@ -23,6 +23,7 @@ GROUPS = [
             "mapie_claps.explain",
             "mapie_claps.Explanation",
             "mapie_claps.PredictiveVariance",
+            "mapie_claps.PredictiveDistribution",
             "mapie_claps.save",
             "mapie_claps.load",
             "mapie_claps.diagnostics",
@@ -39,13 +40,7 @@ GROUPS = [
         "Large data and production",
         "Rows in batches, sums that add up, a cluster, and a file that runs alone.",
         [
-            "mapie_claps.StreamingConformalRegressor",
             "mapie_claps.LastLayerSums",
-            "mapie_claps.partial_sums",
-            "mapie_claps.sums_of",
-            "mapie_claps.with_sums",
-            "mapie_claps.update_posterior",
-            "mapie_claps.train_on_batches",
             "mapie_claps.distributed",
             "mapie_claps.export",
         ],

@@ -57,8 +57,8 @@ def peers_summary() -> str:
     if file.exists():
         return file.read_text().replace(" ± ", " ±\u00a0")
     return (
-        "*The tables will be here once `python -m mapie_claps.benchmarks peers` has "
-        "been run and its summary saved as `docs/benchmarks/peers_summary.md`.*"
+        "*The tables will be here once `python docs/studies/peers.py` has been run and "
+        "its summary saved as `docs/benchmarks/peers_summary.md`.*"
     )
 
 
