@@ -420,8 +420,14 @@ class ClapsModule(LastLayerEstimator):
 
     def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
         batches = self._batches(X, y, sample_weight, need_y=True)
-        rows = ((batch.x, batch.target, batch.weight) for batch in batches)
-        return self.forward_.sum_rows(rows, self.sums_)
+        layers, like = self.forward_.last_layers, self.sums_
+        return sum_rows(
+            _feature_rows(self.network_, batches, torch.empty(0), [], []),
+            "full" if like.gram.ndim == 3 else "diag",
+            like.homoscedastic,
+            like.fit_id,
+            lambda rows: layers.residual(rows)[0],
+        )
 
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Posterior from other sums; a λ of "grid" stays."""
@@ -500,6 +506,7 @@ class _Pass(NamedTuple):
     mean: Tensor  # (n,)
     second: Any  # what stands beside it, if anything
     is_column: bool  # whether both are columns of one output
+    tolerance: float  # relative, for roundings
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]]  # of the layers watched
 
 
@@ -535,7 +542,13 @@ def _run(network: nn.Module, x: Tensor) -> _Pass:
         )
     if not bool(mean.isfinite().all()):
         raise ValueError(NOT_FINITE.format("predictions"))
-    return _Pass(x, mean.reshape(n), second, is_column, calls)
+    # With autocast layers are coarser than the network around them.
+    eps = torch.finfo(mean.dtype).eps
+    for inner in chain(*calls.values()):
+        for tensor in inner:
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                eps = max(eps, torch.finfo(tensor.dtype).eps)
+    return _Pass(x, mean.reshape(n), second, is_column, eps**0.5, calls)
 
 
 class ModuleAdapter(nn.Module):
@@ -613,12 +626,24 @@ class ModuleAdapter(nn.Module):
             chosen = next(iter(matches))
         if chosen is None or chosen not in matches:
             _raise_for_layer(last_layer_name, sorted(matches), list(layers))
-        noise = _choose_noise(network, noise_variance, seen)
+        noise = noise_variance
+        if noise is not None:
+            noise = _given_noise(network, noise, seen)
+        elif seen.is_column:
+            raise ValueError(
+                "Got a network with two output columns. If the second is the noise, "
+                "say noise_variance='output' (and noise_output); several targets are "
+                "not supported."
+            )
+        elif seen.second is not None:
+            noise = "output"
+        else:
+            noise = next((m for m in NOISE_METHODS if hasattr(network, m)), None)
         found = cls(
             network, chosen, matches[chosen], noise, noise_output, precision, device
         )
         if len(x) > 1:
-            found._check_rows_alone(x, _rounding(seen, layers[chosen]))
+            found._check_rows_alone(x, seen.tolerance)
         return found
 
     def forward(self, x: Tensor) -> Features:
@@ -641,7 +666,7 @@ class ModuleAdapter(nn.Module):
             raise ValueError(NOT_FINITE.format("features"))
         # φᵀw + b has to be what forward returns, in every row: what follows the layer
         # may leave some rows as they are, as a ReLU does.
-        w, tolerance = self.weights[0], _rounding(seen, layer)
+        w, tolerance = self.weights[0], seen.tolerance
         own = phi @ w[:-1] + w[-1]
         gap = (own - mu).abs_()
         # |φᵀw + b| is at most Σ|φw| + |b|, which costs more: computed where needed.
@@ -738,14 +763,6 @@ class ModuleAdapter(nn.Module):
                 )
 
 
-def _rounding(seen: _Pass, layer: nn.Module) -> float:
-    """Relative size of roundings: with autocast a layer is coarser than its network."""
-    phi, output = seen.calls[layer][0]
-    finfo = torch.finfo
-    eps = max(finfo(phi.dtype).eps, finfo(output.dtype).eps, finfo(seen.mean.dtype).eps)
-    return float(eps**0.5)
-
-
 def private_copy(module: Any, precision: str, device: str) -> nn.Module:
     """Copy of a network to work on: evaluation mode, no gradients, on the device."""
     if not isinstance(module, nn.Module):
@@ -838,18 +855,8 @@ def _raise_for_layer(
     raise ValueError(f"{problem}; candidates: {matches or names}. {remedy}")
 
 
-def _choose_noise(network: nn.Module, given: Any, seen: _Pass) -> Any:
-    """Where h² comes from: see ``ModuleAdapter``."""
-    if given is None:
-        if seen.is_column:
-            raise ValueError(
-                "Got a network with two output columns. If the second is the noise, "
-                "say noise_variance='output' (and noise_output); several targets are "
-                "not supported."
-            )
-        if seen.second is not None:
-            return "output"
-        return next((m for m in NOISE_METHODS if hasattr(network, m)), None)
+def _given_noise(network: nn.Module, given: Any, seen: _Pass) -> Any:
+    """Where h² comes from, as the user says; see ``ModuleAdapter``."""
     if callable(given):
         return given
     if given == "fit":

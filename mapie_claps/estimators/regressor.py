@@ -416,7 +416,7 @@ class ClapsRegressor(LastLayerEstimator):
                 pool=pool,
             )
             kernel, kernel_weight = None, 0.0
-            if recipe.kernel and found.held_out_nll is not None:
+            if recipe.kernel:
                 own = torch.Generator().manual_seed(seed + 2)
                 kernel, kernel_weight = _fit_kernel_member(
                     network, found, x, target, weights, rows.held_out, own, pool
@@ -624,8 +624,8 @@ def _fit_kernel_member(
     pool: WorkerPool | None,
 ) -> tuple[KernelMember | None, float]:
     """A kernel member and its weight, as of one more view; None where it earns none."""
-    nll = found.held_out_nll  # (n_views,)
-    if nll is None:
+    nll, noise, held_out_h2 = found.held_out_nll, found.noise, found.held_out_h2
+    if nll is None or noise is None or held_out_h2 is None:
         return None, 0.0
     little_noise = float(nll.min()) <= LITTLE_NOISE
     repeated = 1 - len(torch.unique(X, dim=0)) / len(X)
@@ -635,9 +635,9 @@ def _fit_kernel_member(
         X,
         y,
         weight,
-        found.noise,
+        noise,
         held_out_rows,
-        found.held_out_h2,
+        held_out_h2,
         KERNEL_FLOOR * network.variance_floor,
         generator,
         pool,

@@ -110,7 +110,7 @@ def _network_scores(
         sum_rows([features(rows.fit)], "full", False, ""), trained, "ridge", 1.0
     )
     held_out = features(rows.held_out)
-    mu = refitted.mu(held_out)
+    mu = held_out.target - refitted.residual(held_out)
     std = (held_out.h2 + refitted.epistemic(held_out.phi)).sqrt()
     scores = np.empty((n_maps, len(LEVELS)))
     for j, each in enumerate(maps):

@@ -8,8 +8,8 @@ makes the inputs of the networks of them:
 - *Dates*, and text that can all be read as dates, become the parts that vary and the
   days between two dates (``DateParts``).
 - *Text, truth values and categories* get one 0/1 input per frequent level
-  (``OneHotEncoder``) if frequent levels have 80 % of the rows. A level is frequent if it
-  has 25 rows, or 5 % of the rows where that is less, and is among the 128 largest of
+  (``OneHotEncoder``) if frequent levels have 80 % of the rows. A level is frequent if
+  it has 25 rows, or 5 % of the rows where that is less, and is among the 128 largest of
   its column. Rare levels share one input. Where they have as many rows together as a
   frequent level needs, and where most levels are rare, the column gets the cross-fitted
   mean and the count of each level (``LevelMeans``).
