@@ -61,7 +61,8 @@ def public_names(module: ModuleType) -> list[str]:
     if hasattr(module, "__all__"):
         return list(module.__all__)
     classes = inspect.getmembers(module, inspect.isclass)
-    return [name for name, value in classes if value.__module__ == module.__name__]
+    own = [name for name, value in classes if value.__module__ == module.__name__]
+    return [name for name in own if name[0] != "_"]
 
 
 def all_names() -> list[tuple[str, str]]:

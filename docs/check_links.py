@@ -54,5 +54,5 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     found = dead_links(root)
     n_pages = len(list(root.rglob("*.html")))
-    print("\n".join(found) or f"No dead link in {n_pages} pages.")  # noqa: T201
+    print("\n".join(found) or f"No dead link in {n_pages} pages.")
     sys.exit(bool(found) or not n_pages)

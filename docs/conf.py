@@ -8,8 +8,8 @@ import mapie_claps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from address import documentation  # noqa: E402
-from api_page import api_page  # noqa: E402
+from address import documentation
+from api_page import api_page
 
 # The examples train small networks: one thread is fastest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

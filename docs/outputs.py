@@ -31,7 +31,7 @@ def with_outputs(text: str, name: str) -> str:
     def run(found: re.Match[str]) -> str:
         code, printed = found["code"], io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, name, "exec"), names)  # noqa: S102
+            exec(compile(code, name, "exec"), names)
         output = printed.getvalue().rstrip()
         lines = [line.rstrip() for line in output.split("\n")]
         shown = "\n```text\n" + "\n".join(lines) + "\n```\n" if output else ""
