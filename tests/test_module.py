@@ -713,6 +713,9 @@ def test_a_network_trained_in_other_units_is_named():
     for other in (100 * target, target + 1000):
         with pytest.warns(NumericalWarning, match="in other units .standardised, for"):
             ClapsModule(net).fit(X, other)
+    model = ClapsModule(net).fit(X, target)
+    with pytest.warns(NumericalWarning, match="Squared residuals are .* times"):
+        model.partial_fit(X, 100 * target)
 
 
 def quantised():

@@ -70,8 +70,11 @@ class ForwardPass(nn.Module):
             )
         out = self.network(x)
         by_member = layers.mu(out)
-        mu = by_member[0] if len(by_member) == 1 else weight @ by_member
-        noise = aleatoric = mean_noise(out.h2, weight)
+        if len(by_member) == 1:
+            mu, noise = by_member[0], out.h2[0]
+        else:
+            mu, noise = weight @ by_member, mean_noise(out.h2, weight)
+        aleatoric = noise
         if scale in ("posterior", "constant"):
             aleatoric = torch.ones_like(mu) * self.residual_variance
         if scale in ("aleatoric", "constant"):

@@ -370,11 +370,11 @@ class LastLayers:
     standardised: bool
     homoscedastic: bool  # W = I/σ², for the scale "posterior"
 
-    def mu(self, out: Features) -> Tensor:  # (K, n)
+    def mu(self, out: Features | FeatureRows) -> Tensor:  # (K, n)
         """Mean φᵀŵ; with trained weights the network's own, to the last bit."""
-        if self.last_layer == "trained":
-            return out.mu
-        return _affine(self.mean, out.phi)
+        if self.last_layer == "ridge":
+            return _affine(self.mean, out.phi)
+        return out.mu if isinstance(out, Features) else out.target - out.residual
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
@@ -457,7 +457,10 @@ def make_last_layers(
     residual_variance: float = 1.0,  # σ², for homoscedastic sums
     may_alter: bool = True,
 ) -> LastLayers:
-    """Factor λ/unit² I + HᵀWH, and correct ŵ where the last layer is refitted."""
+    """Factor λ/unit² I + HᵀWH, and correct ŵ where the last layer is refitted.
+
+    Where rounding wins, jitter grows until laplace-torch finds a factor.
+    """
     gram, cross, loss = sums.gram, sums.cross, sums.loss
     if sums.homoscedastic:
         gram, cross = gram / residual_variance, cross / residual_variance
@@ -484,9 +487,32 @@ def make_last_layers(
     scale, added = torch.zeros_like(gram), torch.zeros_like(loss)
     size = trained.shape[1] if with_bias else trained.shape[1] - 1
     for k in range(len(trained)):
-        factor, jitter = _factor(layers.laplace(k), may_alter)
-        place = (slice(size),) * factor.ndim
-        scale[k][place], added[k] = factor, jitter
+        la = layers.laplace(k)
+        prior, largest = la.prior_precision, float(la.H.max() + la.prior_precision)
+        for share in JITTER if may_alter else JITTER[:1]:
+            la.prior_precision = prior + share * largest
+            try:
+                factor: Tensor = la.posterior_scale
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                continue
+            if bool(factor.isfinite().all()):
+                break
+        else:
+            raise NotPositiveDefiniteError(
+                f"The posterior precision (largest entry {largest!r}) is not positive "
+                "definite. Raise prior_precision or variance_floor, or look for "
+                "extreme values in X."
+            )
+        scale[k][(slice(size),) * factor.ndim], added[k] = factor, share * largest
+        if share:
+            warnings.warn(
+                f"Added {share * largest:.1e} to the diagonal of the posterior "
+                f"precision (largest entry {largest:.1e}), which was not positive "
+                "definite to rounding. Raise prior_precision or variance_floor to "
+                "avoid it.",
+                NumericalWarning,
+                stacklevel=2,
+            )
     if bool(added.any()):
         identity = torch.eye(trained.shape[1], dtype=gram.dtype)
         layers = replace(layers, gram=gram + added[:, None, None] * identity)
@@ -498,33 +524,6 @@ def make_last_layers(
     curved = (gram @ step[..., None]).squeeze(-1)
     loss = loss + (step * (0.5 * curved - cross)).sum(-1)
     return replace(layers, scale=scale, mean=trained + step, loss=loss)
-
-
-def _factor(la: Any, may_alter: bool) -> tuple[Tensor, float]:
-    """laplace-torch's factor of Σ, with growing jitter where rounding wins."""
-    prior = la.prior_precision
-    largest = float(la.H.max() + prior)
-    for share in JITTER if may_alter else JITTER[:1]:
-        jitter = share * largest
-        la.prior_precision = prior + jitter
-        try:
-            scale: Tensor = la.posterior_scale
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            scale = la.H.new_full((), math.nan)
-        if bool(scale.isfinite().all()):
-            if jitter:
-                warnings.warn(
-                    f"Added {jitter:.1e} to the diagonal of the posterior precision "
-                    f"(largest entry {largest:.1e}), which was not positive definite "
-                    "to rounding. Raise prior_precision or variance_floor to avoid it.",
-                    NumericalWarning,
-                    stacklevel=2,
-                )
-            return scale, jitter
-    raise NotPositiveDefiniteError(
-        f"The posterior precision (largest entry {largest!r}) is not positive definite."
-        " Raise prior_precision or variance_floor, or look for extreme values in X."
-    )
 
 
 def choose_prior_precision(
@@ -567,7 +566,7 @@ def choose_prior_precision(
 
 def mean_noise(h2: Tensor, member_weight: Tensor) -> Tensor:  # (K, n), (K,) → (n,)
     """Weighted geometric mean of h²: one member that errs high does not rule."""
-    return h2[0] if len(h2) == 1 else (member_weight @ h2.log()).exp()
+    return (member_weight @ h2.log()).exp()
 
 
 class FittedLastLayers(NamedTuple):
@@ -577,10 +576,10 @@ class FittedLastLayers(NamedTuple):
     sums: LastLayerSums  # of all rows
     member_weight: Tensor  # (K,), sums to one
     residual_variance: float
-    noise: Tensor | None = None  # (n,), g(x) of all rows
-    held_out_nll: Tensor | None = None  # (n_views,)
-    held_out_h2: Tensor | None = None  # (K, n_held_out)
-    held_out_residual: Tensor | None = None  # (m,), in units of √v of single members
+    noise: Tensor  # (n,), g(x) of all rows
+    held_out_nll: Tensor | None  # (n_views,); None where no rows were held out
+    held_out_h2: Tensor  # (K, n_held_out)
+    held_out_residual: Tensor | None  # (m,), in units of √v of single members
 
 
 def fit_posterior(
@@ -631,7 +630,8 @@ def fit_posterior(
         **settings,
     )
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
-    nll, residual, h2 = None, None, None
+    nll, residual, none = None, None, trained.new_empty(0)
+    h2 = none
     n_members = len(trained)
     weight = trained.new_full((n_members,), 1 / n_members)
     if judged is not None and held_out is not None:
@@ -653,7 +653,7 @@ def fit_posterior(
         if homoscedastic:
             final = make_last_layers(sums, trained, last_layer, value, **settings)
             layers = replace(final, mean=layers.mean)
-    return FittedLastLayers(layers, sums, weight, sigma2, None, nll, h2, residual)
+    return FittedLastLayers(layers, sums, weight, sigma2, none, nll, h2, residual)
 
 
 def fit_last_layers(
