@@ -193,9 +193,9 @@ def test_sentences_say_what_is_usual():
         "row 1: wide by 21: 10 noise, no more than usual; 11 lack of data, mostly "
         "depth=2.25",
     ]
-    frame = adds.to_frame(index=["a", "b"])
-    assert frame.loc["a", ("aleatoric", "hour")] == pytest.approx(20)
-    assert frame.loc["b", ("epistemic", "depth")] == pytest.approx(10)
+    frame = adds.to_frame()
+    assert frame.loc[0, ("aleatoric", "hour")] == pytest.approx(20)
+    assert frame.loc[1, ("epistemic", "depth")] == pytest.approx(10)
     many = explain(model, pd.concat([X] * 4), background=usual).by_column
     assert repr(many).splitlines()[-1] == "… 3 more rows"
 
@@ -251,13 +251,13 @@ def test_categories_of_both_tables_are_kept():
 
 def test_bad_input_is_named(fitted, data):
     X, background = data[2][0], data[1][0]
-    with pytest.raises(ValueError, match="Got by_column=True for 1 row and no backgr"):
+    with pytest.raises(ValueError, match=r"Got X of shape \(1, 3\) .* and other rows"):
         explain(fitted, X[:1], by_column=True)
     for rows, message in (
-        (pd.DataFrame(background), "X of 3 columns .* only: 0, 1, 2, x0, x1, x2"),
-        (background[:, 0], "a background of 0, but expected tables"),
-        (background[:, :2], r"a background of 2, .* \(in one only: x2\)"),
-        (background[:0], "0 background rows"),
+        (pd.DataFrame(background), "in one only: 0, 1, 2, x0, x1, x2"),
+        (background[:, 0], r"a background of shape \(130, 0\), but"),
+        (background[:, :2], r"a background of shape \(130, 2\), .* only: x2\)"),
+        (background[:0], r"a background of shape \(0, 3\)"),
     ):
         with pytest.raises(ValueError, match=message):
             explain(fitted, X, background=rows)

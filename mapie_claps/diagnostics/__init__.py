@@ -3,8 +3,7 @@
 from ..metrics import coverage_interval
 from .by_column import ColumnContributions
 from .explanation import Explanation, explain
-from .measuring import nearest_rows
-from .tables import diagnose, rank_rows, summarise
+from .tables import diagnose, nearest_rows, rank_rows, summarise
 
 __all__ = [
     "ColumnContributions",

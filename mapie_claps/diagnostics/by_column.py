@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, gen_batches
+from sklearn.utils.validation import _num_samples
 
 from .._validation import check_integer
-from .permuted_rows import PermutedRows
+from ..metrics import is_missing
 
 Array = NDArray[np.float64]
 PARTS = ("aleatoric", "epistemic")
@@ -26,6 +27,7 @@ MAX_NAMED = 3  # columns by name in one sentence
 NEGLIGIBLE = 0.01  # of the width: a smaller excess has no cause worth naming
 MAX_BACKGROUND = 2000  # rows that are predicted to choose n_background of them
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
+MAX_TEXT = 30  # letters of a value in a sentence
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -69,9 +71,6 @@ class ColumnContributions:
     reference: Array
     confidence_level: tuple[float, ...]
 
-    def __len__(self) -> int:
-        return len(self.values)
-
     @property
     def total(self) -> Array:
         """Both parts of the width of each row, of shape (n, 2, n_levels)."""
@@ -79,22 +78,11 @@ class ColumnContributions:
         return np.asarray(self.reference + np.stack(added, axis=1))
 
     def sentence(self, row: int, level: int = 0) -> str:
-        """Say in words why an interval is wide.
+        """Say in words why an interval is wide, by positions of row and level.
 
-        Parameters
-        ----------
-        row : int
-            Position of the row.
-        level : int, default=0
-            Position of the confidence level.
-
-        Returns
-        -------
-        str
-            The width, its two parts, and the columns that make them larger than those
-            of the reference: as many as it takes to explain half of it, and all whose
-            share is nearly the largest. An infinite interval has no parts, and the
-            sentence says so.
+        It names the columns that make a part larger than that of the reference: as
+        many as it takes to explain half of it, and all whose share is nearly the
+        largest.
         """
         noise, lack = self.total[row, :, level]
         if not np.isfinite(noise + lack):
@@ -106,33 +94,20 @@ class ColumnContributions:
             f"{parts[1]} lack of data, {causes[1]}"
         )
 
-    def to_frame(self, level: int = 0, index: Any = None) -> Any:
-        """Contributions as a table.
-
-        Parameters
-        ----------
-        level : int, default=0
-            Position of the confidence level.
-        index : pandas.Index, optional
-            Labels of the rows, for example ``X.index``.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per row of X, and a column for each part and name. Needs pandas.
-        """
+    def to_frame(self, level: int = 0) -> Any:
+        """Contributions at a level as a DataFrame: a column for each part and name."""
         import pandas as pd
 
         columns = pd.MultiIndex.from_product([PARTS, self.names])
         both = np.hstack([getattr(self, part)[:, :, level] for part in PARTS])
-        return pd.DataFrame(both, columns=columns, index=index)
+        return pd.DataFrame(both, columns=columns)
 
     def __repr__(self) -> str:
         """The first rows in words."""
-        lines = [f"row {i}: {self.sentence(i)}" for i in range(len(self))[:5]]
-        columns, rows = counted(len(self.names), "column"), counted(len(self), "row")
-        more = [f"… {counted(len(self) - 5, 'more row')}"] if len(self) > 5 else []
-        return "\n".join([f"Contributions of {columns} in {rows}", *lines, *more])
+        n, columns = len(self.values), counted(len(self.names), "column")
+        lines = [f"row {i}: {self.sentence(i)}" for i in range(n)[:5]]
+        head = f"Contributions of {columns} in {counted(n, 'row')}"
+        return "\n".join([head, *lines, *more_than(5, n)])
 
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
@@ -158,16 +133,23 @@ def column_contributions(
     background: Any,  # (m, p), rows that X is compared with; None for X itself
     levels: tuple[float, ...],
     n_background: int,  # used, evenly spread over the widths; all if fewer
-    seed: int,  # of the orders in which columns are changed
 ) -> ColumnContributions:
     """Contributions of the columns of X to both parts of the width."""
     check_integer("n_background", n_background, low=1, hint="Use 16.")
-    rows = PermutedRows(X, X if background is None else background)
-    n, p, m = rows.n_rows, len(rows.names), rows.n_background
-    if not n or not m:
+    table = X if background is None else background
+    top, bottom = columns_of(X), columns_of(table)
+    n, m = len(of_rows), _num_samples(table)
+    alone = background is None and n == 1
+    if top.keys() != bottom.keys() or not (top and n and m) or alone:
+        only = ", ".join(sorted(map(str, top.keys() ^ bottom.keys())))
         raise ValueError(
-            f"Got {n} rows of X and {m} background rows, but expected some."
+            f"Got X of shape {(n, len(top))} and a background of shape "
+            f"{(m, len(bottom))}, but expected tables with the same columns (in one "
+            f"only: {only or 'none'}) and other rows to compare with. Pass for example "
+            "the calibration rows, or leave by_column out."
         )
+    columns = {name: _stacked(values, bottom[name]) for name, values in top.items()}
+    p = len(columns)
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
     if background is None:
         of_starts = of_rows[starts]
@@ -176,7 +158,7 @@ def column_contributions(
     chosen = _spread_rows(of_starts, n_background)
     starts, of_starts = n + starts[chosen], of_starts[chosen]
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     orders = np.stack([rng.permutation(p) for _ in starts])
     orders = np.stack([orders, orders[:, ::-1]], axis=1)  # each with its reverse
     place = np.argsort(orders, axis=2)  # at which a column is changed
@@ -190,36 +172,48 @@ def column_contributions(
         values[:, :, :, 0] = of_starts[:, None]
         values[:, :, :, -1] = of_rows[block, None, None]
         if p > 1:
-            between = widths(rows.take(index.reshape(-1, p)))
+            between = widths(_permuted(columns, index.reshape(-1, p), X))
             values[:, :, :, 1:-1] = between.reshape(values[:, :, :, 1:-1].shape)
         steps = np.diff(values, axis=3)
         by_column = np.take_along_axis(steps, place[None, ..., None, None], axis=3)
         adds[block] = by_column.mean(axis=(1, 2))
-    parts = adds[:, :, 0], adds[:, :, 1]
-    reference = of_starts.mean(axis=0)
-    return ColumnContributions(rows.names, rows.texts(), *parts, reference, levels)
+    return ColumnContributions(
+        tuple(map(str, columns)),
+        np.array(
+            [list(map(_text, c[:n].tolist())) for c in columns.values()], object
+        ).T,
+        adds[:, :, 0],
+        adds[:, :, 1],
+        of_starts.mean(axis=0),
+        levels,
+    )
 
 
 def _spread_rows(parts: Array, n_background: int) -> NDArray[np.intp]:
     """Background rows at evenly spaced ranks of the width."""
-    sound: NDArray[np.bool_] = np.isfinite(parts.sum(axis=1))  # (m, n_levels)
+    width = parts.sum(axis=1)  # (m, n_levels)
     # At a level that no row has, every interval may be infinite.
-    levels = sound.any(axis=0)
-    finite = np.flatnonzero(sound[:, levels].all(axis=1) & levels.any())
-    if not len(finite):
+    width = width[:, np.isfinite(width).any(axis=0)]
+    finite = np.flatnonzero(np.isfinite(width).all(axis=1))
+    if not width.size or not len(finite):
         raise ValueError(
             "Got infinite intervals for all background rows, whose width has no parts. "
             "Calibrate with more rows, or at a lower confidence_level."
         )
-    width = parts[finite].sum(axis=1)[:, int(levels.argmax())]
     n = min(n_background, len(finite))
     ranks = ((np.arange(n) + 0.5) * len(finite) / n).astype(int)
-    return np.asarray(finite[np.argsort(width, kind="stable")[ranks]])
+    order = np.argsort(width[finite, 0], kind="stable")
+    return np.asarray(finite[order[ranks]])
 
 
 def counted(n: int, noun: str) -> str:
     """A number of things in words."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def more_than(n_shown: int, n: int) -> list[str]:
+    """The last line of a table that shows its first rows only."""
+    return [f"… {counted(n - n_shown, 'more row')}"] if n > n_shown else []
 
 
 def _numbers_that_add_up(*parts: float) -> list[str]:
@@ -229,3 +223,54 @@ def _numbers_that_add_up(*parts: float) -> list[str]:
     first = [round(part, digits) for part in (total, *parts[:-1])]
     numbers = [*first, first[0] - sum(first[1:])]
     return [f"{number + 0.0:.{digits}f}" for number in numbers]
+
+
+def columns_of(X: Any) -> dict[Any, Any]:
+    """Columns of a table by name, x0, x1, … in an array; none where X is no table."""
+    table = _table(X)
+    if hasattr(table, "iloc"):
+        return {label: table[label].array for label in table.columns}
+    return {f"x{j}": c for j, c in enumerate(table.T)} if table.ndim == 2 else {}
+
+
+def _stacked(top: Any, bottom: Any) -> Any:
+    """Values of two columns, one behind the other; categories stay categories."""
+    if isinstance(top, np.ndarray):
+        return np.concatenate([top, bottom])
+    import pandas as pd
+
+    kinds = [isinstance(c.dtype, pd.CategoricalDtype) for c in (top, bottom)]
+    if all(kinds) and top.dtype != bottom.dtype:
+        return pd.api.types.union_categoricals([top, bottom], ignore_order=True)
+    return pd.concat([pd.Series(top), pd.Series(bottom)], ignore_index=True).array
+
+
+def _permuted(columns: dict[Any, Any], index: NDArray[np.int64], like: Any) -> Any:
+    """Rows in which column j is that of the row ``index[:, j]``, as a table like X.
+
+    Arrays stay arrays, and data frames (of polars and pyarrow, too) become data frames
+    of pandas. Categories, dates, gaps and text pass through unchanged, so that a model
+    sees tables like the one it was fitted on.
+    """
+    taken = [c.take(rows) for c, rows in zip(columns.values(), index.T, strict=True)]
+    if not hasattr(_table(like), "iloc"):
+        return np.stack(taken, axis=1)
+    import pandas as pd
+
+    return pd.DataFrame(dict(zip(columns, taken, strict=True)), copy=False)
+
+
+def _text(value: Any) -> str:
+    """A value as a sentence shows it."""
+    if is_missing(value):
+        return "missing"
+    shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+    shown = shown.removesuffix(" 00:00:00")
+    return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 1]}…"
+
+
+def _table(X: Any) -> Any:
+    """An array or a data frame of pandas."""
+    if hasattr(X, "to_pandas"):
+        return X.to_pandas()
+    return X if hasattr(X, "iloc") else np.asarray(X)

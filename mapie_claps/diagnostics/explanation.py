@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
-from .by_column import ColumnContributions, column_contributions, counted
+from .by_column import ColumnContributions, column_contributions, counted, more_than
 
 Array = NDArray[np.float64]
 
@@ -29,11 +29,10 @@ class Explanation:
         Aleatoric and epistemic part of v.
     noise_width : ndarray of shape (n, n_levels), optional
         Width of the interval with v = h², as if there were no lack of data. None if
-        √v does not make the width, as with MAPIE's absolute score: the parts of v are
-        then no parts of the width, and ``aleatoric_width`` and ``epistemic_width``
-        raise a ValueError.
+        √v does not make the width, as with MAPIE's absolute score; the width then has
+        no parts.
     by_column : ColumnContributions, optional
-        What each column adds to both parts of the width, if it was asked for.
+        What each column adds to both parts of the width.
 
     Examples
     --------
@@ -93,9 +92,7 @@ class Explanation:
     @property
     def epistemic_width(self) -> Array:
         """Width that lack of data adds to it."""
-        infinite = np.isinf(self.width)
-        noise = np.where(infinite, 0.0, self.aleatoric_width)
-        return self.width - noise
+        return self.width - np.where(np.isinf(self.width), 0.0, self.aleatoric_width)
 
     @property
     def width_parts(self) -> Array:
@@ -111,14 +108,7 @@ class Explanation:
         return np.where(np.isfinite(found).all(axis=1, keepdims=True), found, np.nan)
 
     def columns(self) -> dict[str, Array]:
-        """Everything by row, one array per quantity.
-
-        Returns
-        -------
-        dict of ndarray of shape (n,)
-            Prediction, bounds, widths (with the level appended, ``lower_0.9``, if
-            there are several), variances and the share of the epistemic one.
-        """
+        """Everything by row; several levels are told apart as in ``lower_0.9``."""
         columns = {"prediction": self.prediction}
         names = ["lower", "upper", "width"]
         if self.noise_width is not None:
@@ -138,14 +128,11 @@ class Explanation:
         shown.append("epistemic_fraction")
         rows = [shown] + [[f"{columns[c][i]:.4g}" for c in shown] for i in range(n)[:5]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))
-            for row in rows
-        ]
-        more = [f"… {counted(n - 5, 'more row')}"] if n > 5 else []
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
         levels = ", ".join(f"{level:g}" for level in self.confidence_level)
         head = f"Explanation of {counted(n, 'row')}"
-        return "\n".join([head + f", level {levels}" * bool(levels), *lines, *more])
+        head += f", level {levels}" if levels else ""
+        return "\n".join([head, *lines, *more_than(5, n)])
 
 
 def explain(
@@ -155,35 +142,27 @@ def explain(
     by_column: bool = False,
     background: Any = None,
     n_background: int = 16,
-    random_state: int = 0,
     **predict_params: Any,
 ) -> Explanation:
     """Explain predictions: μ, the interval, and the two parts of v.
 
-    With ``by_column=True`` it also says what each column of the table adds to both
-    parts of the width: Shapley values, which add up to the difference between the row
-    and the mean of background rows.
-
     Parameters
     ----------
     model : object
-        A ``CalibratedRegressor``, a calibrated MAPIE regressor, or a fitted estimator
-        with ``predict_distribution``, such as ``ClapsRegressor``, also as the last step
-        of a ``Pipeline``. Where the models of folds make the bounds ("plus", "minmax"),
-        the parts are means over them.
+        A ``CalibratedRegressor``, a calibrated MAPIE regressor (parts are means over
+        the models of folds if these make the bounds), or a fitted estimator such as
+        ``ClapsRegressor``, also as the last step of a ``Pipeline``.
     X : array-like of shape (n, p)
         Inputs.
     by_column : bool, default=False
-        Whether to compute contributions of the columns of X, which must be a table.
-        Each row takes 2 · ``n_background`` · (p − 1) predictions.
+        Whether to compute what each column of a table adds to both parts of the width:
+        Shapley values, from 2 · ``n_background`` · (p − 1) predictions for each row.
     background : array-like of shape (m, p), optional
         Rows that those of X are compared with, for example the calibration rows; they
         imply ``by_column``. By default the rows of X.
     n_background : int, default=16
-        Background rows that are used, evenly spread over the widths of (at most 2,000
-        of) them. Their mean is the reference.
-    random_state : int, default=0
-        Seed of the orders in which columns are changed.
+        Background rows that are used, evenly spread over their widths. Their mean is
+        the reference.
     **predict_params : dict
         Passed to ``predict_interval``, for example ``allow_infinite_bounds=True``;
         ``alpha``, which MAPIE 0.9 takes when it predicts.
@@ -191,8 +170,8 @@ def explain(
     Returns
     -------
     Explanation
-        Arrays by row; with ``by_column=True`` its attribute ``by_column`` is a
-        :class:`~mapie_claps.diagnostics.ColumnContributions`.
+        Arrays by row, and ``by_column``, a
+        :class:`~mapie_claps.diagnostics.ColumnContributions`, if it was asked for.
 
     Examples
     --------
@@ -200,21 +179,10 @@ def explain(
     >>> from mapie_claps import ClapsRegressor, explain
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = model.fit(X, X[:, 0])
-    >>> why = explain(model, X)
-    >>> bool((why.epistemic_fraction < 1).all()), why.confidence_level
-    (True, ())
-
-    What makes the last three rows wider than all rows together?
-
-    >>> adds = explain(model, X[-3:], by_column=True, background=X).by_column
-    >>> adds.names, adds.aleatoric.shape
-    (('x0',), (3, 1, 1))
+    >>> why = explain(model.fit(X, X[:, 0]), X[-3:], by_column=True, background=X)
+    >>> bool((why.epistemic_fraction < 1).all()), why.by_column.names
+    (True, ('x0',))
     """
-
-    def widths(rows: Any) -> Array:
-        return _explain(model, rows, predict_params).width_parts
-
     why = _explain(model, X, predict_params)
     if not by_column and background is None:
         return why
@@ -223,16 +191,16 @@ def explain(
         if value is not None and not callable(value):
             raise ValueError(
                 f"Got {name} of single rows together with by_column=True, which also "
-                "predicts rows between them and the background. Calibrate with "
-                f"{name} as a function of X, or leave by_column out."
+                f"predicts other rows. Calibrate with {name} as a function of X."
             )
-    if background is None and len(why.prediction) < 2:
-        raise ValueError(
-            f"Got by_column=True for {counted(len(why.prediction), 'row')} and no "
-            "background to compare with. Pass for example the calibration rows."
-        )
-    options = why.confidence_level, n_background, random_state
-    adds = column_contributions(widths, X, why.width_parts, background, *options)
+    adds = column_contributions(
+        lambda rows: _explain(model, rows, predict_params).width_parts,
+        X,
+        why.width_parts,
+        background,
+        why.confidence_level,
+        n_background,
+    )
     return replace(why, by_column=adds)
 
 

@@ -1,6 +1,11 @@
-"""why → what to do: tables of rows and of groups.
+"""why → what to do: tables of rows, of groups and of measurements to make.
 
 Tables are pandas DataFrames if pandas is installed, else dicts of arrays.
+
+A measurement at z, with noise h²(z), contracts the posterior by one row in closed form:
+the epistemic variance at x falls by c(x, z)² / (h²(z) + c(z, z)), c being the epistemic
+covariance. Networks, noise and the conformal quantile q stay as they are, so that an
+interval shrinks with √v.
 """
 
 import math
@@ -9,20 +14,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import _safe_indexing, check_consistent_length
+from sklearn.utils.validation import _num_samples
 
 from .. import metrics
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import OutsideCalibrationWarning
+from .by_column import columns_of
 from .explanation import Explanation, as_table, explain, mean_variance, models_of
-from .measuring import best_order, own_narrowing
-from .permuted_rows import columns_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
 # Probability with which exchangeable rows are reported: a table by a warning, a row as
 # outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
 SIGNIFICANCE = 0.01
-EPISTEMIC = "epistemic variance"
+# Rows whose intervals are watched, evenly spread: more would hardly change the mean.
+MAX_WATCHED = 1000
+MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
 
 
 def diagnose(
@@ -37,19 +46,14 @@ def diagnose(
 
     Parameters
     ----------
-    model : object
+    model, X, **predict_params
         What :func:`~mapie_claps.explain` accepts.
-    X : array-like of shape (n, p)
-        Inputs.
     X_calibration : array-like of shape (n_calibration, p), optional
         Inputs of the calibration rows, which MAPIE does not keep. An
         :class:`~mapie_claps.exceptions.OutsideCalibrationWarning` is given if more
-        rows lie beyond them than exchangeable rows would (exact test, level 0.01 over
-        all columns of numbers together).
+        rows lie beyond them than exchangeable rows would (exact test, level 0.01).
     min_narrowing : float, default=0.05
         ``narrowing`` from which data are worth collecting.
-    **predict_params : dict
-        Passed to :func:`~mapie_claps.explain`.
 
     Returns
     -------
@@ -69,8 +73,7 @@ def diagnose(
         epistemic_quantile, outside
             With ``X_calibration``: the share of calibration rows with no larger
             epistemic variance, and whether it is larger than in 99 % of them (in all,
-            if there are fewer than 99): rows like them are so with probability 0.01,
-            or 1 / (n_calibration + 1).
+            if there are fewer than 99).
 
     Examples
     --------
@@ -83,12 +86,10 @@ def diagnose(
     >>> float(max(table["epistemic_quantile"])), bool(any(table["outside"]))
     (1.0, False)
     """
-    threshold = check_number(
-        "min_narrowing", min_narrowing, low=0, high=1, hint="Use 0.05."
-    )
+    check_number("min_narrowing", min_narrowing, low=0, high=1, hint="Use 0.05.")
     why = explain(model, X, **predict_params)
-    narrowing = own_narrowing(why.aleatoric, why.epistemic)
-    reason = np.where(narrowing >= threshold, COLLECT, IRREDUCIBLE)
+    narrowing = _own_narrowing(why.aleatoric, why.epistemic)
+    reason = np.where(narrowing >= min_narrowing, COLLECT, IRREDUCIBLE)
     columns: dict[str, Any] = why.columns() | {"narrowing": narrowing, "reason": reason}
     if X_calibration is not None:
         # What predicts loads torch.
@@ -103,33 +104,32 @@ def diagnose(
         columns["outside"] = outside
         columns["reason"] = np.where(outside & (reason == IRREDUCIBLE), UNKNOWN, reason)
         _warn_of_extremes(
-            columns_of(X) | {EPISTEMIC: lack},
-            columns_of(X_calibration) | {EPISTEMIC: reference},
+            {"epistemic variance": lack} | columns_of(X),
+            {"epistemic variance": reference} | columns_of(X_calibration),
         )
     return as_table(columns, getattr(X, "index", None))
 
 
 def _warn_of_extremes(rows: dict[Any, Any], seen: dict[Any, Any]) -> None:
     """Warn of a column of numbers in which too many rows lie beyond all those seen."""
-    beyond: dict[str, int] = {}
+    beyond: dict[str, tuple[int, int, int]] = {}
     for name in [n for n in rows if n in seen]:
         new, known = (np.asarray(columns[name]) for columns in (rows, seen))
         if new.dtype.kind in "iuf" and known.dtype.kind in "iuf":
-            # Without gaps; fmin and fmax pass them over.
-            low, high = np.fmin.reduce(known), np.fmax.reduce(known)
-            beyond[f"{name} above {high:.4g}"] = int((new > high).sum())
-            if name != EPISTEMIC:  # which is never too small
-                beyond[f"{name} below {low:.4g}"] = int((new < low).sum())
-    worst = max(beyond, key=lambda name: beyond[name])
-    n, n_seen, i = len(rows[EPISTEMIC]), len(seen[EPISTEMIC]), np.arange(beyond[worst])
-    # The most extreme of n + n_seen exchangeable rows are all among the n.
-    chance = math.exp(float(np.log((n - i) / (n + n_seen - i)).sum()))
+            sizes = len(new), len(known)
+            low, high = np.fmin.reduce(known), np.fmax.reduce(known)  # not of gaps
+            beyond[f"{name} above {high:.4g}"] = int((new > high).sum()), *sizes
+            beyond[f"{name} below {low:.4g}"] = int((new < low).sum()), *sizes
+    worst = max(beyond, key=beyond.__getitem__)
+    k, n, n_seen = beyond[worst]
+    # The k most extreme of n + n_seen exchangeable rows are all among the n.
+    chance = math.prod((n - i) / (n + n_seen - i) for i in range(k))
     if chance < SIGNIFICANCE / len(beyond):
         warnings.warn(
-            f"Got {beyond[worst]} of {n} rows of X with {worst}, beyond all {n_seen} "
-            "rows of X_calibration; exchangeable rows would do so with a probability "
-            f"of {chance:.2g}. The coverage guarantee does not reach such rows: "
-            "calibrate on rows like them, or leave them out.",
+            f"Got {k} of {n} rows of X with {worst}, beyond all {n_seen} rows of "
+            "X_calibration; exchangeable rows would do so with a probability of "
+            f"{chance:.2g}. The coverage guarantee does not reach such rows: calibrate "
+            "on rows like them, or leave them out.",
             OutsideCalibrationWarning,
             stacklevel=3,
         )
@@ -141,28 +141,18 @@ def summarise(
     y: ArrayLike,
     *,
     groups: ArrayLike | None = None,
-    n_bins: int | None = None,
-    confidence: float = 0.95,
     **predict_params: Any,
 ) -> Any:
     """Coverage, width, score and mean parts, over all rows and in each group.
 
     Parameters
     ----------
-    model : object
-        A calibrated object, see :func:`~mapie_claps.explain`.
-    X : array-like of shape (n, p)
-        Test inputs.
+    model, X, **predict_params
+        A calibrated object, and what else :func:`~mapie_claps.explain` accepts.
     y : array-like of shape (n,)
-        Test targets.
+        Targets.
     groups : array-like of shape (n,), optional
-        Label of the group of each row, or numbers to cut into bins.
-    n_bins : int, optional
-        Bins of about the same number of rows into which ``groups`` are cut.
-    confidence : float, default=0.95
-        Level of the binomial interval of the coverage.
-    **predict_params : dict
-        Passed to :func:`~mapie_claps.explain`.
+        Label of the group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
 
     Returns
     -------
@@ -176,12 +166,10 @@ def summarise(
     >>> import numpy as np
     >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.diagnostics import summarise
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.uniform(-2, 2, (300, 1))
-    >>> y = X[:, 0] + rng.normal(0, 0.1, 300)
+    >>> X = np.random.default_rng(0).uniform(-2, 2, (300, 1))
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X[:200], y[:200])
-    >>> table = summarise(model, X[200:], y[200:], groups=X[200:, 0] > 0)
+    >>> model = CalibratedRegressor(model, random_state=0).fit(X[:200], X[:200, 0])
+    >>> table = summarise(model, X[200:], X[200:, 0], groups=X[200:, 0] > 0)
     >>> list(table["group"])
     ['all', False, True]
     """
@@ -191,31 +179,21 @@ def summarise(
             f"Got a {type(model).__name__}, which has no intervals to summarise. Pass "
             "a calibrated object, or use diagnose for a fitted estimator."
         )
-    return as_table(group_columns(why, y, groups, n_bins, confidence))
+    return as_table(group_columns(why, y, groups))
 
 
 def group_columns(
-    why: Explanation,
-    y: ArrayLike,
-    groups: ArrayLike | None,
-    n_bins: int | None = None,
-    confidence: float = 0.95,
+    why: Explanation, y: ArrayLike, groups: ArrayLike | None
 ) -> dict[str, NDArray[Any]]:
     """Columns of ``summarise``."""
-    bounds, levels = np.stack([why.lower, why.upper], axis=1), why.confidence_level
-    found = metrics.evaluate_intervals(
-        y, bounds, levels, groups=groups, n_bins=n_bins, confidence=confidence
-    )
-    masks = [mask for _, mask in metrics.group_masks(groups, len(bounds), n_bins)]
+    bounds = np.stack([why.lower, why.upper], axis=1)
+    rows = metrics.figures_by_row(y, bounds, why.confidence_level)
     for name in ("aleatoric", "epistemic", "epistemic_fraction"):
-        means = [getattr(why, name)[mask].mean() for mask in masks]
-        found[name] = np.repeat(means, len(levels))
-    for name in (
-        ("aleatoric_width", "epistemic_width") if why.noise_width is not None else ()
-    ):
-        means = [getattr(why, name)[mask].mean(axis=0) for mask in masks]
-        found[name] = np.concatenate(means)
-    return found
+        rows[name] = np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
+    if why.noise_width is not None:
+        rows["aleatoric_width"] = why.aleatoric_width
+        rows["epistemic_width"] = why.epistemic_width
+    return metrics.group_table(rows, groups)
 
 
 def rank_rows(
@@ -229,28 +207,21 @@ def rank_rows(
 ) -> Any:
     """Rank rows by what measuring them would bring, or by noise or lack of data.
 
-    A measurement contracts the posterior by one row in closed form; the model is not
-    trained again and the conformal quantile stays as it is.
-
     Parameters
     ----------
-    model : object
-        What :func:`~mapie_claps.explain` accepts.
-    X : array-like of shape (n, p)
-        Candidate inputs; no targets are needed.
+    model, X, **diagnose_params
+        What :func:`diagnose` accepts.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
         What to rank by, largest first: a part of the variance; the share of the
         epistemic part, and so the narrowing of the row's own interval; or "gain", what
         measurements bring for all rows together. Rows are then in the order in which
-        to measure them, each judged after those above it, so that ten rows at the same
-        place do not come first. It needs a ``ClapsRegressor`` or ``ClapsModule``.
+        to measure them, each judged after those above it. It needs a
+        ``ClapsRegressor`` or ``ClapsModule``.
     n_rows : int, default=10
-        Number of rows to return; all if there are fewer.
+        Number of rows to return.
     X_watched : array-like of shape (m, p), optional
         Rows whose intervals should become narrower, for "gain"; by default X. At most
         1,000 of them are used, evenly spread, and the 2,000 least known candidates.
-    **diagnose_params : dict
-        Passed to :func:`diagnose`, for example ``X_calibration``.
 
     Returns
     -------
@@ -281,8 +252,155 @@ def rank_rows(
     table, added = diagnose(model, X, **diagnose_params), {}
     if by == "gain":
         watched = X if X_watched is None else X_watched
-        order, added["mean_narrowing"] = best_order(model, X, n_rows, watched)
+        order, added["mean_narrowing"] = _best_order(model, X, n_rows, watched)
     else:
         order = np.argsort(-np.asarray(table[by]), kind="stable")[:n_rows]
     ranked = {name: np.asarray(values)[order] for name, values in table.items()}
     return as_table({"row": order} | ranked | added)
+
+
+def nearest_rows(
+    model: Any,
+    X: ArrayLike,
+    X_train: ArrayLike | None = None,
+    *,
+    y_train: ArrayLike | None = None,
+    n_neighbors: int = 3,
+) -> Any:
+    """Find the training rows nearest to each row in φ, and what measuring would bring.
+
+    Parameters
+    ----------
+    model, X
+        What :func:`~mapie_claps.explain` accepts, of a ``ClapsRegressor`` or
+        ``ClapsModule``.
+    X_train, y_train : array-like of shape (m, p) and (m,), optional
+        Training rows, and their targets to be shown beside them. They may be left out
+        for a ``CalibratedRegressor`` fitted with ``keep_training_rows=True``.
+    n_neighbors : int, default=3
+        Training rows to show for each row.
+
+    Returns
+    -------
+    DataFrame or dict of ndarray
+        ``row`` (position in X), ``neighbour`` (position in X_train, nearest first),
+        ``distance`` in φ (1 is the root mean squared distance of training rows from
+        their centre), ``narrowing`` (by which share the interval of the row would be
+        narrower, at the same quantile, if the neighbour were measured once more),
+        ``own_narrowing`` (the same if the row itself were measured) and ``y`` of the
+        neighbour if it was given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> from mapie_claps.diagnostics import nearest_rows
+    >>> x = np.linspace(-1, 1, 60)
+    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
+    >>> table = nearest_rows(model.fit(x[:, None], x), [[3.0]], x[:, None])
+    >>> bool(x[table["neighbour"][0]] > 0.5)
+    True
+    """
+    check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
+    if X_train is None:
+        if y_train is not None or not hasattr(model, "training_rows_"):
+            raise ValueError(
+                f"Got no X_train for a {type(model).__name__}, but expected the rows "
+                "that it was fitted on (and y_train only with them). Pass X_train, or "
+                "fit with CalibratedRegressor(keep_training_rows=True)."
+            )
+        X_train, y_train = model.training_rows_
+    check_consistent_length(X_train, y_train)
+    last, seen = _with_covariance(model, X)
+    _, training = _with_covariance(model, X_train)
+    phi, phi_train = last.embed(seen), last.embed(training)
+    k = min(n_neighbors, len(phi_train))
+    search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(phi_train)
+    distance, near = search.kneighbors(phi)
+    unit = float(np.sqrt(phi_train.var(axis=0).sum())) or 1.0
+    # Of all rows with the neighbours of any.
+    used, place = np.unique(near, return_inverse=True)
+    place = place.reshape(near.shape)
+    neighbours = _safe_indexing(training, used)
+    covariance = last.predict_covariance(seen, neighbours)
+    gained = np.take_along_axis(covariance, place, axis=1) ** 2
+    gained /= np.add(*_parts(last, neighbours))[place]
+    noise, lack = (part[:, None] for part in _parts(last, seen))
+    left = np.maximum(lack - gained, 0.0) + noise
+    columns = {
+        "row": np.repeat(np.arange(len(phi)), k),
+        "neighbour": near.ravel(),
+        "distance": distance.ravel() / unit,
+        "narrowing": (1 - np.sqrt(left / (noise + lack))).ravel(),
+        "own_narrowing": np.repeat(_own_narrowing(noise, lack), k),
+    }
+    if y_train is not None:
+        columns["y"] = np.asarray(y_train)[near.ravel()]
+    return as_table(columns)
+
+
+def _own_narrowing(aleatoric: Array, epistemic: Array) -> Array:
+    """Share by which intervals shrink if their rows are measured once.
+
+    c − c²/(h² + c) = c·h²/v is left of c, so that v falls to v(1 − (c/v)²).
+    """
+    return np.asarray(1 - np.sqrt(1 - (epistemic / (aleatoric + epistemic)) ** 2))
+
+
+def _best_order(
+    model: Any, X: ArrayLike, n_rows: int, X_watched: ArrayLike
+) -> tuple[NDArray[np.intp], Array]:
+    """Rows to measure one after another, and what each adds to the mean narrowing.
+
+    After each choice the posterior is contracted, so that the next row is one that
+    those before it do not make superfluous.
+    """
+    last, seen = _with_covariance(model, X)
+    n_watched = _num_samples(X_watched)
+    spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()
+    _, watched = _with_covariance(model, _safe_indexing(X_watched, spread.astype(int)))
+    candidates = np.argsort(-_parts(last, seen)[1], kind="stable")[:MAX_CANDIDATES]
+    some, m = _safe_indexing(seen, candidates), len(candidates)
+    # Candidates first, then watched rows: both parts, and covariances with the first.
+    noise, c = np.hstack([_parts(last, rows) for rows in (some, watched)])
+    across = np.hstack([last.predict_covariance(some, z) for z in (some, watched)])
+    np.fill_diagonal(across[:, :m], c[:m])
+    first = np.sqrt(noise + c)[m:]
+    order: list[int] = []
+    gains = []
+    for _ in range(min(n_rows, m)):
+        # A kernel that looks at near rows only is no covariance of all rows at once.
+        largest = np.sqrt(np.outer(c[:m], c))
+        across = np.clip(across, -largest, largest)
+        left = c[m:] - across[:, m:] ** 2 / (noise + c)[:m, None]
+        reached = np.sqrt(noise[m:] + np.maximum(left, 0.0))
+        gain = np.mean((np.sqrt(noise + c)[m:] - reached) / first, axis=1)
+        gain[order] = -np.inf
+        best = int(np.argmax(gain))
+        order.append(best)
+        gains.append(gain[best])
+        step = across[best] / np.sqrt(noise[best] + c[best])
+        across = across - np.outer(step[:m], step)
+        c = np.maximum(c - step**2, 0.0)
+    return candidates[order], np.array(gains)
+
+
+def _with_covariance(model: Any, X: Any) -> tuple[Any, Any]:
+    """The estimator that has a posterior, and the rows as it sees them."""
+    from ..conformal.distribution import last_step, transformed
+
+    (fitted,) = models_of(model, folds=False)
+    last = last_step(fitted)
+    if not hasattr(last, "predict_covariance"):
+        raise TypeError(
+            f"Got a {type(last).__name__}, which has no predict_covariance and so does "
+            "not tell what a measurement would bring elsewhere. Use ClapsRegressor or "
+            "ClapsModule, or rank rows by 'epistemic'."
+        )
+    return last, transformed(fitted, X)
+
+
+def _parts(last: Any, X: Any) -> tuple[Array, Array]:
+    """Both parts of v, in the units of the covariance."""
+    rows = last.predict_distribution(X)
+    return rows.aleatoric, rows.epistemic

@@ -1,0 +1,563 @@
+"""why → picture: plots in the style of scikit-learn's displays (extra ``plot``).
+
+Every display is made by ``from_estimator``, or of an explanation that is there already
+and then drawn with ``plot(ax=None)``; ``ax_`` and ``figure_`` are there for changes.
+Colours are told apart by colour-blind readers and in grey.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from textwrap import fill
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import _safe_indexing
+
+from ._validation import check_integer
+from .diagnostics.by_column import PARTS, columns_of, counted
+from .diagnostics.explanation import Explanation, explain
+from .diagnostics.tables import group_columns
+
+__all__ = [
+    "ColumnsDisplay",
+    "CoverageDisplay",
+    "IntervalDisplay",
+    "PredictiveDensityDisplay",
+    "WidestRowsDisplay",
+]
+
+Array = NDArray[np.float64]
+# Okabe-Ito palette; the two parts also differ in lightness, for print in grey.
+ALEATORIC, EPISTEMIC, NOMINAL, ROWS = "#56B4E9", "#D55E00", "#0072B2", "0.25"
+NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
+LEGEND: Any = {"frameon": False, "fontsize": 9}
+MAX_BARS, MAX_COLUMNS = 100, 10  # more could not be told apart
+MAX_ROWS, N_POINTS = 12, 300  # of densities
+OUTSIDE = 0.001  # probability beyond each end of a curve
+
+
+class Display(ABC):
+    """A picture that keeps what it draws, and its axes ``ax_`` and ``figure_``."""
+
+    n_axes: ClassVar[int] = 1
+    figsize: ClassVar[tuple[float, float]] = (7, 4)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw on axes, as many as ``ax_`` has, or on a new figure if None."""
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError as error:
+                raise ImportError(
+                    "Plots need matplotlib. Install it with "
+                    "pip install 'mapie-claps[plot]'."
+                ) from error
+            options: Any = {"figsize": self.figsize, "layout": "constrained"}
+            _, ax = plt.subplots(self.n_axes, sharex=self.n_axes > 1, **options)
+        axes = np.ravel(np.asarray(ax, dtype=object))
+        if len(axes) != self.n_axes:
+            raise ValueError(
+                f"Got ax with {len(axes)} axes, but expected {self.n_axes}. Pass what "
+                f"plt.subplots({self.n_axes}) returned, or None."
+            )
+        self.ax_ = axes[0] if self.n_axes == 1 else axes
+        self.figure_ = axes[0].figure
+        self._draw(self.ax_)
+        return self
+
+    @abstractmethod
+    def _draw(self, ax: Any) -> None:
+        """Put everything on the axes."""
+
+
+@dataclass(eq=False, repr=False)
+class ExplanationDisplay(Display):
+    """A picture of intervals that were explained.
+
+    Parameters
+    ----------
+    explanation : Explanation
+        What :func:`~mapie_claps.explain` gave.
+    X : array-like of shape (n, p) or (n,), optional
+        Inputs of these rows.
+    y : array-like of shape (n,), optional
+        True values of the rows.
+    level : int, default=0
+        Position of the confidence level.
+    """
+
+    explanation: Explanation
+    X: Any = None
+    y: ArrayLike | None = None
+    _: KW_ONLY
+    level: int = 0
+
+    @classmethod
+    def from_estimator(
+        cls,
+        model: Any,
+        X: Any,
+        y: ArrayLike | None = None,
+        *,
+        ax: Any = None,
+        **params: Any,
+    ) -> Self:
+        """Explain rows, and draw.
+
+        Parameters
+        ----------
+        model, X, y
+            A calibrated object, see :func:`~mapie_claps.explain`, inputs, and targets
+            if they are known.
+        ax : matplotlib Axes or array of Axes, optional
+            Axes to draw on; a new figure if None.
+        **params : dict
+            Parameters of the display and of :func:`~mapie_claps.explain`.
+
+        Returns
+        -------
+        Display
+            The display, drawn.
+        """
+        names = {field.name for field in fields(cls)}
+        own = {name: params.pop(name) for name in names & params.keys()}
+        return cls._of(model, X, y, own, params).plot(ax)
+
+    @classmethod
+    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
+        """The display, of its parameters and of those of ``explain``."""
+        return cls(explain(model, X, **params), X, y, **own)
+
+    def _percent(self) -> str:
+        """The level as text, "90 %"."""
+        levels = self.explanation.confidence_level
+        if not -len(levels) <= self.level < len(levels):
+            raise ValueError(
+                f"Got level={self.level!r}, but the intervals have {len(levels)} "
+                "levels. Pass the position of one of them; a fitted estimator that is "
+                "not calibrated has none."
+            )
+        return f"{100 * levels[self.level]:g} %"
+
+
+@dataclass(eq=False, repr=False)
+class IntervalDisplay(ExplanationDisplay):
+    """Prediction intervals, with their two parts as bands or bars.
+
+    The inner part is what noise alone would need, the outer what lack of data adds.
+    Rows that differ in one column of numbers or dates only, such as a grid, are drawn
+    as bands over it. Other rows are drawn as bars, sorted by prediction: at most 100 of
+    them, evenly spread.
+
+    Parameters
+    ----------
+    explanation, X, y, level
+        What was explained, inputs and true values of the rows, and the position of the
+        confidence level that is drawn, as in all displays.
+    training_rows : tuple of array-like, optional
+        x and y of points to draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> from mapie_claps.plots import IntervalDisplay
+    >>> half, variance = np.ones((3, 1)), PredictiveVariance(np.ones(3), 3 * np.ones(3))
+    >>> why = Explanation(np.zeros(3), -half, half, (0.9,), variance, half)
+    >>> display = IntervalDisplay(why, np.arange(3)).plot(Figure().subplots())
+    >>> display.ax_.get_title()
+    '90 % prediction interval and why it is wide'
+    """
+
+    figsize = (8, 4.2)
+
+    _: KW_ONLY
+    training_rows: tuple[ArrayLike, ArrayLike] | None = None
+
+    def _draw(self, ax: Any) -> None:
+        title = f"{self._percent()} prediction interval and why it is wide"
+        why, (x, xlabel, bars) = self.explanation, self._axis()
+        order = np.argsort(x)
+        if bars and len(order) > MAX_BARS:
+            order = order[np.linspace(0, len(order) - 1, MAX_BARS).round().astype(int)]
+        x = x[order]
+        lower, upper = (e[order, self.level] for e in (why.lower, why.upper))
+        infinite = ~np.isfinite(upper - lower)
+        lower, upper = (np.where(infinite, np.nan, end) for end in (lower, upper))
+        draw, lw = (ax.vlines, 2.5) if bars else (ax.fill_between, 0)
+        if why.noise_width is None:
+            draw(x, lower, upper, color=ALEATORIC, lw=lw, label="interval")
+        else:
+            # Both ends move towards the centre alike: bounds need not be symmetric.
+            inner = why.aleatoric_width[order, self.level] / 2
+            centre = (lower + upper) / 2
+            draw(x, lower, upper, color=EPISTEMIC, lw=lw, label=LACK)
+            ends = centre - inner, centre + inner
+            draw(x, *ends, color=ALEATORIC, lw=lw, label=NOISE)
+        line: Any = {"ls": "", "marker": "_", "ms": 4} if bars else {"lw": 1.2}
+        ax.plot(x, why.prediction[order], color="black", label="prediction", **line)
+        if self.training_rows is not None:
+            points = [np.asarray(part).ravel() for part in self.training_rows]
+            ax.plot(*points, ".", color=ROWS, ms=3, label="training rows")
+        if self.y is not None:
+            true = np.asarray(self.y)[order]
+            ax.plot(x, true, ".", color=ROWS, ms=4, label="true value")
+        if infinite.any():
+            title += f"\n({infinite.sum()} of {len(x)} are infinite and not drawn)"
+        ax.set(xlabel=xlabel, ylabel="y", title=title)
+        ax.legend(**LEGEND)
+
+    def _axis(self) -> tuple[Any, str, bool]:
+        """Positions and name of the horizontal axis, and whether rows are bars."""
+        X = np.empty((0, 0)) if self.X is None else self.X
+        columns = columns_of(X) or {"x": X}
+        values = {str(name): np.asarray(c) for name, c in columns.items()}
+        varying = [name for name, c in values.items() if len(set(map(str, c))) > 1]
+        if len(varying) == 1 and values[varying[0]].dtype.kind in "iufM":
+            return values[varying[0]], varying[0], False
+        rank = np.argsort(np.argsort(self.explanation.prediction, kind="stable"))
+        return rank, "rows, sorted by prediction", True
+
+
+@dataclass(eq=False, repr=False)
+class CoverageDisplay(ExplanationDisplay):
+    """Coverage and width by group, or of all rows together.
+
+    Parameters
+    ----------
+    explanation, X, y, level
+        As in :class:`IntervalDisplay`; y is needed, X is not used.
+    groups : array-like of shape (n,), optional
+        Group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
+
+    Attributes
+    ----------
+    table_ : dict of ndarray
+        What is drawn: see :func:`~mapie_claps.diagnostics.summarise`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> from mapie_claps.plots import CoverageDisplay
+    >>> half, variance = np.ones((4, 1)), PredictiveVariance(np.ones(4), 3 * np.ones(4))
+    >>> why = Explanation(np.zeros(4), -half, half, (0.9,), variance, half)
+    >>> display = CoverageDisplay(why, y=[0, 3, 0, 0], groups=list("aabb"))
+    >>> display.plot(Figure().subplots(2)).table_["coverage"]
+    array([0.5, 1. ])
+    """
+
+    n_axes = 2
+    figsize = (7, 5)
+
+    _: KW_ONLY
+    groups: ArrayLike | None = None
+
+    def _draw(self, ax: Any) -> None:
+        if self.y is None:
+            raise ValueError("Got no y, without which there is no coverage. Pass y.")
+        why, percent = self.explanation, self._percent()
+        # The first group is all rows; each group has one entry per level.
+        n_levels = len(why.confidence_level)
+        first = self.level % n_levels + (0 if self.groups is None else n_levels)
+        columns = group_columns(why, self.y, self.groups)
+        self.table_ = table = {k: v[first::n_levels] for k, v in columns.items()}
+        found = table["coverage"]
+        limits = found - table["coverage_low"], table["coverage_high"] - found
+        style: Any = {"fmt": "o", "color": "black", "capsize": 3, "label": "coverage"}
+        ax[0].errorbar(np.arange(len(found)), found, limits, **style)
+        level = why.confidence_level[self.level]
+        ax[0].axhline(level, color=NOMINAL, ls="--", lw=1, label=percent)
+        ax[0].set_ylabel("coverage")
+        ax[0].legend(**LEGEND)
+        parts = table["aleatoric_width"], table["epistemic_width"]
+        _stacked_bars(ax[1], table["group"].tolist(), parts, horizontal=False)
+        ax[0].set_xticks(ax[1].get_xticks(), ax[1].get_xticklabels())
+        ax[1].set(xlabel="group", ylabel="mean width")
+
+
+@dataclass(eq=False, repr=False)
+class WidestRowsDisplay(ExplanationDisplay):
+    """The rows with the widest intervals, each split into noise and lack of data.
+
+    Bars say which columns make the rows wide if the explanation is by column, as with
+    ``from_estimator(model, X, background=X_cal)``.
+
+    Parameters
+    ----------
+    explanation, X, y, level
+        As in :class:`IntervalDisplay`; y is not used.
+    n_rows : int, default=10
+        Number of rows to show; all if there are fewer.
+    labels : sequence of str, optional
+        Names of the rows; by default the index of a pandas DataFrame, or positions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> from mapie_claps.plots import WidestRowsDisplay
+    >>> half, noise = np.array([[1.0], [2.0]]), np.full((2, 1), 2.0)
+    >>> variance = PredictiveVariance(np.ones(2), np.array([0.0, 3.0]))
+    >>> why = Explanation(np.zeros(2), -half, half, (0.9,), variance, noise)
+    >>> ax = WidestRowsDisplay(why).plot(Figure().subplots()).ax_
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['row 1', 'row 0']
+    """
+
+    _: KW_ONLY
+    n_rows: int = 10
+    labels: Sequence[Any] | None = None
+
+    @classmethod
+    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
+        """Columns are told apart for the rows that are drawn alone: it takes long."""
+        background = params.pop("background", None)
+        display = super()._of(model, X, y, own, params)
+        if background is None:
+            return display
+        rows, names = display._widest()
+        X = _safe_indexing(X, rows)
+        why = explain(model, X, background=background, **params)
+        return cls(why, X, **own | {"labels": names})
+
+    def _widest(self) -> tuple[NDArray[np.intp], list[Any]]:
+        """Positions and names of the rows that are drawn."""
+        check_integer("n_rows", self.n_rows, low=1, hint="Use 10.")
+        self._percent()  # checks the level
+        width = self.explanation.width[:, self.level]
+        rows = np.argsort(-width, kind="stable")[: self.n_rows]
+        names = self.labels
+        if names is None:
+            names = self.X.index if hasattr(self.X, "iloc") else range(len(width))
+        return rows, [names[i] for i in rows]
+
+    def _draw(self, ax: Any) -> None:
+        why, (rows, names) = self.explanation, self._widest()
+        widths = why.aleatoric_width, why.epistemic_width
+        parts = [width[rows, self.level] for width in widths]
+        _stacked_bars(ax, [f"row {name}" for name in names], parts, horizontal=True)
+        if why.by_column is not None:
+            style: Any = {"xytext": (4, 0), "textcoords": "offset points"}
+            for place, i in enumerate(rows):
+                # The bar is the width, which the sentence begins with.
+                causes = why.by_column.sentence(i, self.level).partition(": ")[2]
+                causes = causes.replace("; ", "\n")
+                ax.annotate(causes, (0, place), va="center", fontsize=7, **style)
+        ax.invert_yaxis()
+        ax.set_xlabel(f"width of the {self._percent()} interval")
+
+
+@dataclass(eq=False, repr=False)
+class ColumnsDisplay(ExplanationDisplay):
+    """What each column adds to noise and to lack of data.
+
+    For one row the bars add up to the difference between its width and that of the
+    reference. For many rows they are mean sizes without sign. The ten columns of the
+    largest contributions are shown.
+
+    Parameters
+    ----------
+    explanation, X, y, level
+        As in :class:`IntervalDisplay`; by column, X and y are not used.
+    row : int, optional
+        Position of the row to draw; if None, all rows whose interval is finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from mapie_claps import ClapsRegressor, explain
+    >>> from mapie_claps.plots import ColumnsDisplay
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
+    >>> why = explain(model.fit(X, X[:, 0]), X[:5], by_column=True, background=X)
+    >>> ax = ColumnsDisplay(why, row=3).plot(Figure().subplots()).ax_
+    >>> sorted(text.get_text()[:3] for text in ax.get_yticklabels())
+    ['x0=', 'x1=']
+    """
+
+    _: KW_ONLY
+    row: int | None = None
+
+    @classmethod
+    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
+        return super()._of(model, X, y, own, {"by_column": True} | params)
+
+    def _draw(self, ax: Any) -> None:
+        adds = self.explanation.by_column
+        if adds is None:
+            raise ValueError(
+                "Got an explanation without contributions of columns. Make it with "
+                "explain(..., by_column=True)."
+            )
+        parts = np.stack([getattr(adds, part)[:, :, self.level] for part in PARTS])
+        if self.row is None:
+            parts, labels = np.abs(parts), list(adds.names)
+            shown = parts[:, np.isfinite(parts).all(axis=(0, 2))]
+            rows = counted(shown.shape[1], "row")
+            title = f"Mean contribution of each column over {rows}"
+            parts, what = shown.mean(axis=1), "mean size of what is added to"
+        else:
+            values = zip(adds.names, adds.values[self.row], strict=True)
+            labels = [f"{name}={value}" for name, value in values]
+            title, what = adds.sentence(self.row, self.level), "added to"
+            parts = parts[:, self.row]
+        order = np.argsort(-np.abs(parts).sum(axis=0), kind="stable")[:MAX_COLUMNS]
+        place, height = np.arange(len(order)), 0.38
+        styles = (-0.5, ALEATORIC, NOISE), (0.5, EPISTEMIC, LACK)
+        for part, (side, colour, label) in zip(parts[:, order], styles, strict=True):
+            ax.barh(place + side * height, part, height, color=colour, label=label)
+        ax.axvline(0, color=ROWS, lw=0.8)
+        ax.set_yticks(place, [labels[j] for j in order])
+        ax.invert_yaxis()
+        width = "standard deviation"
+        if adds.confidence_level:
+            width = f"width of the {self._percent()} interval"
+        ax.set_xlabel(f"{what} the {width},\ncompared with the reference")
+        ax.set_title(fill(title, 60), fontsize=9)
+        ax.legend(**LEGEND)
+
+
+@dataclass(repr=False, eq=False)
+class PredictiveDensityDisplay(Display):
+    """Densities of y, one above the other: all, and what noise alone would give.
+
+    Where the curve of noise alone is narrower, more training rows there would narrow
+    the other. Densities are those of the signed calibration scores, smoothed by a
+    normal kernel, through the score of each row. Values outside the bounds of a
+    ``support`` are left out, and its gaps are not drawn.
+
+    Parameters
+    ----------
+    y, density : ndarray of shape (n, m)
+        Values of the target, and the calibrated density there; NaN is not drawn.
+    y_noise, density_noise : ndarray of shape (n, m)
+        The same without φᵀΣφ, at the same calibration.
+    labels : sequence of str
+        Names of the rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> from mapie_claps.plots import PredictiveDensityDisplay
+    >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
+    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
+    >>> model = CalibratedRegressor(model, random_state=0).fit(X, np.exp(X[:, 0]))
+    >>> display = PredictiveDensityDisplay.from_estimator(
+    ...     model, [[0.0], [4.0]], ax=Figure().subplots())
+    >>> display.density.shape
+    (2, 300)
+    """
+
+    y: Array
+    density: Array
+    y_noise: Array
+    density_noise: Array
+    labels: Sequence[str]
+
+    @classmethod
+    def from_estimator(
+        cls,
+        model: Any,
+        X: ArrayLike,
+        *,
+        labels: Sequence[str] | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Draw the densities of some rows.
+
+        Parameters
+        ----------
+        model, X : CalibratedRegressor and array-like of shape (n, p)
+            Calibrated, with signed scores, on an estimator that splits its variance;
+            and at most 12 rows.
+        labels, ax : optional
+            Names of the rows, by default their positions; and axes to draw on.
+
+        Returns
+        -------
+        PredictiveDensityDisplay
+            The display, drawn.
+        """
+        # What calibrates loads torch; a plot of numbers does without.
+        from .conformal.calibrated import CalibratedRegressor
+        from .conformal.distribution import distribution_of
+        from .conformal.support import check_support
+
+        if not isinstance(model, CalibratedRegressor):
+            raise TypeError(
+                f"Got a {type(model).__name__}, but expected a calibrated object "
+                "with signed scores: CalibratedRegressor(model).conformalize(X, y)."
+            )
+        scores = np.unique(model.signed_scores_[np.isfinite(model.signed_scores_)])
+        rows = distribution_of(getattr(model, "estimator_", model.estimator), X)
+        if rows.aleatoric is None or len(rows) > MAX_ROWS or len(scores) < 2:
+            raise ValueError(
+                f"Got {len(rows)} rows and {len(scores)} different scores of a "
+                f"{type(model.estimator).__name__}, but expected at most {MAX_ROWS} "
+                "rows, at least two scores, and an estimator that splits its variance, "
+                "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
+            )
+        support = check_support(model.support).of(rows.targets)
+        curves: list[Any] = []
+        for each in (rows, rows.noise_alone):
+            at, height = _densities(each, model.signed_scores_)
+            shown = np.isfinite(height) & (at >= support.low) & (at <= support.high)
+            curves += [np.where(shown, values, np.nan) for values in (at, height)]
+        y, density, y_noise, density_noise = curves
+        names = labels or [f"row {i}" for i in range(len(rows))]
+        return cls(y, density, y_noise, density_noise, names).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        highest = np.nanmax([np.nanmax(self.density), np.nanmax(self.density_noise)])
+        both = (
+            (self.y, self.density, EPISTEMIC, "with lack of data"),
+            (self.y_noise, self.density_noise, ALEATORIC, "noise alone"),
+        )
+        for base, i in enumerate(reversed(range(len(self.labels)))):
+            for y, density, colour, label in both:
+                height = base + 0.9 * density[i] / highest
+                named = label if i == 0 else None
+                ax.fill_between(y[i], base, height, color=colour, alpha=0.45, lw=0)
+                ax.plot(y[i], height, color=colour, lw=1.2, label=named)
+        ax.set_yticks(range(len(self.labels)), self.labels[::-1])
+        ax.set(xlabel="y", ylabel="density")
+        ax.legend(**LEGEND)
+
+
+def _densities(rows: Any, scores: Array) -> tuple[Array, Array]:
+    """Values of y and densities (n, N_POINTS) between the outer levels of each row."""
+    from scipy.stats import gaussian_kde
+
+    smooth = gaussian_kde(scores[np.isfinite(scores)])
+    room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
+    ends = smooth.dataset.min() - room, smooth.dataset.max() + room
+    wide = np.linspace(*ends, 4 * N_POINTS)
+    below = np.cumsum(smooth(wide))
+    low, high = np.interp([OUTSIDE, 1 - OUTSIDE], below / below[-1], wide).tolist()
+    at = np.linspace(low, high, N_POINTS)
+    y = rows.quantile(at)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return y, smooth(at) / np.gradient(y, at, axis=1)
+
+
+def _stacked_bars(ax: Any, labels: Sequence[Any], parts: Any, horizontal: bool) -> None:
+    """Bars of both parts; what is infinite has no bar, and its label says so."""
+    finite = np.isfinite(parts).all(axis=0)
+    noise, lack = np.where(finite, parts, 0.0)
+    place, style = np.arange(len(labels)), {"edgecolor": "black", "lw": 0.6}
+    draw, base = (ax.barh, "left") if horizontal else (ax.bar, "bottom")
+    draw(place, noise, color=ALEATORIC, label=NOISE, **style)
+    draw(place, lack, color=EPISTEMIC, label=LACK, **{base: noise}, **style)
+    marks = np.where(finite, "", " (infinite)")
+    set_ticks = ax.set_yticks if horizontal else ax.set_xticks
+    set_ticks(place, [f"{n}{m}" for n, m in zip(labels, marks, strict=True)])
+    ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), **LEGEND)
