@@ -116,10 +116,7 @@ def on_threads(n: int) -> Iterator[None]:
 def compare(
     case: str, calls: Calls, arguments: argparse.Namespace, n: int = 1
 ) -> Iterator[Result]:
-    """The first of two functions of the number of threads against the other.
-
-    They take turns, n calls at a time, and the shortest time of each counts.
-    """
+    """One function of the number of threads against another, in turns of n calls."""
     for threads in (1,) if arguments.smoke else (1, 2):  # two spin on a busy machine
         best = dict.fromkeys(calls, float("inf"))
         for _ in range(arguments.repeats):
@@ -195,12 +192,12 @@ def one_row(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def imports(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Each in processes of its own."""
     times: dict[str, list[float]] = {name: [] for name in IMPORTS}
     for _ in range(arguments.repeats):
         for name, statement in IMPORTS.items():
             code = f"import time; t = time.perf_counter(); {statement}"
-            command = [sys.executable, "-c", code + "; print(time.perf_counter() - t)"]
+            code += "; print(time.perf_counter() - t)"
+            command = [sys.executable, "-I", "-c", code]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             times[name].append(float(done.stdout))
     (_, ours), (name, other) = ((k, min(v)) for k, v in times.items())
@@ -213,7 +210,7 @@ def against(arguments: argparse.Namespace) -> Iterator[Result]:
         return
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [
-        subprocess.Popen([path, "-c", WORKER], **pipes)
+        subprocess.Popen([path, "-I", "-c", WORKER], **pipes)  # its own package
         for path in (sys.executable, str(arguments.against))
     ]
 
@@ -237,7 +234,7 @@ def against(arguments: argparse.Namespace) -> Iterator[Result]:
                     for _ in range(arguments.repeats)
                 ]
                 ours, other = np.min(turns, axis=0).tolist()
-                name = arguments.against.parts[-3]  # NAME/bin/python
+                name = arguments.against.parent.parent.name  # NAME/bin/python
                 yield Result("", f"{what}, {n:,} × {p}", 1, ours, name, other)
     finally:
         for process in processes:
