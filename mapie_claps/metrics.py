@@ -129,9 +129,8 @@ def evaluate_intervals(
     -------
     dict of ndarray
         A table with one entry per group and level: ``group`` ("all" first), ``n``,
-        ``confidence_level``, ``coverage``, ``width``, ``score``, ``crossed`` (number of
-        intervals whose lower end is above the upper end), and ``coverage_low`` and
-        ``coverage_high`` (see :func:`coverage_interval`).
+        ``confidence_level``, ``coverage``, ``width``, ``score``, ``crossed`` (intervals
+        with swapped ends), ``coverage_low`` and ``coverage_high``.
 
     Examples
     --------
@@ -188,9 +187,8 @@ def crps(y: ArrayLike, y_values: ArrayLike) -> float:
         Targets.
     y_values : array-like of shape (n, m)
         Values of equal probability in each row: quantiles at the levels
-        (1/2)/m … (m − 1/2)/m, or draws. The distribution is taken to be these values
-        and nothing else, so tails count as far as values are in them: with quantiles of
-        a conformal predictive system ask for ``tails="normal"``.
+        (1/2)/m … (m − 1/2)/m (with ``tails="normal"``, since tails count as far as
+        values are in them), or draws.
 
     Returns
     -------

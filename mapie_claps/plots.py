@@ -163,10 +163,10 @@ class IntervalDisplay(ExplanationDisplay):
     --------
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> from mapie_claps import Explanation
     >>> from mapie_claps.plots import IntervalDisplay
-    >>> half, variance = np.ones((3, 1)), PredictiveVariance(np.ones(3), 3 * np.ones(3))
-    >>> why = Explanation(np.zeros(3), -half, half, (0.9,), variance, half)
+    >>> half, h2 = np.ones((3, 1)), np.ones(3)
+    >>> why = Explanation(0 * h2, -half, half, (0.9,), h2, 3 * h2, half)
     >>> display = IntervalDisplay(why, np.arange(3)).plot(Figure().subplots())
     >>> display.ax_.get_title()
     '90 % prediction interval and why it is wide'
@@ -242,10 +242,10 @@ class CoverageDisplay(ExplanationDisplay):
     --------
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> from mapie_claps import Explanation
     >>> from mapie_claps.plots import CoverageDisplay
-    >>> half, variance = np.ones((4, 1)), PredictiveVariance(np.ones(4), 3 * np.ones(4))
-    >>> why = Explanation(np.zeros(4), -half, half, (0.9,), variance, half)
+    >>> half, h2 = np.ones((4, 1)), np.ones(4)
+    >>> why = Explanation(0 * h2, -half, half, (0.9,), h2, 3 * h2, half)
     >>> display = CoverageDisplay(why, y=[0, 3, 0, 0], groups=list("aabb"))
     >>> display.plot(Figure().subplots(2)).table_["coverage"]
     array([0.5, 1. ])
@@ -300,11 +300,10 @@ class WidestRowsDisplay(ExplanationDisplay):
     --------
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import Explanation, PredictiveVariance
+    >>> from mapie_claps import Explanation
     >>> from mapie_claps.plots import WidestRowsDisplay
-    >>> half, noise = np.array([[1.0], [2.0]]), np.full((2, 1), 2.0)
-    >>> variance = PredictiveVariance(np.ones(2), np.array([0.0, 3.0]))
-    >>> why = Explanation(np.zeros(2), -half, half, (0.9,), variance, noise)
+    >>> half, h2 = np.array([[1.0], [2.0]]), np.ones(2)
+    >>> why = Explanation(0 * h2, -half, half, (0.9,), h2, 3 * h2, half)
     >>> ax = WidestRowsDisplay(why).plot(Figure().subplots()).ax_
     >>> [text.get_text() for text in ax.get_yticklabels()]
     ['row 1', 'row 0']
@@ -417,7 +416,7 @@ class ColumnsDisplay(ExplanationDisplay):
         ax.set_yticks(place, [labels[j] for j in order])
         ax.invert_yaxis()
         width = "standard deviation"
-        if adds.confidence_level:
+        if self.explanation.confidence_level:
             width = f"width of the {self._percent()} interval"
         ax.set_xlabel(f"{what} the {width},\ncompared with the reference")
         ax.set_title(fill(title, 60), fontsize=9)

@@ -60,8 +60,9 @@ def test_a_fitted_estimator_has_parts_and_no_interval(formula, data):
 
 
 def test_widths_are_what_noise_needs_and_the_rest(calibrated, data):
-    X = data[2][0]
+    X, before = data[2][0], calibrated.estimator.n_predicted
     why = calibrated.explain(X)
+    assert calibrated.estimator.n_predicted == before + len(X)  # one pass
     points, bounds = calibrated.predict_interval(X)
     np.testing.assert_array_equal(why.prediction, points)
     np.testing.assert_array_equal(np.stack([why.lower, why.upper], axis=1), bounds)
@@ -69,12 +70,6 @@ def test_widths_are_what_noise_needs_and_the_rest(calibrated, data):
     np.testing.assert_allclose(why.aleatoric_width + why.epistemic_width, why.width)
     share = noise(*X.T) / (noise(*X.T) + lack(*X.T))
     np.testing.assert_allclose(why.aleatoric_width, why.width * share[:, None])
-
-
-def test_an_explanation_takes_one_pass(formula, calibrated, data):
-    X, before = data[2][0], formula.n_predicted
-    explain(calibrated, X)
-    assert formula.n_predicted == before + len(X)
 
 
 def test_mapie_gives_the_explanation_of_the_calibrated_object(calibrated, data):
@@ -162,15 +157,11 @@ def test_models_without_parts_are_refused(data):
         explain(LinearRegression().fit(*data[0]), data[2][0])
 
 
-def test_rows_keep_the_index_of_a_frame(calibrated, data):
-    frame = pd.DataFrame(data[2][0], index=[f"id{i}" for i in range(120)])
-    assert list(diagnose(calibrated, frame.iloc[[7, 3]]).index) == ["id7", "id3"]
-    assert list(diagnose(calibrated, data[2][0][:2].tolist()).index) == [0, 1]
-
-
-def test_without_pandas_tables_are_dicts_of_arrays(calibrated, data, monkeypatch):
+def test_tables_keep_their_index_and_do_without_pandas(calibrated, data, monkeypatch):
     X, y = data[2]
-    table = diagnose(calibrated, X)
+    table = diagnose(calibrated, pd.DataFrame(X, index=[f"id{i}" for i in range(120)]))
+    assert table.index[7] == "id7"
+    assert list(diagnose(calibrated, X[:2].tolist()).index) == [0, 1]
     monkeypatch.setitem(sys.modules, "pandas", None)
     columns = diagnose(calibrated, X)
     assert isinstance(columns, dict)
@@ -193,23 +184,15 @@ def test_standing_among_the_calibration_rows(formula, data):
     assert list(diagnose(formula, far, X_calibration=cal)["outside"]) == [True, False]
 
 
-@pytest.mark.parametrize("shift", [20.0, -20.0])
-def test_inputs_beyond_calibration_are_reported(formula, data, shift):
-    moved = data[2][0].copy()
-    moved[:, 1] += shift
-    side = "above" if shift > 0 else "below"
-    message = rf"Got 120 of 120 rows of X with x1 {side} .* all 130 rows"
+@pytest.mark.parametrize(("shift", "side"), [(20.0, "above"), (-20.0, "below")])
+def test_inputs_beyond_calibration_are_reported(data, shift, side):
+    moved, known = (pd.DataFrame(data[i][0], columns=list("abc")) for i in (2, 1))
+    moved["b"] += shift
+    known.iloc[3, 1] = np.nan
+    formula = Formula(lambda a, b, c: np.ones(len(a)), lack)
+    message = rf"Got 120 of 120 rows of X with b {side} .* all 130 rows"
     with pytest.warns(OutsideCalibrationWarning, match=message):
-        diagnose(formula, moved, X_calibration=data[1][0])
-    names = {"columns": ["area", "age", "km"]}
-    frames = [pd.DataFrame(rows, **names) for rows in (moved, data[1][0])]
-    frames[1].iloc[3, 1] = np.nan
-    with pytest.warns(OutsideCalibrationWarning, match=f"rows of X with age {side}"):
-        diagnose(Formula(constant_of, lack), frames[0], X_calibration=frames[1])
-
-
-def constant_of(a, b, c):
-    return np.ones(len(a))
+        diagnose(formula, moved, X_calibration=known)
 
 
 def test_exchangeable_rows_are_rarely_reported(formula):
@@ -257,16 +240,12 @@ def test_summary_by_group_against_numpy(calibrated, data):
     assert list(bins["n"]) == [120] * 2 + [30] * 8
 
 
-def test_ranking_puts_the_largest_part_first(formula, data):
-    X = data[2][0]
-    why = explain(formula, X)
+def test_ranks_and_reasons(formula, data):
+    why = explain(formula, data[2][0])
     for by in PARTS:
-        table = rank_rows(formula, X, by=by, n_rows=5)
-        np.testing.assert_array_equal(table["row"], np.argsort(-getattr(why, by))[:5])
-
-
-def test_reasons_say_how_much_narrower_an_interval_could_be(formula, data):
-    share = explain(formula, data[2][0]).epistemic_fraction
+        ranked = rank_rows(formula, data[2][0], by=by, n_rows=5)
+        np.testing.assert_array_equal(ranked["row"], np.argsort(-getattr(why, by))[:5])
+    share = why.epistemic_fraction
     narrowing = 1 - np.sqrt(1 - share**2)
     for threshold in (0.1, float(np.median(narrowing))):
         table = diagnose(formula, data[2][0], min_narrowing=threshold)
@@ -286,6 +265,9 @@ def test_a_measurement_narrows_as_the_tables_say(fitted, data):
     X, X_train, y_train = data[2][0][:5], *data[0]
     mapie, _ = calibrated_prefit(fitted, ClapsScore(fitted), data[1], 0.9)
     table = nearest_rows(mapie, X, X_train, y_train=y_train)
+    kept = CalibratedRegressor(fitted).conformalize(*data[1])
+    kept.training_rows_ = X_train, y_train
+    pd.testing.assert_frame_equal(nearest_rows(kept, X), table)
     assert list(table["row"]) == [i for i in range(5) for _ in range(3)]
     phi, phi_train = fitted.embed(X), fitted.embed(X_train)
     before = fitted.predict_variance(X).total
@@ -315,13 +297,6 @@ def test_rows_are_chosen_one_after_another(fitted, data):
         assert gain == pytest.approx(means[row] - reached, rel=1e-6)
         done.append(row)
         model, reached = with_row(model, X[row : row + 1]), means[row]
-
-
-def test_training_rows_that_were_kept_are_used(calibrated, data):
-    X, y = data[0]
-    calibrated.training_rows_ = X, y
-    kept = nearest_rows(calibrated, X[:4])
-    pd.testing.assert_frame_equal(kept, nearest_rows(calibrated, X[:4], X, y_train=y))
 
 
 def test_a_module_of_ones_own_and_images(fitted_module, data):

@@ -2,10 +2,9 @@
 
 A path leads from a background row z to the row x that is explained: columns are changed
 one after another, and each is credited with what its step changes. Steps of a path sum
-to f(x) − f(z) whatever the order, so that the mean over paths is additive exactly, not
-only in the limit. Orders come in pairs, each with its reverse: effects of two columns
-together are then shared evenly, and what an unusual combination of values adds in one
-order it takes away in the other. The mean over all orders would be the Shapley value.
+to f(x) − f(z) whatever the order, so that the mean over paths is additive exactly.
+Orders come in pairs, each with its reverse: effects of two columns together are then
+shared evenly. The mean over all orders would be the Shapley value.
 """
 
 from collections.abc import Callable
@@ -45,12 +44,10 @@ class ColumnContributions:
         What the rows have in these columns, as text.
     aleatoric, epistemic : ndarray of shape (n, p, n_levels)
         What each column adds to the width that noise needs, and to the width that lack
-        of data adds. Where an interval is infinite they are NaN.
+        of data adds; NaN where an interval is infinite. If what was explained is not
+        calibrated, the standard deviation √v stands in place of the width.
     reference : ndarray of shape (2, n_levels)
         Both parts of the width of the reference.
-    confidence_level : tuple of float
-        Levels; empty if what was explained is not calibrated. There is then one column
-        of numbers, and in place of the width stands the standard deviation √v.
 
     Examples
     --------
@@ -59,7 +56,7 @@ class ColumnContributions:
     >>> adds = ColumnContributions(
     ...     ("hour", "district"), np.array([["17", "7"]]),
     ...     np.array([[[9.0], [1.0]]]), np.array([[[0.5], [8.5]]]),
-    ...     np.array([[20.0], [2.0]]), (0.9,))
+    ...     np.array([[20.0], [2.0]]))
     >>> adds.sentence(0)
     'wide by 41: 30 noise, mostly hour=17; 11 lack of data, mostly district=7'
     """
@@ -69,7 +66,6 @@ class ColumnContributions:
     aleatoric: Array
     epistemic: Array
     reference: Array
-    confidence_level: tuple[float, ...]
 
     @property
     def total(self) -> Array:
@@ -131,7 +127,6 @@ def column_contributions(
     X: Any,  # (n, p)
     of_rows: Array,  # their widths
     background: Any,  # (m, p), rows that X is compared with; None for X itself
-    levels: tuple[float, ...],
     n_background: int,  # used, evenly spread over the widths; all if fewer
 ) -> ColumnContributions:
     """Contributions of the columns of X to both parts of the width."""
@@ -185,7 +180,6 @@ def column_contributions(
         adds[:, :, 0],
         adds[:, :, 1],
         of_starts.mean(axis=0),
-        levels,
     )
 
 

@@ -25,8 +25,8 @@ class Explanation:
         Bounds; without columns if what was explained is not calibrated.
     confidence_level : tuple of float
         Levels of the bounds.
-    variance : PredictiveVariance
-        Aleatoric and epistemic part of v.
+    aleatoric, epistemic : ndarray of shape (n,)
+        Parts h² and φᵀΣφ of v.
     noise_width : ndarray of shape (n, n_levels), optional
         Width of the interval with v = h², as if there were no lack of data. None if
         √v does not make the width, as with MAPIE's absolute score; the width then has
@@ -37,10 +37,9 @@ class Explanation:
     Examples
     --------
     >>> import numpy as np
-    >>> from mapie_claps import Explanation, PredictiveVariance
-    >>> why = Explanation(
-    ...     np.zeros(1), np.array([[-2.0]]), np.array([[2.0]]), (0.9,),
-    ...     PredictiveVariance(np.array([9.0]), np.array([7.0])), np.array([[3.0]]))
+    >>> from mapie_claps import Explanation
+    >>> half, noise, lack = np.array([[2.0]]), np.array([9.0]), np.array([7.0])
+    >>> why = Explanation(np.zeros(1), -half, half, (0.9,), noise, lack, 1.5 * half)
     >>> why.width, why.epistemic_width
     (array([[4.]]), array([[1.]]))
     >>> why
@@ -53,24 +52,15 @@ class Explanation:
     lower: Array
     upper: Array
     confidence_level: tuple[float, ...]
-    variance: PredictiveVariance
+    aleatoric: Array
+    epistemic: Array
     noise_width: Array | None = None
     by_column: ColumnContributions | None = None
 
     @property
-    def aleatoric(self) -> Array:
-        """Aleatoric variance h²."""
-        return self.variance.aleatoric
-
-    @property
-    def epistemic(self) -> Array:
-        """Epistemic variance."""
-        return self.variance.epistemic
-
-    @property
     def epistemic_fraction(self) -> Array:
         """Share of the epistemic part in v."""
-        return self.variance.epistemic_fraction
+        return self.epistemic / (self.aleatoric + self.epistemic)
 
     @property
     def width(self) -> Array:
@@ -103,7 +93,10 @@ class Explanation:
         if self.confidence_level:
             found = np.stack([self.aleatoric_width, self.epistemic_width], axis=1)
         else:
-            noise, both = np.sqrt(self.aleatoric), np.sqrt(self.variance.total)
+            noise, both = (
+                np.sqrt(self.aleatoric),
+                np.sqrt(self.aleatoric + self.epistemic),
+            )
             found = np.stack([noise, both - noise], axis=1)[:, :, None]
         return np.where(np.isfinite(found).all(axis=1, keepdims=True), found, np.nan)
 
@@ -198,7 +191,6 @@ def explain(
         X,
         why.width_parts,
         background,
-        why.confidence_level,
         n_background,
     )
     return replace(why, by_column=adds)
@@ -217,7 +209,7 @@ def _explain(model: Any, X: Any, params: dict[str, Any]) -> Explanation:
     elif found.scaled:  # the width is in proportion to √v
         noise = (upper - lower) / variance.scale_ratio[:, None]
     levels = tuple(found.levels)
-    return Explanation(found.points, lower, upper, levels, variance, noise)
+    return Explanation(found.points, lower, upper, levels, *variance, noise)
 
 
 def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
