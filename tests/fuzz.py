@@ -92,7 +92,6 @@ PARAMETERS: Pools = {
     "categorical_features": (("from_dtype", [0], [-1]), (["nowhere"], 7)),
     "device": (("cpu", "auto"), ("abacus",)),
     "random_state": ((0, None, 2**32 - 1), (-1, "seed")),
-    "n_jobs": ((None, 1), (0,)),
 }
 RECIPE: Pools = {
     "views": ((("bins",), ("periodic",), ("raw",), ("bins", "raw")), ((), "raw")),

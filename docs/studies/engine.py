@@ -216,7 +216,7 @@ def claps_parameters(model: Any) -> dict[str, Any]:
     from mapie_claps.estimators.recipe import RECIPES
 
     found = model.get_params(deep=False)
-    for name in ("random_state", "n_jobs", "verbose"):  # the seed is the split's
+    for name in ("random_state", "verbose"):  # the seed is the split's
         del found[name]
     recipe = found["recipe"]
     return found | {"recipe": RECIPES[recipe] if isinstance(recipe, str) else recipe}

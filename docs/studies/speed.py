@@ -46,7 +46,7 @@ IMPORTS = {
     "CLAPS": "from mapie_claps import ClapsRegressor, CalibratedRegressor",
     "torch + scikit-learn + MAPIE": "import torch, sklearn.ensemble, mapie.regression",
 }
-Calls = Mapping[str, Callable[[int], Any]]
+Calls = Mapping[str, Callable[[], Any]]
 # A process that makes the calls it is told to, with names that all commits have.
 WORKER = """
 import json, sys, time, warnings
@@ -116,7 +116,7 @@ def on_threads(n: int) -> Iterator[None]:
 def compare(
     case: str, calls: Calls, arguments: argparse.Namespace, n: int = 1
 ) -> Iterator[Result]:
-    """One function of the number of threads against another, in turns of n calls."""
+    """One function against another, in turns of n calls."""
     for threads in (1,) if arguments.smoke else (1, 2):  # two spin on a busy machine
         best = dict.fromkeys(calls, float("inf"))
         for _ in range(arguments.repeats):
@@ -125,7 +125,7 @@ def compare(
                 with on_threads(threads):
                     start = time.perf_counter()
                     for _ in range(n):
-                        function(threads)
+                        function()
                     best[name] = min(best[name], (time.perf_counter() - start) / n)
         (_, ours), (name, other) = best.items()
         yield Result("", case, threads, ours, name, other)
@@ -144,15 +144,10 @@ def boosting(X: Array, y: Array) -> list[Any]:
 
 
 def fits(arguments: argparse.Namespace) -> Iterator[Result]:
-    """With two threads ours has ``n_jobs=2``."""
     for n, p in arguments.sizes:
         X, y = make_rows(n, p)
-
-        def fit(threads: int, X: Array = X, y: Array = y) -> None:
-            n_jobs = None if threads == 1 else threads
-            ClapsRegressor(random_state=0, n_jobs=n_jobs, **arguments.params).fit(X, y)
-
-        calls = {"CLAPS": fit, HISTGB: lambda _, X=X, y=y: boosting(X, y)}
+        model = ClapsRegressor(random_state=0, **arguments.params)
+        calls = {"CLAPS": partial(model.fit, X, y), HISTGB: partial(boosting, X, y)}
         yield from compare(f"default fit, {n:,} × {p}", calls, arguments)
 
 
@@ -165,8 +160,8 @@ def rows(arguments: argparse.Namespace) -> Iterator[Result]:
         conformal = CalibratedRegressor(model).conformalize(*make_rows(999, p, seed=2))
         models = boosting(X, y)
         calls = {
-            "CLAPS": lambda _, c=conformal, new=new: c.predict_interval(new),
-            HISTGB: lambda _, models=models, new=new: [m.predict(new) for m in models],
+            "CLAPS": partial(conformal.predict_interval, new),
+            HISTGB: lambda models=models, new=new: [m.predict(new) for m in models],
         }
         case = f"{n_new:,} intervals, fitted on {n:,} × {p}"
         yield from compare(case, calls, arguments)
@@ -183,9 +178,9 @@ def one_row(arguments: argparse.Namespace) -> Iterator[Result]:
     conformal = CalibratedRegressor(model.fit(X, y)).conformalize(*held)
     mapie = SplitConformalRegressor(model, 0.9, ClapsScore(), prefit=True)
     mapie.conformalize(*held)
-    calls: dict[str, Any] = {
-        "CLAPS": lambda _: conformal.predict_interval(X[:1]),
-        "MAPIE's SplitConformalRegressor": lambda _: mapie.predict_interval(X[:1]),
+    calls = {
+        "CLAPS": partial(conformal.predict_interval, X[:1]),
+        "MAPIE's SplitConformalRegressor": partial(mapie.predict_interval, X[:1]),
     }
     case, n_calls = f"one row, fitted on {n:,} × {p}", 2 if arguments.smoke else 50
     yield from compare(case, calls, arguments, n_calls)
