@@ -384,15 +384,6 @@ def test_torchs_defaults_do_not_matter(fitted, data, default):
     np.testing.assert_array_equal(found, predictions(fitted, data[2][0]))
 
 
-def test_number_of_jobs_does_not_change_the_result(data):
-    fits = [tiny(n_members=4, n_jobs=n).fit(*data[0]) for n in (1, 2, -1)]
-    first, *others = (predictions(m, data[2][0]) for m in fits)
-    for other in others:
-        np.testing.assert_array_equal(other, first)
-    together = predictions(tiny(n_members=4).fit(*data[0]), data[2][0])
-    np.testing.assert_allclose(together, first, rtol=0.05, atol=0.05)
-
-
 @pytest.mark.parametrize(
     ("params", "text"),
     [
@@ -404,7 +395,6 @@ def test_number_of_jobs_does_not_change_the_result(data):
         ({"target_map": "cube"}, r"Got target_map='cube', but expected"),
         ({"scale": "both"}, r"Got scale='both', but expected one of 'claps'"),
         ({"device": "abacus"}, r"Got device='abacus', .* Use 'auto' or 'cpu'"),
-        ({"n_jobs": 0}, r"Got n_jobs=0, but expected None or an integer other"),
         ({"kernel": "yes"}, r"Got kernel='yes', but expected one of True"),
         ({"learning_rate": np.nan}, r"Got learning_rate=nan, but expected"),
         ({"verbose": -1}, r"Got verbose=-1"),
@@ -432,7 +422,6 @@ def test_recipe_and_parameters_have_the_same_names(data):
     names = {f.name for f in fields(Recipe)}
     signature = ClapsRegressor().get_params()
     assert {k for k, v in signature.items() if v is None} - names == {
-        "n_jobs",
         "random_state",
         "preprocessor",
     }
@@ -466,7 +455,9 @@ def test_prior_precision_can_be_changed_without_training(fitted, data):
     assert fitted.prior_precision_ == 1.0
     np.testing.assert_array_equal(strong.predict(X), fitted.predict(X))
     assert (strong.predict_variance(X).epistemic < 1e-4).all()
-    with pytest.raises(ValueError, match="Got prior_precision='grid', but expected a p"):
+    with pytest.raises(
+        ValueError, match="Got prior_precision='grid', but expected a p"
+    ):
         fitted.with_prior_precision("grid")
 
 

@@ -3,13 +3,10 @@
 import copy
 import sys
 import threading
-from functools import partial
-from time import sleep
 
 import numpy as np
 import pytest
 import torch
-from joblib import parallel_config
 from test_network import autograd_loss
 
 from mapie_claps.exceptions import TrainingDivergedError
@@ -52,13 +49,13 @@ def problem(n=120, n_out=15, n_members=5, noise=0.2):
     return network, (encoding(X), y, None, rows), generator
 
 
-def fit(pool=None, n_members=5, weight=None, changes=None, **params):
+def fit(n_members=5, weight=None, changes=None, **params):
     """A trained network and what training tells."""
     network, (X, y, _, rows), generator = problem(n_members=n_members)
     y = changes(y) if changes else y
     data = (X, y, weight, rows)
     settings = config(**params)
-    return network, training.train(network, *data, settings, generator, CPU, pool)
+    return network, training.train(network, *data, settings, generator, CPU)
 
 
 def noise(y):
@@ -245,12 +242,11 @@ def test_little_noise_waits_longer():
     assert stopped(training.PATIENCE_WITH_LITTLE_NOISE) == {0, 1}
 
 
-@pytest.mark.parametrize("pool", [None, training.WorkerPool()])
-def test_stopping_changes_no_path(pool):
+def test_stopping_changes_no_path():
     """A member that stops ends in the best state of the full run until then."""
     params = {"learning_rate": 0.05, "max_steps": 200, "schedule": "constant"}
     full, all_steps = fit(changes=noise, **params)
-    stopped, some = fit(pool, changes=noise, patience=6, **params)
+    stopped, some = fit(changes=noise, patience=6, **params)
     assert some.n_iter < all_steps.n_iter == 200
     # Until the first member stops the curves are the same.
     np.testing.assert_allclose(
@@ -274,95 +270,6 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-def test_groups_mix_views_and_are_at_least_two():
-    assert training.divide_members(range(6), SLICES) == [[0, 2, 4], [1, 3, 5]]
-    assert training.divide_members([0, 1], SLICES) == [[0], [1]]
-    assert training.divide_members([3], SLICES) == [[3]]
-    assert training.divide_members([], SLICES) == []
-    nine = training.divide_members(range(9), [slice(0, 9)])
-    assert nine == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
-
-
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("params", [{}, {"patience": 2, "learning_rate": 0.05}])
-def test_results_are_the_same_for_every_number_of_threads(params, monkeypatch):
-    where = set()
-
-    def recorded(self, *args):
-        where.add(threading.get_ident())
-        return original(self, *args)
-
-    original = training.MemberGroup.run
-    monkeypatch.setattr(training.MemberGroup, "run", recorded)
-    found = []
-    for n_jobs in (1, 2):
-        where.clear()
-        with training.worker_pool(n_jobs, 6) as pool:
-            network, result = fit(pool, n_members=6, **params)
-        assert len(where) == n_jobs
-        found.append((weights_of(network), result.loss_curve))
-    assert torch.equal(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
-    together, _ = fit(n_members=6, **params)
-    torch.testing.assert_close(weights_of(together), found[0][0], rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_number_of_threads():
-    """As in scikit-learn, but not more than tasks, nor than torch may use."""
-    for n_jobs, n_tasks, expected in [(4, 4, 2), (2, 1, 1), (None, 4, 1), (-999, 4, 1)]:
-        with training.worker_pool(n_jobs, n_tasks) as pool:
-            barrier = threading.Barrier(expected)
-            tasks = [lambda b=barrier: (b.wait(20), threading.get_ident())[1]] * 4
-            assert len(set(pool.run_all(tasks))) == pool.n_threads == expected
-    with parallel_config("threading", n_jobs=2), training.worker_pool(None, 4) as pool:
-        assert pool.run_all([torch.get_num_threads] * 2) == [1, 1]
-        assert pool.n_threads == 2
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(1)  # as joblib and Dask do in workers that fill the machine
-    with training.worker_pool(4, 4) as pool:
-        assert pool.n_threads == 1
-
-
-@pytest.fixture(params=[1, 2])
-def pool(request, two_threads):
-    with training.worker_pool(request.param, n_tasks=2) as found:
-        yield found
-
-
-def test_results_come_in_the_order_of_the_tasks(pool):
-    begun = []
-
-    def late(i):
-        begun.append(i)
-        sleep(0.02 * (i % 2 == 0))
-        return i
-
-    results = pool.in_order(partial(late, i) for i in range(7))
-    assert [next(results), next(results), next(results)] == [0, 1, 2]
-    assert len(begun) <= 4  # tasks start only a few ahead
-    assert list(results) == [3, 4, 5, 6]
-
-
-def test_the_error_of_a_task_reaches_who_asks(pool):
-    def fail():
-        raise ValueError("task 2")
-
-    wait = pool.start(fail)
-    with pytest.raises(ValueError, match="task 2"):
-        wait()
-    with pytest.raises(ValueError, match="task 2"):
-        list(pool.in_order([list, fail]))
-
-
-def test_a_task_runs_beside_what_comes_next(pool):
-    started = threading.Event()
-    wait = pool.start(started.set)
-    assert started.wait(10 if pool.n_threads == 2 else 0) == (pool.n_threads == 2)
-    wait()
-    assert started.is_set()
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._validation import check_choice, check_integer, raise_for
+from .._validation import check_choice, check_integer
 from ..network.batches import batches_of, draw_seed, row_hashes
 from ..network.ensemble import (
     HeteroscedasticNetwork,
@@ -33,13 +33,11 @@ from ..network.target import MonotoneMap, NoiseShape, fit_noise_shape
 from ..network.target import fit_target_map as fit_named_map
 from ..network.training import (
     TrainingConfig,
-    WorkerPool,
     batch_size_for,
     max_steps_for,
     n_held_out,
     split_rows,
     train,
-    worker_pool,
 )
 from ..posterior.forward import ForwardPass, Predicted
 from ..posterior.last_layer import (
@@ -58,7 +56,7 @@ Array = NDArray[np.float64]
 # has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
 # units), or where so many rows repeat, and kept from this weight on. Elsewhere it takes
 # noise for lack of data.
-LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.05, 0.1
+LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.05, 0.25
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -99,11 +97,6 @@ class ClapsRegressor(LastLayerEstimator):
         Columns of text, truth values and categorical type are always categories. More
         columns, such as numbers that are codes, can be named: by their names,
         positions, or a mask.
-    n_jobs : int or None, default=None
-        Cores to train on. With a number members are trained side by side in threads;
-        −1 is all cores; never more than torch may use in this process. The result is
-        the same for every number. None trains all members in one batch on one core,
-        which differs from that by rounding.
     random_state : int, RandomState or None, default=None
         Seed of initial weights, hold-outs and batches.
     verbose : int, default=0
@@ -202,7 +195,6 @@ class ClapsRegressor(LastLayerEstimator):
         *,
         target_map: Any = None,
         categorical_features: Any = "from_dtype",
-        n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
         hidden_layer_sizes: tuple[int, ...] | None = None,
@@ -219,7 +211,6 @@ class ClapsRegressor(LastLayerEstimator):
         self.n_members = n_members
         self.target_map = target_map
         self.categorical_features = categorical_features
-        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -351,10 +342,6 @@ class ClapsRegressor(LastLayerEstimator):
         check_scale(self.scale)
         device = choose_device(self.device)
         check_integer("verbose", self.verbose, low=0, hint="Use 0 or 1.")
-        if self.n_jobs is not None:
-            hint = "Use -1 for all cores, 1 for one."
-            if check_integer("n_jobs", self.n_jobs, low=-(2**31), hint=hint) == 0:
-                raise_for("n_jobs", 0, "None or an integer other than 0", hint)
         table, y_, weight = check_training_data(self, X, y, sample_weight)
         seed = draw_seed(self.random_state)
         self.table_, values = fit_table(
@@ -373,54 +360,49 @@ class ClapsRegressor(LastLayerEstimator):
         self.scaler_X_, self.scaler_y_ = fit_scalers(values, y_, weight, names)
         x = self._scaled(values)
         self.target_range_ = TargetRange.fit(y_, learn=recipe.noise_shape)
-        with worker_pool(self.n_jobs, recipe.n_members) as pool:
-            # Without n_jobs all members are trained in one batch, not in groups.
-            groups = None if self.n_jobs is None else pool
-            self.target_map_ = self._fit_target_map(x, y_, seed, device, groups)
-            z = self.target_map_.forward(y_)
-            if not self.target_map_.is_identity:
-                self.scaler_y_ = fit_scalers(values, z, weight, names)[1]
-            target, weights = self._scaled_target(y_), torch.from_numpy(weight)
-            # The order of draws is part of the recipe: hold-outs, weights, batches.
-            generator = torch.Generator().manual_seed(seed)
-            held_out = n_held_out(len(x), recipe.validation_fraction)
-            rows = split_rows(len(x), held_out, recipe.n_members, generator)
-            network = self._new_network(x, generator, recipe.views, recipe.n_members)
-            result = train(
-                network,
-                network.encoding(x.float()),
-                target.float(),
-                None if bool((weights == 1).all()) else weights.float(),
-                rows,
-                self._training_config(len(x)),
-                generator,
-                device,
-                groups,
+        self.target_map_ = self._fit_target_map(x, y_, seed, device)
+        z = self.target_map_.forward(y_)
+        if not self.target_map_.is_identity:
+            self.scaler_y_ = fit_scalers(values, z, weight, names)[1]
+        target, weights = self._scaled_target(y_), torch.from_numpy(weight)
+        # The order of draws is part of the recipe: hold-outs, weights, batches.
+        generator = torch.Generator().manual_seed(seed)
+        held_out = n_held_out(len(x), recipe.validation_fraction)
+        rows = split_rows(len(x), held_out, recipe.n_members, generator)
+        network = self._new_network(x, generator, recipe.views, recipe.n_members)
+        result = train(
+            network,
+            network.encoding(x.float()),
+            target.float(),
+            None if bool((weights == 1).all()) else weights.float(),
+            rows,
+            self._training_config(len(x)),
+            generator,
+            device,
+        )
+        self.loss_curve_ = result.loss_curve
+        self.validation_curve_ = result.validation_curve
+        self.n_iter_ = result.n_iter
+        network = network.cpu().double().eval().requires_grad_(False)
+        found = fit_last_layers(
+            network,
+            x,
+            target,
+            weights,
+            rows.held_out,
+            prior_precision=recipe.prior_precision,
+            last_layer=recipe.last_layer,
+            with_bias=recipe.bias_in_posterior,
+            variance_floor=recipe.variance_floor,
+            homoscedastic=self.scale == "posterior",
+            fit_id=self._fit_id,
+        )
+        kernel, kernel_weight = None, 0.0
+        if recipe.kernel:
+            own = torch.Generator().manual_seed(seed + 2)
+            kernel, kernel_weight = _fit_kernel_member(
+                network, found, x, target, weights, rows.held_out, own
             )
-            self.loss_curve_ = result.loss_curve
-            self.validation_curve_ = result.validation_curve
-            self.n_iter_ = result.n_iter
-            network = network.cpu().double().eval().requires_grad_(False)
-            found = fit_last_layers(
-                network,
-                x,
-                target,
-                weights,
-                rows.held_out,
-                prior_precision=recipe.prior_precision,
-                last_layer=recipe.last_layer,
-                with_bias=recipe.bias_in_posterior,
-                variance_floor=recipe.variance_floor,
-                homoscedastic=self.scale == "posterior",
-                fit_id=self._fit_id,
-                pool=pool,
-            )
-            kernel, kernel_weight = None, 0.0
-            if recipe.kernel:
-                own = torch.Generator().manual_seed(seed + 2)
-                kernel, kernel_weight = _fit_kernel_member(
-                    network, found, x, target, weights, rows.held_out, own, pool
-                )
         self.sums_ = found.sums
         self.noise_shape_ = NoiseShape()
         if recipe.noise_shape and found.held_out_residual is not None:
@@ -437,25 +419,15 @@ class ClapsRegressor(LastLayerEstimator):
     def _training_config(self, n_rows: int) -> TrainingConfig:
         """How to train, with every "auto" resolved."""
         recipe = self.recipe_
-        return TrainingConfig(
-            max_steps=(
-                max_steps_for(n_rows)
-                if recipe.max_steps == "auto"
-                else recipe.max_steps
-            ),
-            batch_size=(
-                batch_size_for(n_rows)
-                if recipe.batch_size == "auto"
-                else recipe.batch_size
-            ),
-            learning_rate=float(recipe.learning_rate),
-            weight_decay=float(recipe.weight_decay),
-            schedule=recipe.schedule,
-            beta=float(recipe.beta),
-            max_gradient_norm=recipe.max_gradient_norm,
-            patience=recipe.patience,
-            verbose=self.verbose,
-        )
+        shared = {f.name for f in fields(TrainingConfig)} & {
+            f.name for f in fields(Recipe)
+        }
+        given = {name: getattr(recipe, name) for name in shared}
+        if recipe.max_steps == "auto":
+            given["max_steps"] = max_steps_for(n_rows)
+        if recipe.batch_size == "auto":
+            given["batch_size"] = batch_size_for(n_rows)
+        return TrainingConfig(**given, verbose=self.verbose)
 
     def _new_network(
         self,
@@ -485,7 +457,6 @@ class ClapsRegressor(LastLayerEstimator):
         y: Array,
         seed: int,
         device: torch.device,
-        pool: WorkerPool | None,
     ) -> MonotoneMap:
         """T as asked for, or the one that pays."""
         recipe = self.recipe_
@@ -500,7 +471,7 @@ class ClapsRegressor(LastLayerEstimator):
 
         config = self._training_config(len(X))
         return choose_target_map(
-            X, y, new_network, config, generator, device, pool, recipe.kernel
+            X, y, new_network, config, generator, device, recipe.kernel
         )
 
     def _scaled(self, values: Array) -> Tensor:
@@ -621,7 +592,6 @@ def _fit_kernel_member(
     weight: Tensor,
     held_out_rows: Tensor,
     generator: torch.Generator,
-    pool: WorkerPool | None,
 ) -> tuple[KernelMember | None, float]:
     """A kernel member and its weight, as of one more view; None where it earns none."""
     nll, noise, held_out_h2 = found.held_out_nll, found.noise, found.held_out_h2
@@ -640,7 +610,6 @@ def _fit_kernel_member(
         held_out_h2,
         KERNEL_FLOOR * network.variance_floor,
         generator,
-        pool,
         all_rows=little_noise,
     )
     if kernel is None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.kernel import constant_noise_prediction
 from ..network.target import IDENTITY, MonotoneMap, candidate_maps
-from ..network.training import Rows, TrainingConfig, WorkerPool, train
+from ..network.training import Rows, TrainingConfig, train
 from ..posterior.last_layer import FeatureRows, make_last_layers, sum_rows
 
 Array = NDArray[np.float64]
@@ -36,7 +36,6 @@ def choose_target_map(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    pool: WorkerPool | None,
     kernel: bool,
 ) -> MonotoneMap:
     """The identity, unless a curve is clearly better on held-out training rows.
@@ -50,7 +49,7 @@ def choose_target_map(
     X, y = X[rows], y[rows.numpy()]
     if len(maps) == 1 or len(candidate_maps(y)) == 1:  # those that differ were left out
         return IDENTITY
-    scores = _network_scores(X, y, maps, new_network, config, generator, device, pool)
+    scores = _network_scores(X, y, maps, new_network, config, generator, device)
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
     # A later candidate must be better than an earlier one, not as good.
     best = 1 if gain[1] >= gain[-1] - MORE_GAIN else len(maps) - 1
@@ -73,7 +72,6 @@ def _network_scores(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    pool: WorkerPool | None,
 ) -> Array:  # (n_maps, n_levels)
     """Interval scores in units of y; one member for each view and map."""
     n, n_maps = len(y), len(maps)
@@ -95,7 +93,7 @@ def _network_scores(
     rows = Rows(by_member[:, n_out:], by_member[:, :n_out])
     encoded = network.encoding(X.float()).repeat(n_maps, 1)
     short = replace(config, max_steps=STEPS, n_evaluations=5, patience=None, verbose=0)
-    train(network, encoded, targets.float(), None, rows, short, generator, device, pool)
+    train(network, encoded, targets.float(), None, rows, short, generator, device)
     network.cpu()
 
     def features(of: Tensor) -> FeatureRows:

@@ -8,13 +8,12 @@ variance grows with the distance to the training rows. Everything is standardise
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .training import WorkerPool, gaussian_nll, one_thread
+from .training import gaussian_nll, one_thread
 
 MIN_ROWS = 150  # with fewer, length scales are guesses
 MAX_ROWS = 20_000  # kept of more, at random: time, memory and size of the file
@@ -267,7 +266,6 @@ def fit_kernel(
     held_out_g: Tensor,  # (K, m), noise variance of that network alone
     noise_floor: float,
     generator: torch.Generator,
-    pool: WorkerPool | None = None,
     *,
     all_rows: bool = True,
 ) -> KernelMember | None:
@@ -302,8 +300,7 @@ def fit_kernel(
                 found.append(torch.stack([gaussian_nll(y[few[i]], mu, v), epistemic]))
             return torch.stack(found, dim=1)
 
-        tasks = [partial(judge, i) for i in range(len(few))]
-        judged = torch.cat((pool or WorkerPool()).run_all(tasks), dim=-1)
+        judged = torch.cat([judge(i) for i in range(len(few))], dim=-1)
         by_factor = judged[0] @ weight[few].flatten() / weight[few].sum()
         best = int(by_factor.argmin())
         lasting = float(judged[1, best].quantile(LASTING_LEVEL))

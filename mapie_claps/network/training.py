@@ -3,18 +3,15 @@
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from operator import call
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.adamw import adamw
@@ -24,12 +21,8 @@ from .ensemble import HeteroscedasticNetwork
 from .gradient import FlatParameters, LossAndGradient
 
 Array = NDArray[np.float64]
-T = TypeVar("T")
 
 MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT_ROWS = 20, 4_000
-# Members whose steps are one batched product, where members train in several groups.
-# Fewer cost more calls of torch for each, more leave cores idle.
-MEMBERS_IN_GROUP = 3
 # Multiply-adds of one training step below which a second thread costs more than it
 # brings: on two shared cores, steps of 1e7 were tens of times slower with two threads.
 THREADING_PAYS_FROM = 5e8
@@ -133,16 +126,6 @@ class TrainingData(NamedTuple):
     rows: Rows
 
 
-def divide_members(members: Sequence[int], views: Sequence[slice]) -> list[list[int]]:
-    """Members of each group, whatever the number of threads; two groups or more.
-
-    Members of one view go to different groups, which then take equally long.
-    """
-    n_groups = max(min(2, len(members)), math.ceil(len(members) / MEMBERS_IN_GROUP))
-    by_view = [k for view in views for k in members if view.start <= k < view.stop]
-    return [sorted(by_view[i::n_groups]) for i in range(n_groups)]
-
-
 class MemberGroup:
     """Members that take their steps together, batched.
 
@@ -239,13 +222,8 @@ def train(
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
-    pool: "WorkerPool | None" = None,
 ) -> TrainingResult:
-    """Train in place; every member ends in its best state by held-out likelihood.
-
-    With a pool members train in groups, and the result is the same for every number of
-    threads. Without one all train in one batch, and the result differs by rounding.
-    """
+    """Train in place; every member ends in its best state by held-out likelihood."""
     data = TrainingData(
         X_encoded.to(device),
         y.to(device),
@@ -254,7 +232,7 @@ def train(
     )
     work = network.multiply_adds(min(config.batch_size, rows.fit.shape[1]))
     with one_thread(work), torch.no_grad():
-        trainer = _Trainer(network.to(device), data, config, pool)
+        trainer = _Trainer(network.to(device), data, config)
         return trainer.run(_batches(data.rows.fit, config.batch_size, generator))
 
 
@@ -266,29 +244,26 @@ class _Trainer:
         network: HeteroscedasticNetwork,
         data: TrainingData,
         config: TrainingConfig,
-        pool: "WorkerPool | None",
     ) -> None:
-        self.data, self.config, self.pool = data, config, pool
+        self.data, self.config = data, config
         self.flat, self.views = FlatParameters(network), network.members_by_view()
         self.best = self.flat.state[0].clone()  # weights of the best evaluations
         self.active = list(range(network.n_members))
         self.losses = np.full((2, network.n_members), np.inf)  # training, best held-out
         self.history: list[Array] = []  # losses that decide who stops
         self.with_held_out = data.rows.held_out.shape[1] > 0
-        self.groups = self._new_groups(0)
+        self.group = self._new_group(0)
 
     def run(self, batches: Iterator[Tensor]) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
         config, result = self.config, TrainingResult()
-        pool = self.pool or WorkerPool()
         every = max(1, config.max_steps // config.n_evaluations)
         with _progress_bar(config) as bar:
             for start in range(0, config.max_steps, every):
                 stop = min(start + every, config.max_steps)
                 rows = torch.stack(list(islice(batches, stop - start)))
                 rates = [config.learning_rate_at(t + 1) for t in range(start, stop)]
-                found = pool.run_all([partial(g.run, rows, rates) for g in self.groups])
-                loss, held_out = self._evaluate(stop, found)
+                loss, held_out = self._evaluate(stop, self.group.run(rows, rates))
                 result.n_iter = stop
                 result.loss_curve.append(loss)
                 if self.with_held_out:
@@ -306,18 +281,17 @@ class _Trainer:
         self.flat.release()
         return result
 
-    def _evaluate(self, step: int, found: Sequence[Array]) -> tuple[float, float]:
+    def _evaluate(self, step: int, found: Array) -> tuple[float, float]:
         """Keep weights that are better; mean training loss and held-out loss.
 
         A member that has stopped counts with what it had then.
         """
-        held_out = self.losses[1].copy()
-        for group, losses in zip(self.groups, found, strict=True):
-            self.losses[0, group.members], held_out[group.members] = losses
-            for k, own in zip(group.members, group.flat.positions, strict=True):
-                if held_out[k] < self.losses[1, k] or not self.with_held_out:
-                    self.losses[1, k] = held_out[k]
-                    self.best[self.flat.positions[k]] = group.flat.state[0, own]
+        held_out, group = self.losses[1].copy(), self.group
+        self.losses[0, group.members], held_out[group.members] = found
+        for k, own in zip(group.members, group.flat.positions, strict=True):
+            if held_out[k] < self.losses[1, k] or not self.with_held_out:
+                self.losses[1, k] = held_out[k]
+                self.best[self.flat.positions[k]] = group.flat.state[0, own]
         self.history.append(held_out if self.with_held_out else self.losses[0].copy())
         mean, mean_held_out = float(self.losses[0].mean()), float(held_out.mean())
         if not math.isfinite(mean + mean_held_out):
@@ -330,7 +304,7 @@ class _Trainer:
         return mean, mean_held_out
 
     def _stop_members(self, step: int) -> None:
-        """Leave out members that have nothing to gain, and form new groups."""
+        """Leave out members that have nothing to gain."""
         patience = self.config.patience
         if patience == "auto" and (
             not self.with_held_out or self.config.max_steps < MIN_STEPS_TO_STOP
@@ -339,21 +313,16 @@ class _Trainer:
         stopped = members_to_stop(np.array(self.history), patience, self.views)
         if not stopped.intersection(self.active):
             return
-        for group in self.groups:
-            for k, own in zip(group.members, group.flat.positions, strict=True):
-                self.flat.state[:, self.flat.positions[k]] = group.flat.state[:, own]
+        group = self.group
+        for k, own in zip(group.members, group.flat.positions, strict=True):
+            self.flat.state[:, self.flat.positions[k]] = group.flat.state[:, own]
         self.active = [k for k in self.active if k not in stopped]
-        self.groups = self._new_groups(step)
+        if self.active:
+            self.group = self._new_group(step)
 
-    def _new_groups(self, n_steps: int) -> list[MemberGroup]:
-        """Groups of the members that still train, in the state that they are in."""
-        divided = [self.active] if self.active else []
-        if self.pool is not None:
-            divided = divide_members(self.active, self.views)
-        return [
-            MemberGroup(self.flat, members, self.data, self.config, n_steps)
-            for members in divided
-        ]
+    def _new_group(self, n_steps: int) -> MemberGroup:
+        """The members that still train, in the state that they are in."""
+        return MemberGroup(self.flat, self.active, self.data, self.config, n_steps)
 
 
 def _batches(
@@ -424,11 +393,6 @@ class _OneThread:
             self.inside -= 1
             torch.set_num_threads(self.before)
 
-    def allowed(self) -> int:
-        """Threads that torch may use in this process, as set outside of any fit."""
-        with self.lock:
-            return self.before if self.inside else torch.get_num_threads()
-
 
 _one_thread = _OneThread()
 
@@ -436,51 +400,3 @@ _one_thread = _OneThread()
 def one_thread(multiply_adds: float = 0.0) -> AbstractContextManager[None]:
     """One intra-op thread for small work; the caller's setting comes back."""
     return _one_thread if multiply_adds < THREADING_PAYS_FROM else nullcontext()
-
-
-class WorkerPool:
-    """Threads that share the work of one fit; without any, the caller alone."""
-
-    def __init__(
-        self, executor: ThreadPoolExecutor | None = None, n_threads: int = 1
-    ) -> None:
-        self.executor, self.n_threads = executor, n_threads
-
-    def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
-        """Run tasks at the same time, as far as there are threads."""
-        if self.executor is None:
-            return [task() for task in tasks]
-        return list(self.executor.map(call, tasks))
-
-    def in_order(self, tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
-        """Results in the order of the tasks, as many at a time as there are threads."""
-        tasks = iter(tasks)
-        while some := list(islice(tasks, self.n_threads)):
-            yield from self.run_all(some)
-
-    def start(self, task: Callable[[], T]) -> Callable[[], T]:
-        """Run a task beside what comes next; the function returned waits for it.
-
-        Without threads the task runs when it is waited for.
-        """
-        if self.executor is None:
-            return task
-        return self.executor.submit(task).result
-
-
-@contextmanager
-def worker_pool(n_jobs: int | None, n_tasks: int) -> Iterator[WorkerPool]:
-    """A pool for at most so many tasks at a time.
-
-    ``n_jobs`` is that of scikit-learn. There are never more threads than torch may use:
-    joblib and Dask set that number in their workers so that all together use each core
-    once.
-    """
-    n_threads = min(effective_n_jobs(n_jobs), n_tasks, _one_thread.allowed())
-    if n_threads == 1:
-        yield WorkerPool()
-        return
-    # torch's number of threads is another one in every thread.
-    settings = partial(torch.set_num_threads, 1)
-    with _one_thread, ThreadPoolExecutor(n_threads, initializer=settings) as executor:
-        yield WorkerPool(executor, n_threads)

@@ -9,7 +9,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from .._validation import check_integer
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
 from ..network.batches import KeptBatches
 from ..network.ensemble import Features, HeteroscedasticNetwork
-from ..network.training import WorkerPool, gaussian_nll, one_thread
+from ..network.training import gaussian_nll, one_thread
 
 # Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
 # is a third of the weight, worse by 0.5 next to none.
@@ -665,7 +664,6 @@ def fit_last_layers(
     *,
     homoscedastic: bool,
     fit_id: str,
-    pool: WorkerPool | None = None,
     **settings: Any,
 ) -> FittedLastLayers:
     """``fit_posterior`` of networks, each of which holds out rows of its own."""
@@ -679,8 +677,7 @@ def fit_last_layers(
         return FeatureRows.of(network, *of_rows)
 
     def compute() -> Iterator[FeatureRows]:
-        tasks = (partial(rows_from, start) for start in range(0, len(X), size))
-        return (pool or WorkerPool()).in_order(tasks)
+        return (rows_from(start) for start in range(0, len(X), size))
 
     with one_thread(network.multiply_adds(size)):
         batches = KeptBatches(compute, lambda rows: rows.phi.numel())
