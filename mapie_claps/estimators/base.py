@@ -240,7 +240,8 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "of it."
             )
         other = copy.copy(self)
-        other._set_sums(sums)
+        with new_tensors_on("cpu"):
+            other._set_sums(sums)
         other._update_id = secrets.token_hex(8)
         return other
 
