@@ -101,7 +101,7 @@ def test_parts_of_intervals(cal):
     assert interval_parts(plain, X).noise_bounds is None
     with pytest.raises(ValueError, match="Got alpha with a CalibratedRegressor"):
         interval_parts(cal, X, alpha=0.1)
-    with pytest.raises(ValueError, match="Got weights or groups with a Shaped"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'groups'"):
         interval_parts(MODEL, X, groups=1)
 
 

@@ -212,40 +212,6 @@ def test_coverage_follows_its_beta_law_and_no_other(n_cal, sym):
                 assert kstest(found[:, column], other.cdf).pvalue < 1e-6
 
 
-def test_groups_have_the_law_of_their_own_rows():
-    rng = np.random.default_rng(0)
-    groups = ("a",) * 20 + ("b",) * 60
-    scale = np.repeat([1.0, 3.0], [20, 60])
-    found = []
-    for _ in range(2000):
-        rows = Calibration(scale * rng.normal(size=80), groups=groups)
-        upper = rows.bounds(np.array([0.1]), labels=("a", "b")).upper[:, 0]
-        found.append(2 * norm.cdf(upper / [1.0, 3.0]) - 1)
-    for column, (n, k) in enumerate(((20, 19), (60, 55))):
-        law = beta(k, n + 1 - k)
-        assert kstest(np.array(found)[:, column], law.cdf).pvalue > 1e-3
-
-
-def test_weights_restore_the_level_under_a_shift():
-    """Two kinds of rows; the noisy one has 1/5 of the source and 1/2 of the target."""
-    rng = np.random.default_rng(0)
-    weight, scale = np.array([0.5 / 0.8, 0.5 / 0.2]), np.array([1.0, 3.0])
-    covered = np.empty((2000, 2))
-    for row in covered:
-        kind = rng.choice(2, size=100, p=[0.8, 0.2])
-        scores = scale[kind] * rng.normal(size=100)
-        plain = Calibration(scores).bounds(np.array([0.1])).upper[0, 0]
-        rows = Calibration(scores, weights=weight[kind])
-        upper = rows.bounds(np.array([0.1]), weights=weight).upper[:, 0]
-        row[:] = (2 * norm.cdf(np.stack([upper, plain + 0 * upper]) / scale) - 1).mean(
-            1
-        )
-    error = covered.std(axis=0) / np.sqrt(2000)
-    mean = covered.mean(axis=0)
-    assert 0.9 - 3 * error[0] < mean[0] < 0.93
-    assert mean[1] < 0.87
-
-
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
 def test_discrete_rows_with_tied_scores_are_all_inside(level):
     """k scores are at most the k-th: so many rows lie in their own intervals."""

@@ -59,15 +59,14 @@ def test_the_bound_on_long_run_coverage_holds_whatever_happens(cal, sym):
 
 
 def test_levels_beyond_their_range_give_empty_and_infinite_intervals(cal):
-    wide = np.tile([[-1e9], [1e9]], (9, 1, 2))
-    cal.observe(X[300:309], Y[300:309], intervals=wide, gamma=1.0)
+    inside = cal.predict(X[300:309])  # no row is missed
+    cal.observe(X[300:309], inside, gamma=1.0)
     assert (cal.adaptive_levels_ < 0.2).all()
     low, high = np.moveaxis(cal.predict_interval(X[301:305])[1], 1, 0)
     assert (low[:, 0] > high[:, 0]).all()  # α_t = 0.2 + 9 · 0.2
     np.testing.assert_allclose(low[:, 0], high[:, 0], rtol=1e-12)
     assert (low[:, 1] < high[:, 1]).all()
-    cal.observe(X[310:312], Y[310:312], intervals=np.zeros((2, 2, 2)))
-    cal.observe(X[310:312], Y[310:312], intervals=np.zeros((2, 2, 2)))
+    cal.observe(X[310:314], Y[310:314] + 1e9)
     assert np.isinf(cal.predict_interval(X[301:305])[1]).all()
 
 
@@ -85,18 +84,6 @@ def test_rows_of_one_call_were_predicted_together(cal):
     np.testing.assert_array_equal(
         other.predict_interval(X[340:])[1], cal.predict_interval(X[340:])[1]
     )
-
-
-def test_intervals_that_were_issued_earlier(cal):
-    wide = np.tile([[-1e9], [1e9]], (5, 1, 2))
-    cal.observe(X[300:305], Y[300:305] + 100, intervals=wide)
-    np.testing.assert_array_equal(cal.observed_coverage_, [1, 1])
-    with pytest.raises(ValueError, match=r"intervals of shape \(5, 2, 1\)"):
-        cal.observe(X[300:305], Y[300:305], intervals=wide[:, :, :1])
-    with pytest.raises(ValueError, match="with 20 NaN"):
-        cal.observe(X[300:305], Y[300:305], intervals=np.nan * wide)
-    with pytest.raises(ValueError, match="intervals together with batches"):
-        cal.observe([(X[300:305], Y[300:305])], intervals=wide)
 
 
 def test_groups_follow_their_own_misses_and_keep_their_own_window(cal):
@@ -165,12 +152,6 @@ def test_another_confidence_level_starts_with_new_levels(cal, levels):
     expected = np.atleast_1d(levels) * 1.02  # step size and window stay
     np.testing.assert_allclose(cal.adaptive_levels_, expected)
     assert len(cal.conformity_scores_) == 150
-
-
-def test_before_calibration():
-    model = Shaped().fit(X, Y)
-    with pytest.raises(NotFittedError, match="not calibrated"):
-        CalibratedRegressor(model).observe(X[:1], Y[:1])
 
 
 def test_a_row_enters_the_posterior_or_the_scores():

@@ -41,13 +41,6 @@ def test_quantiles_in_any_order_with_ties_and_infinity():
     assert conformal_quantile([3, 1, 2], [0.25, 0.01], True).tolist() == [3, np.inf]
 
 
-def test_numbers_of_any_type_become_float64():
-    objects = np.array([3, 1, 2], dtype=object)
-    assert conformal_quantile(objects, [0.5]).tolist() == [2]
-    small = np.array([0.1, 0.2, 0.3], dtype=np.float32)
-    assert conformal_quantile(small, 0.5).dtype == np.float64
-
-
 def test_too_few_scores_are_named_with_the_remedy():
     assert conformal_quantile(np.arange(9.0), [0.1]).tolist() == [8]
     message = "Got 8 calibration scores, but confidence_level=0.9 needs at least 9. Cal"

@@ -1,21 +1,16 @@
 """``ClapsScore`` number by number, called as MAPIE calls it."""
 
-import copy
-import pickle
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import exactly
 from known_model import Plain, Shaped, table
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from mapie_claps import ClapsScaleEstimator, ClapsScore
-from mapie_claps.estimators.predictive import StdArray
 
 X, Y = table(60)
 PLAIN, SHAPED = Plain().fit(X, Y), Shaped().fit(X, Y)
@@ -106,8 +101,7 @@ def test_values_of_a_score_by_hand():
     np.testing.assert_array_equal(found, MU[:, None] + q * STD[:, None])
     one = free.get_estimation_distribution(3.0, -2.0, y_std=[10.0])
     assert (one.shape, one) == ((), -17)
-    message = "Got ClapsScore() without an estimator where the scale at X is needed."
-    with pytest.raises(ValueError, match=exactly(message)):
+    with pytest.raises(ValueError, match="without an estimator, and no standard dev"):
         free.get_estimation_distribution(MU, SIGNED)
 
 
@@ -176,59 +170,16 @@ def test_bounds_are_made_as_the_scores_were():
     np.testing.assert_array_equal(held[2], bounds(score, SHAPED, whole)[2])
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
-)
-def test_scores_stay_known_in_copies(copied):
-    mu, std = SHAPED.predict(X, return_std=True)
-    scores = ClapsScore().get_conformity_scores(Y, mu, y_std=std)
-    again = copied(scores)
-    assert isinstance(again, StdArray)
-    assert again.fit_id == SHAPED.fit_id_
-    expected = bounds(ClapsScore(), SHAPED, scores)[2]
-    np.testing.assert_array_equal(bounds(ClapsScore(), SHAPED, again)[2], expected)
-
-
-def test_a_model_that_was_fitted_again_is_refused():
-    model = Shaped().fit(X, Y)
-    mu, std = model.predict(X, return_std=True)
-    scores = ClapsScore().get_conformity_scores(Y, mu, y_std=std)
-    bounds(ClapsScore(), model, scores)
-    model.fit(X, Y)
-    with pytest.raises(
-        ValueError, match="Got a Shaped that was fitted again or update"
-    ):
-        bounds(ClapsScore(), model, scores)
-
-
 def test_bounds_that_are_refused():
     scores = np.array([0.5, 1.0, 2.0])
     with pytest.raises(ValueError, match="Got minimize_interval_width=True"):
         bounds(ClapsScore(), PLAIN, scores, optimize_beta=True)
-    message = (
-        r"Got ClapsScore\(Plain\), but MAPIE predicts with another object, a Plain"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="is another object than the Plain that MAPIE"):
         bounds(ClapsScore(Plain().fit(X, Y)), PLAIN, scores)
 
 
-def test_large_tables_are_predicted_in_blocks(monkeypatch):
-    monkeypatch.setattr("mapie_claps.conformal.distribution.BLOCK_ROWS", 16)
-    scores = np.array([0.5, 1.0, 2.0])
-    mu, _, high = bounds(ClapsScore(), PLAIN, scores)
-    np.testing.assert_array_equal(mu, MU)
-    np.testing.assert_allclose(high, MU[:, None] + STD[:, None] * [1, 2])
-    bad = X.copy()
-    bad[40, 1] = np.nan
-    with pytest.raises(ValueError, match="Got a standard deviation of nan in row 40"):
-        bounds(ClapsScore(), PLAIN, scores, rows=bad)
-
-
 def test_how_it_was_made_stays():
-    assert repr(ClapsScore()) == "ClapsScore()"
-    assert repr(ClapsScore(PLAIN, support=None)) == "ClapsScore(Plain(), support=None)"
     score = ClapsScore(support="integer", sym=False)
-    assert repr(score) == "ClapsScore(support='integer', sym=False)"
     for name in ("sym", "support"):
         with pytest.raises(AttributeError, match=f"Make a new ClapsScore\\({name}="):
             setattr(score, name, None)
@@ -245,11 +196,6 @@ def test_how_it_was_made_stays():
 def test_models_without_a_standard_deviation(model, message):
     with pytest.raises(TypeError, match=message):
         ClapsScore(model)
-
-
-def test_models_whose_arguments_cannot_be_told_are_tried():
-    ClapsScore(SimpleNamespace(predict=map))
-    ClapsScore(TransformedTargetRegressor(Plain()))  # takes any, and fails in words
 
 
 def test_the_last_step_of_a_pipeline_is_asked():

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from conftest import tiny
 from known_model import Plain, Shaped, table
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from mapie_claps import (
     CalibratedRegressor,
@@ -119,9 +118,8 @@ def test_bad_values_are_refused_and_nothing_is_lost(given, message):
 def test_few_effective_rows_are_named():
     heavy = np.full(300, 1e-3)
     heavy[:10] = 1.0
-    with pytest.warns(EffectiveSampleSizeWarning, match="worth 10.6 rows") as caught:
+    with pytest.warns(EffectiveSampleSizeWarning, match="worth 10.6 rows"):
         cal = calibrated(weights=heavy)
-    assert "a tenth of the rows has 97% of the weight" in str(caught[0].message)
     assert cal.effective_sample_size_ == pytest.approx(effective_sample_size(heavy))
     none = np.where(side(X) == "n", 0.0, 1.0)
     with pytest.warns(EffectiveSampleSizeWarning, match="group 'n' that are worth 0.0"):
@@ -188,7 +186,7 @@ def test_bins_of_the_epistemic_fraction():
     )
     with pytest.raises(TypeError, match=r"as a function, .*EpistemicGroups\(...\).lab"):
         CalibratedRegressor.from_scores(MODEL, np.ones(9), groups=groups)
-    with pytest.raises(TypeError, match="does not split its variance"):
+    with pytest.raises(ValueError, match="gives a standard deviation alone"):
         EpistemicGroups([0.1]).labels(Plain().fit(X, Y), X)
     for edges in ([], [0.5, 0.2], [0.0], [1.2], [0.3, 0.3], [[0.1]]):
         with pytest.raises(ValueError, match="ascending numbers between 0 and 1"):
@@ -202,10 +200,6 @@ def test_ratios_of_normal_rows_are_near_the_true_ones():
     new = rng.normal(size=(500, 2))
     true = 0.8 * new[:, 0] - 0.32
     np.testing.assert_allclose(np.log(ratio(new)), true, atol=0.4)
-    trees = HistGradientBoostingClassifier(max_iter=20, random_state=0)
-    learned = likelihood_ratio(source, target, classifier=trees)
-    assert np.corrcoef(np.log(learned(new)), true)[0, 1] > 0.7
-    assert not hasattr(trees, "classes_")
     cal = calibrated(weights=likelihood_ratio(X[:100], X[:100] + 0.3))
     assert cal.predict_interval(X[TEST])[1].shape == (300, 2, 2)
 

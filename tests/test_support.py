@@ -32,7 +32,6 @@ INF = math.inf
 def test_nearest_possible_value(given, expected):
     known = check_support(given)
     np.testing.assert_array_equal(known.nearest(POINTS), expected)
-    assert known.is_everything == (given is None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_what_training_targets_tell():
     assert (found.low, found.high, found.integer) == (1, 2.5, False)
     found = check_support("auto").of(grades())
     assert (found.low, found.high, found.integer) == (0, 3, True)
-    assert check_support("auto").of(None).is_everything
+    assert check_support("auto").of(None).key == Support().key
     fixed = check_support((0, 1))
     assert fixed.of(grades()) is fixed
     assert check_support(fixed) is fixed

@@ -37,19 +37,14 @@ from .distribution import (
 )
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
-from .score import ClapsScore
-from .shift import (
-    check_all_used,
-    check_enough_weight,
-    check_values,
-    effective_sample_size,
-    values_at,
-)
+from .score import UNKNOWN_SCORES, ClapsScore
+from .shift import RowValues, check_enough_weight, check_values, effective_sample_size
 from .support import check_support
 
 Array = NDArray[np.float64]
 RowsAndEnds = Iterator[tuple[PredictiveDistribution, ScoreBounds]]
 SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
+DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
 class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -60,10 +55,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     ``fit`` keeps back some rows, fits the estimator on the others and calibrates on
     those kept back. With a fitted estimator, ``conformalize`` calibrates on rows that
-    it has not seen; they may come in batches and need not fit in memory. Intervals are
-    those of ``SplitConformalRegressor(estimator, conformity_score=ClapsScore(),
-    prefit=True)`` of MAPIE, to the last bit; beyond them the same scores give
-    quantiles, probabilities and draws.
+    it has not seen. Intervals are those of ``SplitConformalRegressor(estimator,
+    conformity_score=ClapsScore(), prefit=True)`` of MAPIE, to the last bit; beyond
+    them the same scores give quantiles, probabilities and draws.
 
     Parameters
     ----------
@@ -95,6 +89,22 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Scores of the calibration rows, their weights and groups.
     training_rows_ : tuple of X and y
         The rows that ``fit`` fitted on, if ``keep_training_rows``.
+
+    Notes
+    -----
+    - Batches: without y, X may be an iterable of (X, y), or of X where no targets are
+      needed. A list of arrays with two or more dimensions is a list of batches.
+    - ``weights`` are likelihood ratios p_target(x) / p_source(x), up to a constant, for
+      rows to predict whose x has another distribution. A row whose own weight is too
+      large for a finite interval has infinite bounds.
+    - ``groups`` are calibrated apart: labels, the name or position of a column,
+      :class:`~mapie_claps.ColumnGroups` or :class:`~mapie_claps.EpistemicGroups`. They
+      must be fixed before calibration.
+    - Both may be functions of X, such as :func:`~mapie_claps.likelihood_ratio` gives,
+      which then serve further rows too; values of single rows are passed again.
+    - ``allow_infinite_bounds`` gives infinite bounds where there are too few scores,
+      rather than an error.
+    - Methods that change the object return it; a call that fails changes nothing.
 
     Examples
     --------
@@ -165,8 +175,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         CalibratedRegressor
-            Object with the same intervals. MAPIE keeps absolute scores, so that it
-            has no distribution unless the score was made with ``sym=False``.
+            With the same intervals; with a distribution if the score has ``sym=False``.
         """
         host = CalibratedMapie.of(mapie)
         ours = host is not None and isinstance(host.score, ClapsScore)
@@ -176,20 +185,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "per fold, but expected a calibrated SplitConformalRegressor of MAPIE "
                 "with conformity_score=ClapsScore()."
             )
-        levels = host.levels if confidence_level is None else confidence_level
-        if levels is None:
-            raise ValueError(
-                "Got confidence_level=None, but MapieRegressor of MAPIE 0.9 keeps no "
-                "level. Pass for example confidence_level=0.9."
-            )
+        given = confidence_level
+        levels = host.checked_levels(None) if given is None else given
         score, model = host.score, host.ensemble.point_model
         fit_id = getattr(host.conformity_scores, "fit_id", None)
         check_same_fit(model, fit_id)
         if fit_id != fit_id_of(model):
-            raise ValueError(
-                "Got conformity scores that do not say how they were made. Leave the "
-                "scores as they are in MAPIE's object, or calibrate again."
-            )
+            raise ValueError(UNKNOWN_SCORES)
         params = {"sym": score.sym, "support": score.support}
         scores = np.asarray(host.conformity_scores)
         return cls.from_scores(model, scores, levels, signed=not score.sym, **params)
@@ -210,24 +212,14 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        estimator : estimator
-            The fitted estimator that the scores were computed with.
+        estimator, confidence_level, **params
+            Parameters of the object; the estimator is that which made the scores.
         scores : array-like of shape (n_cal,)
             What ``score_rows`` of an object with this estimator and support gives.
-        confidence_level : float or sequence of float, default=0.9
-            Levels of the intervals.
         signed : bool, default=False
-            Whether scores have their sign. Without it there are intervals of one rank,
-            but no distribution.
+            Whether scores have their sign; without it there is no distribution.
         weights, groups : array-like of shape (n_cal,), optional
-            Likelihood ratios and labels of the rows; see ``conformalize``.
-        **params : dict
-            Further parameters of the object: ``sym``, ``support``.
-
-        Returns
-        -------
-        CalibratedRegressor
-            A calibrated object.
+            Of the rows; see Notes.
         """
         check_unmasked("scores", scores)
         values = np.array(scores, dtype=np.float64)
@@ -241,13 +233,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         given = check_values(weights, groups)
         if not all(isinstance(value, np.ndarray | tuple | None) for value in given):
             raise TypeError(
-                "Got weights or groups as a function, but from_scores has no rows to "
-                "apply it to. Pass one number or label for each score; "
-                "EpistemicGroups(...).labels(estimator, X) gives labels."
+                "Got weights or groups as a function, but from_scores has no rows for "
+                "it. Pass one value per score: EpistemicGroups(...).labels(model, X)."
             )
-        check_all_used(*given, len(values))
+        given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
-        return made._set(made._calibration(values, signed, *given))
+        rows = replace(made._no_rows(given), scores=values, signed=signed)
+        return made._set(replace(rows, **given._asdict()))
 
     def fit(
         self,
@@ -269,12 +261,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
         weights, groups : callable or array-like of shape (n,), optional
-            Likelihood ratios and groups for calibration; see ``conformalize``.
-
-        Returns
-        -------
-        CalibratedRegressor
-            The calibrated object. If anything fails it is left as it was.
+            For calibration; see Notes.
         """
         share, keep = self.calibration_fraction, self.keep_training_rows
         check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
@@ -297,7 +284,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "Collect more rows."
             )
         given = check_values(weights, groups)
-        check_all_used(*given, n)
+        given.check_length(n)
         random = check_random_state(self.random_state)
         order = random.permutation(n)
         kept, rest = order[:n_cal], order[n_cal:]
@@ -331,138 +318,96 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Calibration rows, which the estimator has not seen. ``ClapsRegressor`` and
-            ``ClapsModule`` know rows that they were fitted on: there is a warning if
-            more of them come than equal rows of a table explain.
+        X : array-like of shape (n, ...), or batches
+            Calibration rows, which the estimator has not seen; ``ClapsRegressor`` and
+            ``ClapsModule`` know theirs, and there is a warning.
         y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches.
-        weights : array-like of shape (n,) or callable, optional
-            Likelihood ratios p_target(x) / p_source(x) of the rows, up to a constant,
-            for rows to predict whose x has another distribution. A function of X, such
-            as :func:`~mapie_claps.likelihood_ratio` gives, also serves the rows to
-            predict; numbers have to be passed there again.
-        groups : array-like of shape (n,), callable, str or int, optional
-            Groups that are calibrated apart: labels, a function of X, the name or
-            position of a column, :class:`~mapie_claps.ColumnGroups` or
-            :class:`~mapie_claps.EpistemicGroups`. They must be fixed before
-            calibration.
-
-        Returns
-        -------
-        CalibratedRegressor
-            This object, calibrated. If anything fails it is left as it was.
+            Their targets.
+        weights, groups : callable or array-like of shape (n,), optional
+            See Notes.
         """
         given = check_values(weights, groups)
-        rows = self._score(X, y, *given, by_hand=True)
-        before = vars(self).get("calibration_")
-        if before is not None and not len(before):
+        rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
+        before = vars(self).get("calibration_", rows)
+        if not len(before):
             rows = replace(rows, levels=before.levels)
         return self._set(rows, given)
 
-    def partial_conformalize(
-        self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
-    ) -> Self:
+    def partial_conformalize(self, X: Any, y: Any = None, **rows: Any) -> Self:
         """Add calibration rows to those there are.
 
         Parameters
         ----------
-        X, y, weights, groups : optional
-            As in ``conformalize``; functions that were given there are used again.
-
-        Returns
-        -------
-        CalibratedRegressor
-            This object, calibrated.
+        X, y, **rows
+            As in ``conformalize``.
         """
-        before = vars(self).get("calibration_", DROPPED)
-        if before.fit_id is None and not len(before):
-            return self.conformalize(X, y, weights=weights, groups=groups)
-        self._check_same()
-        given = self._row_values(weights, groups, "partial_conformalize")
-        return self._set(before.add(self._score(X, y, *given, by_hand=True)))
+        if not self.__sklearn_is_fitted__():  # perhaps calibrated on no rows so far
+            functions = {k: vars(self).get(f"{k}_") for k in RowValues._fields}
+            return self.conformalize(X, y, **functions | rows)
+        before = self._calibrated()
+        given = self._row_values("partial_conformalize", **rows)
+        new = self._scored(X, y, given, by_hand=True)
+        return self._set(Calibration.joined([before, *new]))
 
     def score_rows(self, X: Any, y: Any = None, signed: bool = False) -> Array:
-        """Compute scores without keeping them.
+        """Compute scores (n,) without keeping them.
 
         Parameters
         ----------
-        X, y : array-like, or batches as X
+        X, y : array-like or batches
             Rows, as in ``conformalize``.
         signed : bool, default=False
             Whether scores keep their sign.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Scores.
         """
         scores = self._score(X, y).scores
         return scores if signed else np.abs(scores)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
-        """Conformal quantile of each level.
+        """Conformal quantile of each level, (n_levels,); both ends with ``sym=False``.
 
         Parameters
         ----------
         allow_infinite_bounds : bool, default=False
-            Whether to give infinity where there are too few scores.
-
-        Returns
-        -------
-        ndarray of shape (n_levels,), or (2, n_levels) with ``sym=False``
-            Quantiles of the absolute scores; or signed scores of both ends.
+            See Notes.
         """
-        scores, alpha = self._one_rank("quantiles"), 1 - np.asarray(self.levels)
-        ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite_bounds)
+        ends = self._one_rank("quantiles").bounds(
+            self._alpha, sym=self.sym, allow_infinite=allow_infinite_bounds
+        )
         found: Array = ends.upper[0] if self.sym else np.concatenate(ends)
         return found
 
     def predict(self, X: Any) -> Array:
-        """Predict the mean of y.
+        """Predict the mean of y, (n,).
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
+        X : array-like or batches
             Inputs.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Point predictions.
         """
         parts = [rows.mean for _, rows, _ in distributions(self._fitted(), X)]
         return np.concatenate([np.empty(0), *parts])
 
     def predict_interval(
-        self,
-        X: Any,
-        allow_infinite_bounds: bool = False,
-        *,
-        weights: Any = None,
-        groups: Any = None,
+        self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
     ) -> tuple[Array, Array]:
         """Predict points and intervals, in the shapes of MAPIE.
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs; batches may be X or (X, y), also of no rows. A list of arrays with
-            two or more dimensions is a list of batches.
+        X : array-like or batches
+            Inputs.
         allow_infinite_bounds : bool, default=False
-            Whether bounds may be infinite where there are too few scores.
-        weights, groups : optional
-            Likelihood ratios and labels of these rows, if calibration had them and not
-            as functions of X. A row whose own weight is too large for a finite
-            interval has infinite bounds.
+            See Notes.
+        **rows
+            ``weights`` and ``groups`` of these rows, if calibration had them and not
+            as functions of X.
 
         Returns
         -------
         tuple of ndarray
             Points (n,), intervals (n, 2, n_levels).
         """
-        options = {"weights": weights, "groups": groups}
-        found = list(self.iter_intervals(X, allow_infinite_bounds, **options))
+        found = list(self.iter_intervals(X, allow_infinite_bounds, **rows))
         if len(found) == 1:
             return found[0]
         none = np.empty(0), np.empty((0, 2, len(self.levels)))
@@ -470,44 +415,26 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return np.concatenate(points), np.concatenate(bounds)
 
     def iter_intervals(
-        self,
-        X: Any,
-        allow_infinite_bounds: bool = False,
-        *,
-        weights: Any = None,
-        groups: Any = None,
+        self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
     ) -> Iterator[tuple[Array, Array]]:
         """Predict points and intervals one batch at a time, in flat memory.
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
-            Inputs; large batches are divided.
-        allow_infinite_bounds, weights, groups : optional
-            As in ``predict_interval``.
-
-        Yields
-        ------
-        tuple of ndarray
-            Points (n,), intervals (n, 2, n_levels) of one batch.
+        X, allow_infinite_bounds, **rows
+            As in ``predict_interval``; large batches are divided.
         """
         support = check_support(self.support)
-        pairs = self.rows_and_ends(X, allow_infinite_bounds, weights, groups)
-        for rows, ends in pairs:
-            yield rows.mean, interval(rows, ends, support)
+        for part, ends in self.rows_and_ends(X, allow_infinite_bounds, **rows):
+            yield part.mean, interval(part, ends, support)
 
     def explain(self, X: Any, **params: Any) -> Any:
-        """Explain predictions: the mean, the intervals, and the two parts of v.
+        """Explain predictions: an ``Explanation`` of intervals and both parts of v.
 
         Parameters
         ----------
         X, **params
             As in :func:`mapie_claps.explain` and ``predict_interval``.
-
-        Returns
-        -------
-        Explanation
-            Arrays by row.
         """
         from ..diagnostics import explain
 
@@ -520,14 +447,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
+        X : array-like or batches
             Inputs.
         levels : float or array-like of shape (m,)
-            Levels τ in (0, 1). The quantile has rank :math:`\lceil\tau(n+1)\rceil`
-            among the signed scores from the median up, and
-            :math:`\lfloor\tau(n+1)\rfloor` below it, so that y exceeds an upper
-            quantile with probability at most 1 − τ and falls below a lower one with
-            probability at most τ.
+            Levels τ in (0, 1): rank :math:`\lceil\tau(n+1)\rceil` among the signed
+            scores from the median up, :math:`\lfloor\tau(n+1)\rfloor` below it, so that
+            quantiles err outwards.
         tails : {"infinite", "normal"}, default="infinite"
             What lies beyond the outermost scores: infinity, or a normal tail of the
             scores' standard deviation, without a guarantee.
@@ -535,8 +460,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         ndarray of shape (n, m)
-            Quantiles. Two of them, at α/2 and 1 − α/2, are the interval of
-            ``sym=False``.
+            Quantiles; at α/2 and 1 − α/2 they are the interval of ``sym=False``.
         """
         hint = "Use for example [0.05, 0.5, 0.95]."
         each = np.atleast_1d(np.asarray(levels, dtype=object))
@@ -564,7 +488,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
+        X : array-like or batches
             Inputs.
         y : float, or array-like of shape (n,) or (n, m)
             Values of the target: one for all rows, or those of each row.
@@ -573,28 +497,22 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         ndarray of shape (n,) or (n, m)
             With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1):
-            the middle of what a conformal predictive system leaves open. Where the
-            ``support`` is of whole numbers or a list, the score is taken half way to
-            the next possible value; below and above the support it is ∓∞.
+            the middle of what a conformal predictive system leaves open. Where a
+            ``support`` has gaps, the score is taken half way to the next value.
         """
         return self._probability_up_to(X, y, "y")
 
     def probability(
         self, X: Any, *, above: ArrayLike | None = None, below: ArrayLike | None = None
     ) -> Array:
-        """Predict the probability that a target lies above, below or between limits.
+        """Predict the probability (n,) of a target above, below or between limits.
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
+        X : array-like or batches
             Inputs.
         above, below : float or array-like of shape (n,), optional
             Limits: one of them, or both. They themselves do not count.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Probabilities; see ``cdf`` for what they count.
         """
         if above is None and below is None:
             raise ValueError(
@@ -615,23 +533,19 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_samples: int = 1,
         random_state: int | np.random.RandomState | None = None,
     ) -> Array:
-        """Draw from the predictive distribution of each row.
+        """Draw from the predictive distribution of each row, (n, n_samples).
+
+        It is linear between scores, with normal tails beyond the outermost, and keeps
+        to the ``support``.
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of batches
+        X : array-like or batches
             Inputs.
         n_samples : int, default=1
             Draws from each row, independent of one another.
         random_state : int, RandomState or None, default=None
             Seed.
-
-        Returns
-        -------
-        ndarray of shape (n, n_samples)
-            Targets: the distribution is linear between neighbouring scores and has
-            normal tails beyond the outermost, see ``predict_quantiles``. With a
-            ``support`` they are the nearest values in it.
         """
         n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
         values = np.sort(self._one_rank("draws").signed_scores)
@@ -655,84 +569,47 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         gamma: float | None = None,
         window: int | None = None,
-        intervals: ArrayLike | None = None,
-        weights: Any = None,
-        groups: Any = None,
+        **rows: Any,
     ) -> Self:
         r"""Observe targets that have arrived: adaptive confidence levels (ACI).
 
         :math:`\alpha_{t+1} = \alpha_t + \gamma(\alpha - \mathrm{miss}_t)`, for each
-        level and, if there are groups, for each group. In the long run a share
-        1 − α of all rows is covered, whatever they do; nothing is promised for a
-        single row. An :math:`\alpha_t` of 0 or less gives infinite intervals, one of 1
-        or more empty ones (the lower end just above the upper one).
-
-        The rows' scores join the calibration scores. They must not enter the posterior
-        as well.
+        level and group: in the long run a share 1 − α of all rows is covered. An
+        :math:`\alpha_t` of 0 or less gives infinite intervals, one of 1 or more empty
+        ones (the lower end just above the upper one). The rows' scores join the
+        calibration scores; they must not enter the posterior as well.
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Rows in the order of time. Rows of one call were predicted together, at the
-            levels that the object has now; so call it once for each row if each was
-            predicted after the one before was known.
-        y : array-like of shape (n,), optional
-            Their targets, unless X is an iterable of batches, each of which counts as
-            one call.
+        X, y : array-like or batches
+            Rows in the order of time. Rows of one call, or of one batch, count as
+            predicted together, at the levels that the object has now.
         gamma : float, optional
             Step size in [0, 1]; 0.01 at first, then as before.
         window : int, optional
-            Keep the newest calibration scores only, of each group if there are groups;
-            all of them at first, then as before.
-        intervals : array-like of shape (n, 2, n_levels), optional
-            Intervals that were issued for these rows, if levels or scores have changed
-            since. By default those that ``predict_interval(X)`` would give now.
-        weights, groups : optional
+            Newest calibration scores to keep, of each group; all of them at first, then
+            as before.
+        **rows
             As in ``predict_interval``.
-
-        Returns
-        -------
-        CalibratedRegressor
-            This object. If anything fails it is left as it was.
         """
-        rows = self._calibrated()
-        if intervals is not None and y is None:
-            raise ValueError(
-                "Got intervals together with batches as X. Call observe(X, y, "
-                "intervals=...) for each batch."
-            )
-        given = self._row_values(weights, groups, "observe")
-        alpha, n_rows = 1 - np.asarray(self.levels), 0
-        for X_, y_ in row_parts(self._fitted(), X, y, need_y=True):
-            new = self._score(X_, y_, *given, by_hand=True, first_row=n_rows)
-            n_rows += len(new)
-            if not len(new):
-                continue
-            missed = None if intervals is None else _missed(intervals, y_, len(alpha))
-            rows = rows.observe(
-                new, alpha, sym=self.sym, gamma=gamma, window=window, missed=missed
-            )
-        check_all_used(*given, n_rows)
-        return self._set(rows)
+        found = self._calibrated()
+        given = self._row_values("observe", **rows)
+        for new in self._scored(X, y, given, by_hand=True):
+            if len(new):
+                found = found.observe(new, self._alpha, self.sym, gamma, window)
+        return self._set(found)
 
     def update_posterior(
         self, X: Any, y: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Let rows enter the posterior; all scores are dropped.
+        """Let rows enter the posterior; all scores are dropped, adaptive levels stay.
 
-        The scores were made with the posterior as it was. Calibrate again, with
-        ``conformalize``, on rows that the posterior has not seen. Adaptive levels stay
-        as they are.
+        Calibrate again, with ``conformalize``, on rows that the posterior has not seen.
 
         Parameters
         ----------
-        X, y, sample_weight : array-like, or batches as X
+        X, y, sample_weight : array-like or batches
             Rows, as in ``ClapsRegressor.update_posterior``.
-
-        Returns
-        -------
-        CalibratedRegressor
-            This object, no longer calibrated. If anything fails it is left as it was.
         """
         model = self._fitted()
         if not hasattr(model, "update_posterior"):
@@ -753,9 +630,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         path : path-like
-            File to write; see :func:`mapie_claps.load`. Weights and groups as
-            functions can be stored if they come from ``likelihood_ratio`` with its
-            default classifier, ``ColumnGroups`` or ``EpistemicGroups``.
+            File to write; see :func:`mapie_claps.load`. Functions for weights and
+            groups must be those of this library.
         """
         from ..files import save
 
@@ -797,53 +673,51 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def adaptive_levels_(self) -> Any:
-        """Levels 1 − α_t at which the next interval is issued, (n_levels,).
-
-        A dict by group if there are groups.
-        """
-        rows, nominal = self.calibration_, np.asarray(self.levels)
-        levels = None if rows.levels is None else rows.levels.at(1 - nominal)
-        labels: Any = rows.labels
-        if levels is not None and not len(rows):  # dropped
-            labels = levels.labels
-        found = {
-            label: nominal if levels is None else 1 - levels.of(label)
-            for label in labels or [ALL_ROWS]
-        }
+        """Levels 1 − α_t of the next interval, (n_levels,); a dict if by group."""
+        rows, levels = self.calibration_, self._adaptive
+        labels = rows.labels if len(rows) else levels.labels or [ALL_ROWS]
+        found = {label: 1 - levels.of(label) for label in labels}
         return found.get(ALL_ROWS, found)
 
     @property
     def observed_coverage_(self) -> Array:
         """Share of the observed rows that their intervals covered, (n_levels,)."""
-        levels, alpha = self.calibration_.levels, 1 - np.asarray(self.levels)
-        if levels is None or not levels.at(alpha).n_observed:
-            return np.full(len(alpha), np.nan)
-        return np.asarray(1 - levels.n_missed / levels.n_observed)
+        levels = self._adaptive
+        n_observed = levels.n_observed or np.nan
+        return np.asarray(1 - levels.n_missed / n_observed)
 
     def rows_and_ends(
-        self, X: Any, allow_infinite_bounds: bool, weights: Any, groups: Any
+        self, X: Any, allow_infinite_bounds: bool, **rows: Any
     ) -> RowsAndEnds:
         """Distributions of rows and the scores at their ends, some rows at a time."""
         self._calibrated()
-        given = self._row_values(weights, groups, "predict_interval")
-        alpha, n_rows = 1 - np.asarray(self.levels), 0
-        for block, rows, n_rows in distributions(self._fitted(), X):
-            own, labels = values_at(*given, block, rows, n_rows)
+        given, n_rows = self._row_values("predict_interval", **rows), 0
+        for block, part, n_rows in distributions(self._fitted(), X):
+            own, labels = given.at(block, part, n_rows)
             # It may have been calibrated again since the last batch.
             ends = self._calibrated().bounds(
-                alpha,
+                self._alpha,
                 sym=self.sym,
                 labels=labels,
                 weights=own,
                 allow_infinite=allow_infinite_bounds,
                 first_row=n_rows,
             )
-            yield rows, ends
-            n_rows += len(rows)
-        check_all_used(*given, n_rows)
+            yield part, ends
+            n_rows += len(part)
+        given.check_length(n_rows)
 
     def __sklearn_is_fitted__(self) -> bool:
         return len(vars(self).get("calibration_", DROPPED)) > 0
+
+    @property
+    def _alpha(self) -> Array:
+        """Miscoverages, (n_levels,)."""
+        return 1 - np.asarray(self.levels)
+
+    @property
+    def _adaptive(self) -> Any:
+        return self.calibration_.levels_at(self._alpha)
 
     def _fitted(self) -> Any:
         """The fitted estimator."""
@@ -856,24 +730,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def _calibrated(self) -> Calibration:
-        """Scores, if the estimator is still the one that they were made with."""
+        """Scores, if estimator and support are still those they were made with."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call fit, or "
                 "conformalize with a fitted estimator (again, if update_posterior has "
                 "dropped the scores), or make it with from_scores."
             )
-        self._check_same()
-        return self.calibration_
-
-    def _check_same(self) -> None:
-        """Raise if what the scores were made with has changed since."""
         check_same_fit(self._fitted(), self.calibration_.fit_id)
         if check_support(self.support).key != self.calibration_.support.key:
             raise ValueError(
                 f"Got support={self.support!r}, but the calibration rows were scored "
                 "with another one. Call conformalize again."
             )
+        return self.calibration_
 
     def _one_rank(self, what: str) -> Calibration:
         """Scores, if one rank holds for all rows."""
@@ -881,12 +751,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not rows.is_plain:
             raise ValueError(
                 f"Got {what} of an object whose rows differ in rank, by weights, "
-                "groups or adaptive levels. Use predict_interval (with sym=False its "
-                "ends are the quantiles at α/2 and 1 − α/2), or calibrate without them."
+                "groups or adaptive levels. Use predict_interval."
             )
         return rows
 
-    def _row_values(self, weights: Any, groups: Any, method: str) -> tuple[Any, Any]:
+    def _row_values(
+        self, method: str, weights: Any = None, groups: Any = None
+    ) -> RowValues:
         """Weights and groups of further rows: those given, or as at calibration."""
         found = []
         for name, value in (("weights", weights), ("groups", groups)):
@@ -894,68 +765,55 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if value is None and had:
                 value = vars(self).get(f"{name}_")  # a function of X
             if (value is None) == had:
+                do = f"Pass {name}= to {method}, or" if had else "Leave it out, or"
                 raise ValueError(
                     f"Got {'no ' * had}{name} in {method}, but the object was "
-                    f"calibrated {'with' if had else 'without'} them. "
-                    f"{f'Pass {name}= to {method}' if had else 'Leave it out'}, or "
-                    "calibrate again, with a function of X to be asked for nothing "
-                    "here."
+                    f"calibrated {'with' if had else 'without'} them. {do} calibrate "
+                    "again, with a function of X to be asked for nothing here."
                 )
             found.append(value)
         return check_values(*found)
 
-    def _calibration(
-        self,
-        scores: Array,
-        signed: bool = True,
-        weights: Array | None = None,
-        groups: Any = None,
-    ) -> Calibration:
-        """Scores that were made with the estimator and the support of this object."""
-        fit_id, support = fit_id_of(self._fitted()), check_support(self.support)
-        return Calibration(scores, signed, weights, groups, fit_id, support)
-
-    def _score(
-        self,
-        X: Any,
-        y: Any,
-        weights: Any = None,
-        groups: Any = None,
-        by_hand: bool = False,
-        first_row: int | None = None,
-    ) -> Calibration:
-        """Signed scores of some rows, with weights and labels.
-
-        Rows that were chosen by hand may have been chosen wrongly. Weights and groups
-        of single rows are those of these rows, or of all rows from a first one on.
-        """
-        model, support = self._fitted(), check_support(self.support)
-        row, seen = first_row or 0, np.zeros(2, dtype=int)
-        scores, own_weights, labels = [np.empty(0)], [np.empty(0)], list[Any]()
-        for X_, target in row_parts(model, X, y, need_y=True):
-            y_ = column("y", target, _num_samples(X_)).numpy()
-            if not len(y_):
-                continue
-            rows = distribution_of(model, X_, first_row=row)
-            scores.append(support.score(rows, y_))
-            weight, label = values_at(weights, groups, X_, rows, row)
-            if weight is not None:
-                own_weights.append(weight)
-            labels += label or ()
-            row += len(y_)
-            if by_hand and hasattr(last_step(model), "count_seen"):
-                seen += last_step(model).count_seen(transformed(model, X_), y_)
-        if first_row is None:
-            check_all_used(weights, groups, row)
-        _warn_if_seen(model, *seen.tolist())
-        return self._calibration(
-            np.concatenate(scores),
-            weights=None if weights is None else np.concatenate(own_weights),
-            groups=None if groups is None else tuple(labels),
+    def _no_rows(self, given: RowValues) -> Calibration:
+        """A calibration with this estimator and support, of no rows yet."""
+        return Calibration(
+            np.empty(0),
+            weights=None if given.weights is None else np.empty(0),
+            groups=None if given.groups is None else (),
+            fit_id=fit_id_of(self._fitted()),
+            support=check_support(self.support),
         )
 
-    def _set(self, rows: Calibration, given: tuple[Any, Any] | None = None) -> Self:
-        """Take over calibration rows, and functions of X for weights and groups."""
+    def _scored(
+        self, X: Any, y: Any, given: RowValues, by_hand: bool = False
+    ) -> Iterator[Calibration]:
+        """Signed scores of one batch after another, with weights and labels.
+
+        The first of them has no rows. Rows chosen by hand may be those of the fit.
+        """
+        model, none = self._fitted(), self._no_rows(given)
+        n_rows, seen = 0, np.zeros(2, dtype=int)
+        yield none
+        for part, target in row_parts(model, X, y, need_y=True):
+            y_ = column("y", target, _num_samples(part)).numpy()
+            if not len(y_):
+                continue
+            rows = distribution_of(model, part, first_row=n_rows)
+            scores = none.support.score(rows, y_)
+            weights, groups = given.at(part, rows, n_rows)
+            yield replace(none, scores=scores, weights=weights, groups=groups)
+            n_rows += len(y_)
+            if by_hand and hasattr(last_step(model), "count_seen"):
+                seen += last_step(model).count_seen(transformed(model, part), y_)
+        given.check_length(n_rows)
+        _warn_if_seen(model, *seen.tolist())
+
+    def _score(self, X: Any, y: Any, *given: Any) -> Calibration:
+        """Signed scores of rows that were not chosen by hand."""
+        return Calibration.joined(self._scored(X, y, RowValues(*given)))
+
+    def _set(self, rows: Calibration, given: RowValues | None = None) -> Self:
+        """Take over calibration rows, and weights and groups as functions of X."""
         check_choice("sym", self.sym, (True, False), "Use True for one rank.")
         check_enough_weight(rows, self.levels)  # first: a warning may be an error
         new = {"estimator_": self._fitted(), "calibration_": rows}
@@ -1001,7 +859,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 StreamingConformalRegressor = CalibratedRegressor
-DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
 class IntervalParts(NamedTuple):
@@ -1022,46 +879,38 @@ def interval_parts(
     X: Any,
     alpha: Any = None,
     allow_infinite_bounds: bool = False,
-    weights: Any = None,
-    groups: Any = None,
-    **predict_params: Any,
+    **params: Any,
 ) -> IntervalParts:
     """Intervals and what they are made of, in one pass where the score is ours.
 
-    Of a ``CalibratedRegressor`` (which takes weights and groups), a calibrated MAPIE
+    Of a ``CalibratedRegressor`` (parameters: weights and groups), a calibrated MAPIE
     regressor (``alpha`` for MAPIE 0.9, parameters of its ``predict_interval``), or a
-    fitted estimator, which has no levels.
+    fitted estimator, which has no levels (parameters of its ``predict``).
     """
     if isinstance(model, CalibratedRegressor):
-        given = predict_params | ({} if alpha is None else {"alpha": alpha})
-        if given:
+        if alpha is not None:
             raise ValueError(
-                f"Got {', '.join(given)} with a CalibratedRegressor, whose levels are "
-                "its confidence_level. Leave it out."
+                "Got alpha with a CalibratedRegressor, whose levels are its "
+                "confidence_level. Leave it out."
             )
-        pairs = model.rows_and_ends(X, allow_infinite_bounds, weights, groups)
+        pairs = model.rows_and_ends(X, allow_infinite_bounds, **params)
         return _joined(pairs, model.support, model.levels)
-    if weights is not None or groups is not None:
-        raise ValueError(
-            f"Got weights or groups with a {type(model).__name__}, but only "
-            "CalibratedRegressor takes them. Leave them out."
-        )
     host = CalibratedMapie.of(model)
     if host is None:
-        rows = distribution_of(model, X, predict_params)
+        rows = distribution_of(model, X, params)
         none = np.empty((len(rows), 2, 0))
         return IntervalParts(rows.mean, none, [], [rows], none)
     levels, ensemble = host.checked_levels(alpha), host.ensemble
     ours = isinstance(host.score, ClapsScore)
-    if ours and not ensemble.uses_folds() and not predict_params:
+    if ours and not ensemble.uses_folds() and not params:
         miss, scores = 1 - np.asarray(levels), host.conformity_scores
         pairs = host.score.rows_and_ends(
             X, ensemble, miss, scores, allow_infinite_bounds, {}
         )
         return _joined(pairs, host.score.support, levels)
     if allow_infinite_bounds:
-        predict_params["allow_infinite_bounds"] = True
-    points, bounds = host.predict_interval(model, X, alpha, predict_params)
+        params["allow_infinite_bounds"] = True
+    points, bounds = host.predict_interval(model, X, alpha, params)
     scale, scaled = host.residual_estimator, ours or host.has_std_score
     models = ensemble.fold_models if ensemble.uses_folds() else [ensemble.point_model]
     if isinstance(scale, ClapsScaleEstimator):
@@ -1094,8 +943,7 @@ def _joined(pairs: RowsAndEnds, support: Any, levels: list[float]) -> IntervalPa
 def _warn_if_seen(model: Any, known: int, compared: int) -> None:
     """Warn if more rows were fitted on than equal rows of a table explain.
 
-    Tables may hold equal rows by right. A new row then has an equal one among the
-    training rows about twice as often as a training row repeats an earlier one.
+    A new row has an equal one about twice as often as a training row repeats another.
     """
     if known <= max(2, SEEN_SHARE * compared):
         return
@@ -1109,18 +957,14 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
         f"Got calibration rows on which the estimator was fitted: {known} of "
         f"{compared} different rows that were compared are equal to a training row "
         "in X and y. Errors on fitted rows are too small, and so are intervals. "
-        "Calibrate on rows that fit has not seen; CalibratedRegressor().fit(X, y) "
-        "keeps some back itself.",
+        "Calibrate on rows that fit has not seen.",
         UserWarning,
         stacklevel=4,
     )
 
 
 def _tail(scores: Array, level: Array, first: int = 1) -> Array:
-    """Scores beyond the outermost, as a normal distribution continues them.
-
-    ``first`` is the rank of the smallest score.
-    """
+    """Scores beyond the outermost, normal; ``first`` is the rank of the smallest."""
     finite = np.sort(scores[np.isfinite(scores)])
     if not len(finite):
         return np.where(level < 0.5, -np.inf, np.inf)
@@ -1142,17 +986,3 @@ def _checked_limits(name: str, limit: Any) -> Array:
         expected = "a number, (n,) or (n, m) numbers, none of them missing"
         raise_for(name, limit, expected, "Leave out rows without a value.")
     return values
-
-
-def _missed(intervals: Any, y: Any, m: int) -> NDArray[np.bool_]:
-    """Rows (n, m) outside the intervals that were issued."""
-    target = np.asarray(y, dtype=np.float64).reshape(-1, 1)
-    bounds = np.asarray(intervals, dtype=np.float64)
-    if bounds.shape != (len(target), 2, m) or np.isnan(bounds).any():
-        raise ValueError(
-            f"Got intervals of shape {bounds.shape} with {int(np.isnan(bounds).sum())} "
-            f"NaN, but expected ({len(target)}, 2, {m}) numbers: what predict_interval "
-            "returned for these rows."
-        )
-    missed: NDArray[np.bool_] = (target < bounds[:, 0]) | (target > bounds[:, 1])
-    return missed

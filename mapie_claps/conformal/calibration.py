@@ -49,9 +49,8 @@ def interval(
 class AdaptiveLevels:
     """Miscoverages that follow the misses: adaptive conformal inference (ACI).
 
-    After each row whose interval was issued at miscoverage α_t (Gibbs and Candès,
-    2021), α_{t+1} = α_t + γ(α − miss_t). Whatever the rows do, the share of misses up
-    to time T differs from α by at most (max(α, 1 − α) + γ) / (γT).
+    α_{t+1} = α_t + γ(α − miss_t) (Gibbs and Candès, 2021): whatever the rows do, the
+    share of misses up to T differs from α by at most (max(α, 1 − α) + γ) / (γT).
     """
 
     alpha: Array  # (m,), promised in the long run
@@ -71,10 +70,13 @@ class AdaptiveLevels:
 
     def at(self, alpha: Array) -> "AdaptiveLevels":
         """At these miscoverages: from the start, if they are others than so far."""
-        if np.array_equal(alpha, self.alpha):
-            return self
-        none = np.zeros(len(alpha))
-        return AdaptiveLevels(alpha, none, gamma=self.gamma, window=self.window)
+        same = np.array_equal(alpha, self.alpha)
+        return self if same else AdaptiveLevels.start(alpha, self.gamma, self.window)
+
+    @classmethod
+    def start(cls, alpha: Array, *settings: Any) -> "AdaptiveLevels":
+        """No row was observed so far."""
+        return cls(alpha, np.zeros(len(alpha)), 0, *settings)
 
     def after(
         self, groups: Groups | None, missed: NDArray[np.bool_]
@@ -144,36 +146,45 @@ class Calibration:
         return self.scores
 
     def add(self, other: "Calibration") -> "Calibration":
-        """These rows and then those of another, scored with the same fit and support.
+        """Rows of both; what Dask, Ray and Spark reduce with."""
+        return Calibration.joined([self, other])
 
-        What batches, Dask, Ray and Spark reduce with. Levels are those of this one.
-        """
-        for name in ("weights", "groups"):
-            have, get = getattr(self, name), getattr(other, name)
-            if (have is None) != (get is None):
+    @staticmethod
+    def joined(calibrations: Iterable["Calibration"]) -> "Calibration":
+        """Rows of all, scored with the same fit and support; levels of the first."""
+        first, *rest = calibrations
+        for other in rest:
+            for name in ("weights", "groups"):
+                had = getattr(first, name) is not None
+                if had == (getattr(other, name) is None):
+                    raise ValueError(
+                        f"Got rows {'without' if had else 'with'} {name}, but the "
+                        f"{len(first)} calibration rows that there are came "
+                        f"{'with' if had else 'without'} them. Give {name} to all of "
+                        "them or to none; conformalize starts again."
+                    )
+            if (first.fit_id, first.support.key) != (other.fit_id, other.support.key):
                 raise ValueError(
-                    f"Got rows {'with' if have is None else 'without'} {name}, but the "
-                    f"{len(self)} calibration rows that there are came "
-                    f"{'without' if have is None else 'with'} them. Give {name} to all "
-                    "of them or to none; conformalize starts again."
+                    "Got calibration rows that were scored with another fit, scale or "
+                    "support than those that there are. Score all rows with one "
+                    "estimator; conformalize starts again."
                 )
-        if (self.fit_id, self.support.key) != (other.fit_id, other.support.key):
-            raise ValueError(
-                "Got calibration rows that were scored with another fit, scale or "
-                "support than those that there are. Score all rows with one estimator; "
-                "conformalize starts again."
-            )
-        signed = self.signed and other.signed
-        both = np.concatenate([self.scores, other.scores])
-        weights, groups = self.weights, self.groups
-        if weights is not None and other.weights is not None:
-            weights = np.concatenate([weights, other.weights])
-        if groups is not None and other.groups is not None:
-            groups = (*groups, *other.groups)
-        scores = both if signed else np.abs(both)
+        each: list[Any] = [first, *rest]
+        scores, signed = np.concatenate([c.scores for c in each]), first.signed
+        if not all(c.signed for c in each):
+            scores, signed = np.abs(scores), False
+        weights, groups = first.weights, first.groups
+        if weights is not None:
+            weights = np.concatenate([c.weights for c in each])
+        if groups is not None:
+            groups = tuple(label for c in each for label in c.groups)
         return replace(
-            self, scores=scores, signed=signed, weights=weights, groups=groups
+            first, scores=scores, signed=signed, weights=weights, groups=groups
         )
+
+    def levels_at(self, alpha: Array) -> AdaptiveLevels:
+        """Levels that may have moved, for these miscoverages."""
+        return (self.levels or AdaptiveLevels.start(alpha)).at(alpha)
 
     def newest(self, n: int) -> "Calibration":
         """The newest n rows of each group: a quiet one keeps its own."""
@@ -200,10 +211,9 @@ class Calibration:
         """Signed scores at the ends of intervals, at miscoverages (m,).
 
         ``labels`` and ``weights`` are those of n test rows; without them one row of
-        ends serves all. Where levels move, a group has the miscoverages that it has
-        come to: of 0 or less they give infinite ends, of 1 or more swapped ones, with
-        no value between them. Too few scores raise, unless ends may be infinite or
-        levels move; rows of a weight that is too large have infinite ends.
+        ends serves all. Miscoverages that have moved to 0 or less give infinite ends,
+        to 1 or more swapped ones, with no value between them. Too few scores raise,
+        unless ends may be infinite or levels move.
         """
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
@@ -240,11 +250,10 @@ class Calibration:
         if lacking.any():
             warnings.warn(
                 f"Got {int(lacking.sum())} of {len(own)} rows, the first of them row "
-                f"{first_row + int(np.argmax(lacking))}, whose own weight is too large "
-                f"for a finite interval: it is more than {limit:.4g}, which the weight "
-                "of all calibration rows allows. Their bounds are infinite. Calibrate "
-                "on rows like them, or pass allow_infinite_bounds=True if that is what "
-                "you expect.",
+                f"{first_row + int(np.argmax(lacking))}, whose own weight is more than "
+                f"{limit:.4g}, which the weight of all calibration rows allows. Their "
+                "bounds are infinite. Calibrate on rows like them, or pass "
+                "allow_infinite_bounds=True if you expect that.",
                 EffectiveSampleSizeWarning,
                 stacklevel=4,
             )
@@ -254,19 +263,12 @@ class Calibration:
         self,
         new: "Calibration",
         alpha: Array,
-        *,
         sym: bool = True,
-        gamma: float | None = None,
-        window: int | None = None,
-        missed: NDArray[np.bool_] | None = None,
+        gamma: float | None = None,  # as before
+        window: int | None = None,  # as before
     ) -> "Calibration":
-        """After rows that were predicted together: with their scores, at new levels.
-
-        Rows were ``missed`` (n, m) where their scores lie beyond the bounds that this
-        calibration gives, unless it is known. Step size and window are those given,
-        or as before.
-        """
-        levels = (self.levels or AdaptiveLevels(alpha, np.zeros(len(alpha)))).at(alpha)
+        """After rows that were predicted together: with their scores, at new levels."""
+        levels = self.levels_at(alpha)
         if gamma is not None:
             hint = "Use 0.01; larger steps follow faster and make widths unsteady."
             gamma = check_number("gamma", gamma, low=0, high=1, hint=hint)
@@ -274,19 +276,13 @@ class Calibration:
         if window is not None:
             window = check_integer("window", window, low=1, hint="Use 500, or None.")
             levels = replace(levels, window=window)
-        if missed is None:
-            lower, upper = self.bounds(
-                alpha,
-                sym=sym,
-                labels=new.groups,
-                weights=new.weights,
-                allow_infinite=True,
-            )
-            score = (new.scores if self.signed else np.abs(new.scores))[:, None]
-            missed = (score > upper) | (score < lower)
+        of_rows: dict[str, Any] = {"labels": new.groups, "weights": new.weights}
+        lower, upper = self.bounds(alpha, sym=sym, allow_infinite=True, **of_rows)
+        score = (new.scores if self.signed else np.abs(new.scores))[:, None]
         rows = self.add(new)
         if levels.window is not None:
             rows = rows.newest(levels.window)
+        missed = (score > upper) | (score < lower)
         return replace(rows, levels=levels.after(new.groups, missed))
 
     def sorted_scores(self, sym: bool) -> dict[Any, tuple[SortedScores, SortedScores]]:
@@ -310,13 +306,11 @@ class Calibration:
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""
-        known = self.labels
-        shown = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
+        shown = ", ".join(map(repr, self.labels[:10])) + ", …" * (len(self.labels) > 10)
         raise ValueError(
             f"Got the group {label!r} in row {row}, of which there is no calibration "
-            f"row; known are {shown}. Calibrate on rows of this group, merge rare "
-            "groups with ColumnGroups.from_training, or pass "
-            "allow_infinite_bounds=True to get (-inf, inf)."
+            f"row; known are {shown}. Calibrate on rows of this group, merge groups "
+            "with ColumnGroups.from_training, or pass allow_infinite_bounds=True."
         )
 
 

@@ -1,7 +1,7 @@
 """A fitted model → its predictive distribution: all that is asked of an estimator."""
 
 from collections.abc import Iterator
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -65,21 +65,18 @@ def mean_and_std_alone(rows: PredictiveDistribution) -> PredictiveDistribution:
 
 def _checked(rows: PredictiveDistribution, first_row: int) -> PredictiveDistribution:
     """The distribution, if its centre is finite and its scale positive as well."""
-    bad = ~np.isfinite(rows.centre)
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise ValueError(
-            f"Got a prediction of {float(rows.centre[at])!r} in row {first_row + at}, "
-            "but expected finite numbers. Look at this row of X, or at the estimator."
-        )
-    bad = ~(np.isfinite(rows.scale) & (rows.scale > 0))
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise ValueError(
-            f"Got a standard deviation of {float(rows.scale[at])!r} in row "
-            f"{first_row + at}, but expected positive finite numbers. Give the "
-            "estimator a floor on its variance (a Gaussian process: a WhiteKernel)."
-        )
+    floor = "Give the estimator a floor on its variance (a WhiteKernel)."
+    for values, name, expected, hint in (
+        (rows.centre, "prediction", "finite", "Look at this row of X."),
+        (rows.scale, "standard deviation", "positive finite", floor),
+    ):
+        bad = ~np.isfinite(values) | (values <= 0) * (values is rows.scale)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(
+                f"Got a {name} of {float(values[at])!r} in row {first_row + at}, but "
+                f"expected {expected} numbers. {hint}"
+            )
     return rows
 
 
@@ -115,26 +112,22 @@ def check_same_fit(model: Any, fit_id: str | None) -> None:
 def check_gives_std(model: Any) -> None:
     """Raise unless ``predict`` of the model takes ``return_std``."""
     last = last_step(model)
-    name = type(last).__name__
+    name, predict = type(last).__name__, getattr(last, "predict", object)
+    do = (
+        "Use an estimator that gives a standard deviation, such as ClapsRegressor or a "
+        f"Gaussian process; to scale intervals of a {name}, use ClapsScaleEstimator."
+    )
     if hasattr(last, "best_estimator_"):
-        raise TypeError(
-            f"Got a {name}, whose predict takes no return_std. Pass the model that it "
-            "chose, fitted: search.best_estimator_, with prefit=True; or let "
-            "CalibratedRegressor(search).fit(X, y) do both."
+        do = (
+            "Pass the model that it chose, search.best_estimator_, with prefit=True; "
+            "or let CalibratedRegressor(search).fit(X, y) do both."
         )
-    try:
-        parameters = signature(last.predict).parameters
-    except (AttributeError, ValueError, TypeError):
-        takes = hasattr(last, "predict")  # what cannot be told is tried
-    else:
-        kinds = {p.kind for p in parameters.values()}
-        takes = "return_std" in parameters or Parameter.VAR_KEYWORD in kinds
-    if not takes:
-        raise TypeError(
-            f"Got a {name}, whose predict takes no return_std. Use an estimator that "
-            "gives a standard deviation, such as ClapsRegressor or a Gaussian process; "
-            f"to scale intervals of a {name}, use ClapsScaleEstimator."
-        )
+    elif any(
+        p.name == "return_std" or p.kind is p.VAR_KEYWORD
+        for p in signature(predict).parameters.values()
+    ):
+        return
+    raise TypeError(f"Got a {name}, whose predict takes no return_std. {do}")
 
 
 def row_parts(
@@ -150,9 +143,7 @@ def row_parts(
             if weight is not None:
                 raise ValueError(
                     "Got a batch (X, y, sample_weight), but expected (X, y): "
-                    "calibration counts every row once. Leave the weights out; "
-                    "likelihood ratios for a covariate shift are passed as weights=, a "
-                    "function of X."
+                    "calibration counts every row once. Leave the weights out."
                 )
         if hasattr(x, "detach") and not hasattr(model, "partial_sums"):
             x = x.detach().cpu().numpy()  # other models know no tensors

@@ -131,8 +131,8 @@ class CalibratedMapie(NamedTuple):
         if self.levels is None:
             if alpha is None:
                 raise ValueError(
-                    "Got alpha=None, but MapieRegressor of MAPIE 0.9 keeps no level. "
-                    "Pass for example alpha=0.1."
+                    "Got no level, and MapieRegressor of MAPIE 0.9 keeps none. Pass "
+                    "for example alpha=0.1 (from_mapie: confidence_level=0.9)."
                 )
             return [1 - float(a) for a in np.atleast_1d(np.asarray(alpha))]
         if alpha is not None:
@@ -147,16 +147,8 @@ class CalibratedMapie(NamedTuple):
     ) -> tuple[Array, Array]:
         """Predictions (n,) and bounds (n, 2, n_levels) by MAPIE itself."""
         if self.levels is None:
-            points, bounds = mapie.predict(X, alpha=alpha, **params)
-        else:
-            points, bounds = mapie.predict_interval(X, **params)
-        return np.asarray(points), np.asarray(bounds)
-
-
-def predict_params_of(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of the models' ``predict`` among the arguments of ``get_bounds``."""
-    rest = dict(arguments)
-    return {**(rest.pop("predict_params", None) or {}), **rest}
+            return mapie.predict(X, alpha=alpha, **params)  # type: ignore[no-any-return]
+        return mapie.predict_interval(X, **params)  # type: ignore[no-any-return]
 
 
 def check_out_of_sample(y_pred: Array) -> None:
@@ -164,9 +156,8 @@ def check_out_of_sample(y_pred: Array) -> None:
     missing = int(np.isnan(y_pred).sum())
     if missing:
         raise ValueError(
-            f"Got {missing} of {len(y_pred)} rows without an out-of-sample prediction "
-            "(NaN in y_pred), so that they have no score. With CrossConformalRegressor "
-            "use a splitter whose test folds hold every row, such as KFold; with "
-            "JackknifeAfterBootstrapRegressor raise the number of resamplings "
-            "(resampling=...)."
+            f"Got {missing} of {len(y_pred)} rows without an out-of-sample prediction, "
+            "so that they have no score. With CrossConformalRegressor use a splitter "
+            "whose test folds hold every row, such as KFold; with "
+            "JackknifeAfterBootstrapRegressor raise resampling=...."
         )

@@ -107,7 +107,7 @@ def raise_too_few(n: int, alpha: float, n_ends: int = 1, of: str = "") -> None:
 class SortedScores:
     """Scores in ascending order, +∞ after the last, and the weight of all up to each.
 
-    Scores are sorted and weights summed up once; a test row is then a binary search.
+    A test row is then a binary search.
     """
 
     scores: Array  # (n + 1,)

@@ -12,9 +12,7 @@ from .mapie import RESIDUAL_SCORE_CLIP
 
 
 class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    r"""Fitted regressor whose prediction is its local scale.
-
-    ``predict(X)`` is :math:`\sqrt{v(x)}`.
+    r"""Fitted regressor whose prediction is its local scale, :math:`\sqrt{v(x)}`.
 
     For MAPIE's ``ResidualNormalisedScore(residual_estimator=..., prefit=True)``, also
     when another model makes the point predictions: a gradient booster in the centre,
@@ -24,11 +22,6 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     estimator : estimator
         A fitted estimator with ``predict(X, return_std=True)``.
-
-    Attributes
-    ----------
-    n_features_in_ : int
-        Number of columns that ``estimator`` was fitted on, if it says so.
 
     Examples
     --------
@@ -45,13 +38,7 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.estimator = estimator
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> NoReturn:
-        """Refuse: what is wrapped is fitted already.
-
-        Parameters
-        ----------
-        X, y : array-like
-            Ignored.
-        """
+        """Refuse: what is wrapped is fitted already."""
         raise TypeError(
             "ClapsScaleEstimator wraps an estimator that is already fitted, and has "
             "nothing to fit. Use ResidualNormalisedScore(residual_estimator="
@@ -81,8 +68,7 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got a scale of {float(std.min())!r}, but MAPIE's "
                 f"ResidualNormalisedScore clips it at {RESIDUAL_SCORE_CLIP} when "
                 "calibrating and not when predicting, which ruins the coverage. Fit on "
-                "y multiplied by a constant (for example 1e9), or use ClapsScore, "
-                "which does not clip."
+                "y multiplied by a constant, or use ClapsScore."
             )
         return std
 

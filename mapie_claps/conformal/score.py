@@ -27,6 +27,12 @@ Array = NDArray[np.float64]
 BLOCK_ELEMENTS = 2**21  # of one n_test × n_cal block of the cross-conformal methods
 
 
+UNKNOWN_SCORES = (
+    "Got conformity scores that do not say how they were made, so that no bounds can "
+    "be made in the same way. Leave the scores as they are in MAPIE's object."
+)
+
+
 class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     r"""Residual in units of the local scale.
 
@@ -38,32 +44,27 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     :math:`1-\alpha` if calibration and test rows are exchangeable given the fitted
     estimator; rows that the estimator was fitted on break that.
 
-    A default ``ClapsRegressor()`` learns in ``fit``, from training rows alone, a map
-    z = T(y) of the target and the shape g of the residuals: the score is then the
-    absolute value of g((z − μ)/√v), and the interval all y whose score is at most
-    :math:`q_\alpha`. One rank, and the same guarantee: what is fixed before
-    calibration may shape the score.
+    A default ``ClapsRegressor()`` learns from training rows a map z = T(y) of the
+    target and the shape g of the residuals: the score is then the absolute value of
+    g((z − μ)/√v), with the same guarantee.
 
     Parameters
     ----------
     estimator : estimator or None, default=None
-        A fitted estimator with ``predict(X, return_std=True)``; the object itself
-        that MAPIE predicts with. Needed by MAPIE before 1.5, which does not ask an
-        estimator for its standard deviation, and by MAPIE's
-        ``ConditionalSplitConformalRegressor``. With None, MAPIE (1.5 or later) asks
-        the estimator that it fits.
+        The fitted estimator itself that MAPIE predicts with, with ``predict(X,
+        return_std=True)``. Needed by MAPIE before 1.5, which does not ask for a
+        standard deviation, and by its ``ConditionalSplitConformalRegressor``.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take: "integer" (from 0 where no training target of a
         ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
         range as a tuple (low, high), where None is no bound, a list of values, or
         "training", the range of the estimator's training targets, and the integers if
         all of these were integers. End points move to the nearest such value, which
-        loses no value that y can take: coverage stays or rises. A calibration target
-        outside has the score +∞, which makes the quantile larger. "auto" takes what
-        the training targets of a ``ClapsRegressor`` tell: an end on which at least 1 %
-        and ten of them lie, no fewer than on the next value, is a bound (zero for
-        claims, a cap for prices), and at most 16 distinct integers are grades. None
-        takes nothing.
+        loses none that y can take. A calibration target outside has the score +∞.
+        "auto" takes what the training targets of a ``ClapsRegressor`` tell: an end on
+        which at least 1 % and ten of them lie, no fewer than on the next value, is a
+        bound (zero for claims, a cap for prices), and at most 16 distinct integers are
+        grades. None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both
@@ -71,13 +72,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
 
     Notes
     -----
-    Where the rank exceeds the number of scores and infinite bounds are allowed, they
-    are infinite. CV+ and jackknife+ combine mean and standard deviation of several
-    models, which have no common shape. MAPIE's ``TimeSeriesRegressor`` refuses scores
-    that ask for a standard deviation: pass it
-    ``ResidualNormalisedScore(ClapsScaleEstimator(model), prefit=True)``, or use
-    ``CalibratedRegressor.observe``. ``minimize_interval_width`` is refused: it would
-    choose on calibration scores.
+    CV+ and jackknife+ combine mean and standard deviation of several models, which
+    have no common shape. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a
+    standard deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
+    prefit=True)``, or use ``CalibratedRegressor.observe``.
 
     Examples
     --------
@@ -120,15 +118,6 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         super().__setattr__(name, value)
 
-    def __repr__(self) -> str:
-        """As it was made."""
-        parts = [] if self.estimator is None else [repr(self.estimator)]
-        if not (isinstance(self.support, str) and self.support == "auto"):
-            parts.append(f"support={self.support!r}")
-        if not self.sym:
-            parts.append("sym=False")
-        return f"ClapsScore({', '.join(parts)})"
-
     def get_signed_conformity_scores(
         self,
         y: ArrayLike,
@@ -139,9 +128,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     ) -> Array:
         """Signed scores (n,): (y − μ)/√v, or what the model's distribution says.
 
-        ``y_std`` comes from MAPIE 1.5 on, and may carry that distribution; a score that
-        holds an estimator asks it, at X. Scores know the identity of the fit if the
-        whole distribution made them, and not mean and standard deviation alone.
+        Scores know the identity of the fit if the whole distribution made them, which
+        ``y_std`` (MAPIE 1.5 or later) may carry, and not mean and √v alone.
         """
         check_unmasked("y", y)
         target, mu = np.asarray(y, dtype=np.float64), np.asarray(y_pred)
@@ -153,20 +141,15 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         if not np.isfinite(target).all():  # scikit-learn may be told not to look
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
-        if self.estimator is not None:
-            rows, fit_id = self._held_rows(X, mu), fit_id_of(self.estimator)
-        elif y_std is not None:
+        if self.estimator is None:
             _mapie.check_out_of_sample(mu)
-            rows = from_mean_and_std(mu, y_std)
-            whole = getattr(y_std, "distribution", None) is not None
-            fit_id = y_std.fit_id if whole else None
-        else:
-            raise ValueError(
-                "Got ClapsScore() without an estimator, and no standard deviation from "
-                "MAPIE. Only MAPIE 1.5 and later ask the estimator for it: pass the "
-                "fitted estimator, ClapsScore(fitted), with prefit=True (cv='prefit' "
-                "in MAPIE 0.9), or upgrade MAPIE."
-            )
+        rows, fit_id = self._rows(mu, X, y_std), None
+        if self.estimator is not None:
+            fit_id = fit_id_of(self.estimator)
+            if not np.array_equal(rows.mean, mu):
+                self._raise_other("whose predictions are not those of the estimator")
+        elif getattr(y_std, "distribution", None) is not None:
+            fit_id = y_std.fit_id
         return StdArray.carry(self._support.score(rows, target), fit_id)
 
     def get_conformity_scores(
@@ -192,16 +175,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """
         centre = np.asarray(y_pred, dtype=np.float64)
         scores = np.asarray(conformity_scores, dtype=np.float64)
-        if self.estimator is not None:
-            rows = distribution_of(self.estimator, X)
-        elif y_std is not None:
-            mu = centre.reshape(len(np.atleast_1d(y_std)), -1)[:, 0]
-            rows = from_mean_and_std(mu, y_std)
-        else:
-            raise ValueError(
-                "Got ClapsScore() without an estimator where the scale at X is needed. "
-                "Pass the fitted estimator: ClapsScore(fitted), with prefit=True."
-            )
+        n = 1 if y_std is None else len(np.atleast_1d(y_std))
+        rows = self._rows(centre.reshape(n, -1)[:, 0], X, y_std)
         if rows.is_plain:
             by_row = (-1,) + (1,) * (centre.ndim - 1) if centre.ndim else ()
             return np.asarray(centre + scores * rows.scale.reshape(by_row))
@@ -227,9 +202,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     ) -> tuple[Array, Array, Array]:
         """Predictions (n,), lower and upper bounds (n, n_alpha); called by MAPIE.
 
-        ``estimator`` is MAPIE's ensemble of models, ``method`` how the models of folds
-        make the bounds, ``ensemble`` whether points aggregate theirs. Further
-        parameters go to the models' ``predict``.
+        ``method`` is how models of folds make the bounds, ``ensemble`` whether points
+        aggregate theirs. Further parameters go to the models' ``predict``.
         """
         if optimize_beta:
             raise ValueError(
@@ -237,7 +211,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "would choose on calibration scores. Leave it False."
             )
         models = _mapie.Ensemble(estimator)
-        params = _mapie.predict_params_of(predict_params)
+        params = (predict_params.pop("predict_params", None) or {}) | predict_params
         options = np.asarray(alpha_np), conformity_scores, allow_infinite_bounds, params
         if models.uses_folds(method):
             points, lower, upper = self._cross_bounds(
@@ -264,11 +238,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """Distributions of rows and the scores at their ends, some rows at a time."""
         model = models.point_model
         if self.estimator is not None and model is not self.estimator:
-            raise ValueError(
-                f"Got ClapsScore({type(self.estimator).__name__}), but MAPIE predicts "
-                f"with another object, a {type(model).__name__}. Give both the same "
-                "fitted object and prefit=True (cv='prefit' in MAPIE 0.9)."
-            )
+            name = type(model).__name__
+            self._raise_other(f"which is another object than the {name}")
         fit_id = getattr(conformity_scores, "fit_id", None)
         check_same_fit(model, fit_id)
         scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
@@ -279,11 +250,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             first_row += len(rows)
             if fit_id is None and self.estimator is None:
                 if not isinstance(conformity_scores, StdArray) and not rows.is_plain:
-                    raise ValueError(
-                        "Got conformity scores that do not say how they were made, so "
-                        "that no bounds can be made in the same way. Leave the scores "
-                        "as they are in MAPIE's object."
-                    )
+                    raise ValueError(UNKNOWN_SCORES)
                 rows = mean_and_std_alone(rows)
             yield rows, ends
 
@@ -322,17 +289,26 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             points[:] = models.point_model.predict(X, **params)
         return points, lower, upper
 
-    def _held_rows(self, X: ArrayLike | None, y_pred: Array) -> PredictiveDistribution:
-        """Distribution of the held estimator, whose mean must be that of MAPIE."""
-        rows = distribution_of(self.estimator, X)
-        if not np.array_equal(rows.mean, y_pred):
-            raise ValueError(
-                f"Got ClapsScore({type(self.estimator).__name__}) whose predictions "
-                "are not those of the estimator that MAPIE predicts with. Give both "
-                "the same fitted object and prefit=True (cv='prefit' in MAPIE 0.9); "
-                "to scale another model's intervals use ClapsScaleEstimator."
-            )
-        return rows
+    def _rows(self, mu: Array, X: Any, y_std: Any) -> PredictiveDistribution:
+        """Distribution of the held estimator, or of what MAPIE passes."""
+        if self.estimator is not None:
+            return distribution_of(self.estimator, X)
+        if y_std is not None:
+            return from_mean_and_std(mu, y_std)
+        raise ValueError(
+            "Got ClapsScore() without an estimator, and no standard deviation from "
+            "MAPIE. Only MAPIE 1.5 and later ask the estimator for it, and not all of "
+            "their classes: pass the fitted estimator, ClapsScore(fitted), with "
+            "prefit=True (cv='prefit' in MAPIE 0.9)."
+        )
+
+    def _raise_other(self, found: str) -> None:
+        raise ValueError(
+            f"Got ClapsScore({type(self.estimator).__name__}) {found} that MAPIE "
+            "predicts with. Give both the same fitted object and prefit=True "
+            "(cv='prefit' in MAPIE 0.9); to scale another model's intervals use "
+            "ClapsScaleEstimator."
+        )
 
 
 def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:

@@ -1,22 +1,20 @@
 """Rows that are not exchangeable with the calibration rows: groups and weights.
 
 A group is a fixed function of x. Bins and merges of small groups are given, or come
-from training rows: chosen on calibration rows, or on their number, they would break the
-guarantee of each group. A weight is the likelihood ratio p_target(x) / p_source(x) of a
-row, up to a constant that is the same for calibration and test rows.
+from training rows: chosen on calibration rows, they would break the guarantee of each
+group. A weight is the likelihood ratio p_target(x) / p_source(x) of a row, up to a
+constant that is the same for calibration and test rows.
 """
 
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from .._validation import (
@@ -28,14 +26,13 @@ from .._validation import (
 )
 from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
+from ..network.target import IDENTITY
 from .calibration import ALL_ROWS, Calibration, Groups, rows_by_group
 from .distribution import distribution_of
 
 Array = NDArray[np.float64]
 OTHER = "other"
-# Effective rows per unit of 1/α below which a warning is due: 50 rows at level 0.9,
-# where coverage given the calibration rows has a standard deviation of 0.04.
-ROWS_PER_MISS = 5
+ROWS_PER_MISS = 5  # effective rows per unit of 1/α below which a warning is due
 MANY_CLIPPED = 0.01  # share of the target rows
 
 
@@ -67,9 +64,7 @@ class ColumnGroups:
     values: Sequence[Any] | None = None
 
     @classmethod
-    def from_training(
-        cls, X: Any, column: str | int, min_rows: int = 100
-    ) -> "ColumnGroups":
+    def from_training(cls, X: Any, column: str | int, min_rows: int = 100) -> Self:
         """Keep the values that enough training rows have; all others are one group.
 
         Parameters
@@ -78,11 +73,6 @@ class ColumnGroups:
             Training rows; not calibration rows, whose numbers must not decide.
         column, min_rows : optional
             The column, and training rows that a group of its own has at least.
-
-        Returns
-        -------
-        ColumnGroups
-            Groups that are fixed before calibration.
         """
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
         counts = Counter(cls(column)(X))
@@ -91,24 +81,20 @@ class ColumnGroups:
 
     def __call__(self, X: Any) -> Groups:
         """Values of the column, or "other", for each row."""
-        labels = checked_labels(self._values_of(X))
-        if self.values is None:
-            return labels
-        known = set(self.values)
+        at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
+        if isinstance(at, str) and at not in names:
+            there = f"the columns {names}" if names else "no columns with names"
+            raise ValueError(
+                f"Got groups={at!r}, but X has {there}. Name a column, or pass one "
+                "label per row."
+            )
+        if isinstance(at, str):
+            labels = checked_labels(X[at])
+        else:
+            by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
+            labels = checked_labels(by_place[:, at])
+        known = set(labels if self.values is None else self.values)
         return tuple(v if v in known else OTHER for v in labels)
-
-    def _values_of(self, X: Any) -> Any:
-        if not isinstance(self.column, str):
-            frame = hasattr(X, "iloc")
-            return X.iloc[:, self.column] if frame else np.asarray(X)[:, self.column]
-        names = [str(c) for c in getattr(X, "columns", ())]
-        if self.column in names:
-            return X[self.column]
-        there = f"the columns {names}" if names else "no columns with names"
-        raise ValueError(
-            f"Got groups={self.column!r}, but X has {there}. Name a column, or pass "
-            "one label per row."
-        )
 
 
 @dataclass(frozen=True)
@@ -146,9 +132,7 @@ class EpistemicGroups:
         object.__setattr__(self, "edges", tuple(values.tolist()))
 
     @classmethod
-    def from_training(
-        cls, estimator: Any, X: Any, n_groups: int = 3
-    ) -> "EpistemicGroups":
+    def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
         """Edges at evenly spaced quantiles of training rows.
 
         Parameters
@@ -160,11 +144,6 @@ class EpistemicGroups:
             rows are better known than new ones.
         n_groups : int, default=3
             Groups, at most: equal edges are taken once.
-
-        Returns
-        -------
-        EpistemicGroups
-            Groups that are fixed before calibration.
         """
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
@@ -179,11 +158,6 @@ class EpistemicGroups:
         ----------
         estimator, X
             As in ``from_training``.
-
-        Returns
-        -------
-        tuple of length n
-            Labels, from 0.
         """
         return self.of_distribution(distribution_of(estimator, X))
 
@@ -194,61 +168,53 @@ class EpistemicGroups:
 
 
 def _epistemic_fraction(rows: PredictiveDistribution) -> Array:
-    if rows.aleatoric is None or rows.epistemic is None:
-        raise TypeError(
-            "Got EpistemicGroups with an estimator that does not split its variance. "
-            "Use ClapsRegressor or ClapsModule, or other groups."
-        )
-    return rows.epistemic / (rows.aleatoric + rows.epistemic)
+    return replace(rows, target_map=IDENTITY).variance.epistemic_fraction
 
 
-def check_values(weights: Any, groups: Any) -> tuple[Any, Any]:
+class RowValues(NamedTuple):
+    """Weights and groups: functions of X, or one value for each row."""
+
+    weights: Any = None
+    groups: Any = None
+
+    def at(
+        self, X: Any, rows: PredictiveDistribution, first_row: int
+    ) -> tuple[Any, Any]:
+        """Weights and labels of some rows, whose first is number ``first_row``."""
+        stop, found = first_row + len(rows), []
+        checks: tuple[Any, ...] = checked_weights, checked_labels
+        for values, checked in zip(self, checks, strict=True):
+            if isinstance(values, EpistemicGroups):
+                values = values.of_distribution(rows)
+            elif callable(values):
+                values = checked(values(X), len(rows))
+            elif values is not None:
+                self.check_length(stop, at_least=True)
+                values = values[first_row:stop]
+            found.append(values)
+        return found[0], found[1]
+
+    def check_length(self, n: int, at_least: bool = False) -> None:
+        """Raise if values were given for other than n rows."""
+        for name, values in self._asdict().items():
+            if not isinstance(values, np.ndarray | tuple) or len(values) == n:
+                continue
+            if len(values) < n or not at_least:
+                raise ValueError(
+                    f"Got {name} of {len(values)} rows, but X has "
+                    f"{'at least ' * at_least}{n}. Pass one for each row."
+                )
+
+
+def check_values(weights: Any = None, groups: Any = None) -> RowValues:
     """Weights and groups as functions of X, or of all rows; a column as a function."""
     if weights is not None and not callable(weights):
         weights = checked_weights(weights, len(np.atleast_1d(weights)))
     if isinstance(groups, str | int) and not isinstance(groups, bool):
         groups = ColumnGroups(groups)
-    elif not (
-        groups is None or callable(groups) or isinstance(groups, EpistemicGroups)
-    ):
+    elif not (callable(groups) or isinstance(groups, EpistemicGroups | None)):
         groups = checked_labels(groups)
-    return weights, groups
-
-
-def values_at(
-    weights: Any, groups: Any, X: Any, rows: PredictiveDistribution, first_row: int
-) -> tuple[Array | None, Groups | None]:
-    """Weights and labels of some rows: by functions of X, or some of those given."""
-    if isinstance(groups, EpistemicGroups):
-        groups = groups.of_distribution(rows)
-    elif callable(groups):
-        groups = checked_labels(groups(X), len(rows))
-    else:
-        groups = _some("groups", groups, first_row, len(rows))
-    if callable(weights):
-        return checked_weights(weights(X), len(rows)), groups
-    return _some("weights", weights, first_row, len(rows)), groups
-
-
-def _some(name: str, values: Any, first_row: int, n: int) -> Any:
-    """Values of n rows, of those given."""
-    if values is not None and first_row + n > len(values):
-        _raise_length(name, values, f"at least {first_row + n}")
-    return None if values is None else values[first_row : first_row + n]
-
-
-def check_all_used(weights: Any, groups: Any, n: int) -> None:
-    """Raise if values were given for other than n rows."""
-    for name, values in (("weights", weights), ("groups", groups)):
-        if isinstance(values, np.ndarray | tuple) and len(values) != n:
-            _raise_length(name, values, str(n))
-
-
-def _raise_length(name: str, values: Any, expected: str) -> None:
-    raise ValueError(
-        f"Got {name} of {len(values)} rows, but X has {expected}. Pass one for each "
-        "row."
-    )
+    return RowValues(weights, groups)
 
 
 def checked_labels(labels: Any, n: int | None = None) -> Groups:
@@ -275,20 +241,16 @@ def checked_weights(weights: Any, n: int) -> Array:
     """Weights (n,), each finite and at least 0."""
     check_real("weights", weights)
     values = np.asarray(weights, dtype=np.float64)
-    hint = "Pass likelihood ratios p_target(x) / p_source(x), one for each row."
-    if values.shape != (n,):
-        raise ValueError(
-            f"Got weights of shape {values.shape} for {n} rows, but expected one "
-            f"number per row. {hint}"
-        )
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise ValueError(
-            f"Got weights with {float(values[row])!r} in row {row}, but expected "
-            f"finite numbers of at least 0. {hint}"
-        )
-    return values
+    found = f"of shape {values.shape} for {n} rows"
+    if values.shape == (n,):
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if not bad.any():
+            return values
+        found = f"with {float(values[bad][0])!r} in row {int(np.argmax(bad))}"
+    raise ValueError(
+        f"Got weights {found}, but expected one finite number of at least 0 per row: "
+        "the likelihood ratio p_target(x) / p_source(x)."
+    )
 
 
 def effective_sample_size(weights: ArrayLike) -> float:
@@ -331,39 +293,32 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
         )
     needed = ROWS_PER_MISS / (1 - max(levels))
     for label, some in rows_by_group(rows.groups).items():
-        weights = np.sort(rows.weights[some])[::-1]
+        weights = rows.weights[some]
         n_effective = effective_sample_size(weights)
-        # Few rows of about equal weight are what the user has; a few that outweigh the
-        # rest are not.
+        # Few rows of about equal weight are what there is; a few heavy ones are not.
         if n_effective >= min(needed, len(weights) / 2):
             continue
-        tenth = weights[: max(1, len(weights) // 10)] / (weights[0] or 1.0)
-        share = tenth.sum() / ((weights / (weights[0] or 1.0)).sum() or 1.0)
+        of = "" if label is ALL_ROWS else f" of the group {label!r}"
         warnings.warn(
-            f"Got {len(weights)} weighted calibration rows"
-            f"{'' if label is ALL_ROWS else f' of the group {label!r}'} that are worth "
+            f"Got {len(weights)} weighted calibration rows{of} that are worth "
             f"{n_effective:.1f} rows of equal weight, where confidence_level="
-            f"{max(levels):g} should have {needed:.0f}: a tenth of the rows has "
-            f"{share:.0%} of the weight. Coverage holds on average, but depends on "
-            "these few rows. Calibrate on more rows, or clip the weights harder.",
+            f"{max(levels):g} should have {needed:.0f}. Coverage holds on average, but "
+            "depends on few rows. Calibrate on more, or clip the weights harder.",
             EffectiveSampleSizeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
 def likelihood_ratio(
-    X_source: Any,
-    X_target: Any,
-    *,
-    estimator: Any = None,
-    classifier: Any = None,
-    clip: float = 20.0,
+    X_source: Any, X_target: Any, *, estimator: Any = None, clip: float = 20.0
 ) -> "RowRatio":
     r"""Estimate how much more frequent rows are in the target than in the source.
 
-    :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a classifier
-    that tells the two apart: :math:`w(x) = \frac{\hat p(x)}{1 - \hat p(x)} \cdot
-    \frac{n_{\mathrm{source}}}{n_{\mathrm{target}}}`.
+    :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
+    regression on standardised columns that tells the two apart:
+    :math:`w(x) = \frac{\hat p(x)}{1 - \hat p(x)} \cdot
+    \frac{n_{\mathrm{source}}}{n_{\mathrm{target}}}`. It is right if the logarithm of
+    the ratio is linear in the columns; ``conformalize`` takes any other function of X.
 
     Parameters
     ----------
@@ -375,18 +330,13 @@ def likelihood_ratio(
     estimator : ClapsRegressor, optional
         Fitted; its ``input_columns`` turns text, dates and gaps into numbers. By
         default X is taken as numbers.
-    classifier : classifier, optional
-        Any classifier of scikit-learn with ``predict_proba``; it is fitted on a copy.
-        By default a logistic regression on standardised columns, which is right if
-        the logarithm of the ratio is linear in them.
     clip : float, default=20.0
         Ratios are clipped to [1/clip, clip].
 
     Returns
     -------
     callable
-        A function of X, for ``conformalize(X, y, weights=...)``. With the default
-        classifier it can be stored in a file.
+        A function of X, for ``conformalize(X, y, weights=...)``.
 
     Examples
     --------
@@ -409,16 +359,13 @@ def likelihood_ratio(
                 f"rows of {source.shape[1]} numbers. Pass estimator= to encode gaps "
                 "and text."
             )
-    linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    fitted = linear if classifier is None else clone(classifier)
-    labels = np.r_[np.zeros(len(source)), np.ones(len(target))]
-    fitted.fit(np.concatenate([source, target]), labels)
-    ratio = RowRatio(len(source) / len(target), clip, estimator, classifier=fitted)
-    if classifier is None:  # one linear map, which a file can hold
-        scaler, logit = linear
-        coef = logit.coef_[0] / scaler.scale_
-        intercept = float(logit.intercept_[0] - scaler.mean_ @ coef)
-        ratio = replace(ratio, coef=coef, intercept=intercept, classifier=None)
+    rows, scaler = np.concatenate([source, target]), StandardScaler()
+    is_target = np.r_[np.zeros(len(source)), np.ones(len(target))]
+    logit = LogisticRegression(max_iter=1000)
+    logit.fit(scaler.fit_transform(rows), is_target)
+    coef = logit.coef_[0] / scaler.scale_
+    intercept = float(logit.intercept_[0] - scaler.mean_ @ coef)
+    ratio = RowRatio(coef, intercept, len(source) / len(target), clip, estimator)
     found = ratio.unclipped(target)
     n_high = int((found > clip).sum())
     if n_high > MANY_CLIPPED * len(target):
@@ -435,17 +382,13 @@ def likelihood_ratio(
 
 @dataclass(frozen=True, eq=False)
 class RowRatio:
-    """Clipped likelihood ratios as a function of X; see ``likelihood_ratio``.
+    """Clipped likelihood ratios as a function of X; see ``likelihood_ratio``."""
 
-    The log-odds are x·coef + intercept, unless a classifier gives probabilities.
-    """
-
+    coef: Array
+    intercept: float
     rate: float  # source rows for one target row
     clip: float
     estimator: Any = None  # that encodes X
-    coef: Array | None = None
-    intercept: float = 0.0
-    classifier: Any = None
 
     def __call__(self, X: Any) -> Array:
         """Ratios (n,) of rows to calibrate on or to predict."""
@@ -454,17 +397,13 @@ class RowRatio:
 
     def unclipped(self, values: Array) -> Array:
         """Ratios (n,) of encoded rows."""
-        with np.errstate(divide="ignore", over="ignore"):
-            if self.coef is not None:
-                odds = np.exp(values @ self.coef + self.intercept)
-            else:
-                chance = self.classifier.predict_proba(values)[:, 1]
-                odds = chance / (1 - chance)
+        with np.errstate(over="ignore"):
+            odds = np.exp(values @ self.coef + self.intercept)
         return np.asarray(odds * self.rate)
 
 
 def _numbers(estimator: Any, X: Any) -> Array:
-    """What the classifier sees, (n, d)."""
+    """What the logistic regression sees, (n, d)."""
     if estimator is not None:
         return np.stack(list(estimator.input_columns(X).values()), axis=1)
     values = np.asarray(X, dtype=np.float64)

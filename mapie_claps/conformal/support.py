@@ -33,7 +33,7 @@ class Support:
     @property
     def is_everything(self) -> bool:
         """Whether all numbers are possible."""
-        return self.key == (-np.inf, np.inf, False, None, None)
+        return self.key == Support().key
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -75,9 +75,8 @@ class Support:
     def nearest(self, y: Array) -> Array:
         """Possible value nearest to each number; infinite ends stay infinite.
 
-        Ends of intervals lose no possible value by it: what lies between an end and
-        the value nearest to it is none. An end is infinite where the rank reaches
-        targets that were thought impossible.
+        Intervals lose no possible value by it: none lies between an end and the value
+        nearest to it.
         """
         inside = np.clip(y, self.low, self.high)
         if self.values is not None:
@@ -87,11 +86,7 @@ class Support:
         return np.where(np.isinf(y), y, inside)
 
     def cut(self, y: Array, strict: bool = False) -> Array:
-        """Where to divide the line into values up to y (below y if strict) and others.
-
-        Half way between two possible values where there are gaps; infinite beyond the
-        bounds.
-        """
+        """Where values up to y (below y if strict) end: half way across gaps."""
         if self.values is not None:
             near = _nearest(self.values, y)  # 0.3 is 3 · 0.1
             at = np.where(np.abs(y - near) <= ROUNDING * np.abs(near), near, y)

@@ -82,40 +82,6 @@ def test_a_model_that_mapie_fits(estimator):
     np.testing.assert_array_equal(again, bounds)
 
 
-def test_upper_bound_is_that_of_mapies_std_score():
-    """MAPIE's own lower bound takes one order statistic too few; its upper is right."""
-    for n, both in ((130, False), (99, True)):
-        cal = CAL[0][:n], CAL[1][:n]
-        ours = split(Plain(), cal=cal).predict_interval(TEST[0])[1]
-        mapie = split(Plain(), score=StdConformityScore(), cal=cal)
-        theirs = mapie.predict_interval(TEST[0])[1]
-        np.testing.assert_allclose(ours[:, 1], theirs[:, 1], rtol=1e-9)
-        assert np.allclose(ours, theirs, rtol=1e-9) == both  # 99: the rank is whole
-    found = interval_parts(mapie, TEST[0])
-    np.testing.assert_array_equal(found.bounds, theirs)
-    assert found.scaled
-
-
-def test_nine_rows_are_enough_for_ninety_per_cent():
-    mapie = split(Shaped(), cal=(CAL[0][:9], CAL[1][:9]))
-    assert np.isfinite(mapie.predict_interval(TEST[0])[1]).all()
-    mapie = split(Shaped(), cal=(CAL[0][:8], CAL[1][:8]))
-    with pytest.raises(ValueError, match="Got 8 calibration scores, but confidence_le"):
-        mapie.predict_interval(TEST[0])
-    _, bounds = mapie.predict_interval(TEST[0], allow_infinite_bounds=True)
-    assert np.isinf(bounds).all()
-    found = interval_parts(mapie, TEST[0], allow_infinite_bounds=True)
-    np.testing.assert_array_equal(found.bounds, bounds)
-
-
-@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # MAPIE's check
-@pytest.mark.parametrize("level", [1.5, 0.0, 1.0, -0.1])
-def test_level_outside_the_unit_interval(level):
-    mapie = split(Shaped(), level)
-    with pytest.raises(ValueError, match=r"are between 0 and 1|Got confidence_level="):
-        mapie.predict_interval(TEST[0])
-
-
 def test_what_is_refused():
     with pytest.raises(TypeError, match="return_std"):  # in Python's words
         split(HistGradientBoostingRegressor(max_iter=2))
