@@ -126,7 +126,7 @@ def test_names_and_sources_of_the_inputs():
     assert found[: encoder.n_numbers] == expected
     levels = [n for n in found[encoder.n_numbers :] if not n.startswith("zip_5")]
     expected = ["area_missing", "city_Bonn", "city_Köln", "city_Ulm", "city_missing"]
-    assert levels == [*expected, "zip_rare", "garden_True"]
+    assert levels == [*expected, "garden_True"]
     assert inputs.shape == (N, len(found))
     assert not np.isin(inputs[:, : encoder.n_numbers], (0, 1)).all(axis=0).any()
     assert np.isin(inputs[:, encoder.n_numbers :], (0, 1)).all()
@@ -137,7 +137,7 @@ def test_names_and_sources_of_the_inputs():
     assert where["city_Ulm"] == [2]
     assert where["area_missing"] == [0]
     assert where["listed_to_sold"] == [5, 6]
-    assert where["zip_mean"] == where["zip_count"] == where["zip_rare"] == [3]
+    assert where["zip_mean"] == where["zip_count"] == [3]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -198,10 +198,13 @@ def levels_of(counts):
 
 
 def test_a_level_has_an_input_of_its_own_if_it_has_enough_rows():
-    frame = levels_of({0: 200, 1: MIN_ROWS, 2: MIN_ROWS - 1})
+    frame = levels_of({0: 800, 1: MIN_ROWS, 2: MIN_ROWS - 1})
     assert names(frame) == ["v_v000", "v_v001", "v_rare"]
-    frame = levels_of({0: 200, 1: MIN_ROWS, 2: MIN_ROWS - 1, 3: 1})
+    frame = levels_of({0: 800, 1: MIN_ROWS, 2: MIN_ROWS - 1, 3: 1})
     assert names(frame) == ["v_mean", "v_count", "v_v000", "v_v001", "v_rare"]
+    # Where frequent levels have few of the rows, all are told by their means.
+    rare = dict.fromkeys(range(1, 60), MIN_ROWS - 1)
+    assert names(levels_of({0: 800} | rare)) == ["v_mean", "v_count"]
     # In a small table a twentieth of the rows will do.
     assert names(levels_of(dict.fromkeys(range(20), 2)))[:2] == ["v_v000", "v_v001"]
     assert names(levels_of(dict.fromkeys(range(30), 3))) == ["v_mean", "v_count"]
@@ -213,7 +216,7 @@ def test_inputs_of_a_column_grow_with_its_levels_up_to_a_limit():
         for n in (2, 3, 20, 21, MAX_LEVELS, MAX_LEVELS + 1, 2 * MAX_LEVELS)
     ]
     limit = MAX_LEVELS + 2
-    assert widths == [1, 3, 20, 21, MAX_LEVELS, limit, limit]
+    assert widths == [1, 3, 20, 21, MAX_LEVELS, limit, 2]
 
 
 def test_means_by_level_are_those_of_random_effects():
@@ -649,7 +652,7 @@ def test_rows_of_weight_zero_are_left_out_of_every_kind_of_table():
         (np.ones((3, 2)), None, "1d array"),
         ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0], r"Got sample_weight=-1.0 in a row"),
         ([1.0, 2.0, 3.0], [1.0, np.inf, 1.0], "Got inf in sample_weight, row 1"),
-        ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0], "1 positive weights, but expected at lea"),
+        ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0], "zero in all rows but 1, but expected at"),
         ([1.0, 2.0, 3.0], [1.0], r"Got sample_weight of shape \(1,\) for 3 rows"),
         ([1.0, 2.0, 3.0], [1e-200, 1.0, 1.0], "ratios underflow"),
         ([1.0, 2.0, 3.0], [1e308, 1e308, 1e308], "sum overflows"),

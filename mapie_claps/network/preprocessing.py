@@ -563,7 +563,7 @@ def check_training_data(
     kept = weight > 0
     if kept.sum() < 2:
         raise ValueError(
-            f"Got sample_weight with {int(kept.sum())} positive weights, but "
+            f"Got sample_weight that is zero in all rows but {int(kept.sum())}, but "
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
     if not kept.all():
