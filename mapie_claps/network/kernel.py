@@ -343,9 +343,7 @@ def _use_mean_of_all_rows(member: KernelMember) -> None:
     _, epistemic = Near.of(covariance, others, rows.X[judged]).posterior()
     v = epistemic + rows.noise[judged]
     factor = float((residual.square() / v).mean().clamp(*MEAN_FACTORS))
-    nll = gaussian_nll(residual, torch.zeros_like(v), factor * v).mean()
-    member.dual, member.held_out_nll = dual, float(nll)
-    member.variance_factor = factor
+    member.dual, member.variance_factor = dual, factor
     member.noise_factor *= factor
     member.lasting_epistemic *= factor
     member.usual_epistemic *= factor
