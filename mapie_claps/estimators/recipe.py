@@ -30,47 +30,33 @@ class Recipe:
     n_bins : int
         Most quantile bins of the piecewise-linear encoding of each feature.
     scaling_rate : float
-        Each network gives each of its inputs a factor, which starts at one and learns
-        this many times as fast as the weights. 0 for no factors.
+        How many times as fast as the weights the factor of each input learns.
     max_steps, batch_size : int or "auto"
-        Steps of the optimiser (AdamW), and rows in one step of one member; "auto"
-        grows with the number of rows.
-    learning_rate : float
-        Peak learning rate.
+        Steps of AdamW, and rows in one step of a member; "auto" grows with the rows.
+    learning_rate, weight_decay : float
+        Peak learning rate, and decoupled weight decay.
     schedule : {"cosine", "constant"}
         Cosine decay to zero after a short warm-up, or a constant learning rate.
-    weight_decay : float
-        Decoupled weight decay.
     beta : float
-        Exponent of the β-NLL loss, which weighs each row by h²ᵝ; 0 is the Gaussian
-        likelihood.
-    max_gradient_norm : float or None
-        Largest norm of the gradient of a member in one step.
-    initial_bias : float or None
-        Initial biases are uniform within ± this number; None for 1/√fan_in, as in
-        torch.
+        Exponent of the β-NLL loss, which weighs each row by h²ᵝ.
+    max_gradient_norm, initial_bias : float or None
+        Largest norm of the gradient of a member, and largest initial bias; None for
+        no limit, and for 1/√fan_in as in torch.
     validation_fraction : float
         Share of the training rows that each member holds out (each its own) to keep
         its best state, to weigh the views and to choose ``prior_precision="grid"``.
     patience : int, "auto" or None
-        Evaluations (there are about 20 in a full run) without a better state after
-        which a member stops. "auto" is 4, or 6 where there is little noise, and gives
-        up a view that is far behind the best one.
+        Evaluations, of about 20, without a better state after which a member stops.
     variance_floor : float
         Added to h², in standardised units.
     input_clip : float or None
-        Standard deviations beyond which a feature counts as an outlier and is clipped.
-    prior_precision : float, "grid" or "marglik"
-        λ, in standardised units.
+        Standard deviations beyond which a feature is clipped.
+    prior_precision, target_map, kernel
+        See :class:`~mapie_claps.ClapsRegressor`.
     last_layer : {"ridge", "trained"}
         ŵ: the posterior mean under λ, in closed form, or the weights as trained.
     bias_in_posterior : bool
-        Whether φ carries a constant, so that the bias of the last layer is uncertain
-        too.
-    kernel : bool
-        Whether a Gaussian process on the nearest training rows may join the networks.
-    target_map : str
-        Map of the target.
+        Whether φ carries a constant, so that the bias is uncertain too.
     noise_shape : bool
         Whether scores take the shape of the residuals of held-out rows, and bounds and
         grades are learned from training targets.
@@ -204,35 +190,20 @@ def _check_views(views: Any) -> None:
 
 _MAY_BE_NONE = {"max_gradient_norm", "initial_bias", "patience", "input_clip"}
 _MAY_BE_AUTO = {"max_steps", "batch_size", "patience"}
-_positive = partial(
-    check_number, low=0, low_open=True, hint="Use the default if unsure."
-)
-_count = partial(check_integer, low=1, hint="Use the default if unsure.")
-_flag = partial(check_choice, choices=(True, False), hint="Use the default if unsure.")
+_HINT = "Use the default if unsure."
+_POSITIVE = partial(check_number, low=0, low_open=True, hint=_HINT)
+_NOT_NEGATIVE = partial(check_number, low=0, hint=_HINT)
+_COUNT = partial(check_integer, low=1, hint=_HINT)
+_FLAG = partial(check_choice, choices=(True, False), hint=_HINT)
 _CHECKS: dict[str, Any] = {
-    "n_members": _count,
+    **dict.fromkeys(("n_members", "max_steps", "batch_size", "patience"), _COUNT),
+    **dict.fromkeys(("learning_rate", "max_gradient_norm"), _POSITIVE),
+    **dict.fromkeys(("variance_floor", "input_clip"), _POSITIVE),
+    **dict.fromkeys(("scaling_rate", "weight_decay", "initial_bias"), _NOT_NEGATIVE),
+    **dict.fromkeys(("bias_in_posterior", "kernel", "noise_shape"), _FLAG),
     "n_bins": partial(check_integer, low=0, hint="Use 0 for no encoding."),
-    "scaling_rate": partial(check_number, low=0, hint="Use 0 for no factors."),
-    "max_steps": _count,
-    "batch_size": _count,
-    "learning_rate": _positive,
-    "schedule": partial(
-        check_choice, choices=("cosine", "constant"), hint="Use 'cosine'."
-    ),
-    "weight_decay": partial(check_number, low=0, hint="Use 0 for no decay."),
-    "beta": partial(
-        check_number, low=0, high=1, hint="Use 0 for the Gaussian likelihood."
-    ),
-    "max_gradient_norm": _positive,
-    "initial_bias": partial(check_number, low=0, hint="Use None for torch's own."),
-    "validation_fraction": partial(
-        check_number, low=0, high=0.5, hint="Use 0.12 if unsure."
-    ),
-    "patience": _count,
-    "variance_floor": _positive,
-    "input_clip": _positive,
+    "schedule": partial(check_choice, choices=("cosine", "constant"), hint=_HINT),
+    "beta": partial(check_number, low=0, high=1, hint=_HINT),
+    "validation_fraction": partial(check_number, low=0, high=0.5, hint=_HINT),
     "last_layer": partial(check_choice, choices=LAST_LAYERS, hint="Use 'ridge'."),
-    "bias_in_posterior": _flag,
-    "kernel": _flag,
-    "noise_shape": _flag,
 }

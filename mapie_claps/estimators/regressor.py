@@ -56,7 +56,7 @@ Array = NDArray[np.float64]
 # has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
 # units), or where so many rows repeat, and kept from this weight on. Elsewhere it takes
 # noise for lack of data.
-LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.05, 0.25
+LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.05, 0.05
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
