@@ -2,12 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 OLD := .venv-mapie09
-MUTANTS := .venv-mutants
 UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 mutants docs docs-inventories clean \
+.PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean \
 	paper peers coverage speed fuzz mapie-tests
 
 demo: $(VENV)/.installed
@@ -61,19 +60,6 @@ $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 		-e ".[tests]" "mapie==0.9.2" "torch==2.6.0"
 	touch $@
 
-# Mutation testing of the small core (pyproject.toml, [tool.mutmut]), in an environment
-# of its own: mutmut 3.8 reads a field of pytest that pytest 9.2 has no more.
-mutants: $(MUTANTS)/.installed
-	$(MUTANTS)/bin/mutmut run --max-children 1
-	$(MUTANTS)/bin/mutmut results
-
-$(MUTANTS)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(MUTANTS)
-	$(MUTANTS)/bin/python -m pip install --quiet uv
-	$(MUTANTS)/bin/uv pip install --quiet --python $(MUTANTS)/bin/python -e ".[tests]" \
-		"mutmut>=3.8" "pytest<9"
-	touch $@
-
 # Studies: DATA is a folder with the CSV files of the data sets, target last. Finished
 # runs are kept, so that a target goes on where it stopped. RUN adds options.
 DATA ?= data
@@ -98,4 +84,4 @@ mapie-tests: $(VENV)/.installed
 	$(VENV)/bin/python tests/mapie_own_tests.py $(RUN)
 
 clean:
-	rm -rf $(VENV) $(OLD) $(MUTANTS) mutants .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js
+	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js
