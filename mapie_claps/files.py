@@ -32,8 +32,8 @@ from .exceptions import FileFormatError
 FORMAT, FORMAT_VERSION = "mapie_claps", 4
 KEYS = {"format", "format_version", "config", "sha256"}
 NUMBERED = {"array", "class", "objects", "tensor"}
-ADAPTER = {"last_layer_name", "column", "noise", "noise_output", "precision", "device"}
-ADAPTER |= {"network", "noise_head", "variance_floor"}
+ADAPTER = ["network", "last_layer_name", "column", "noise", "noise_output"]
+ADAPTER += ["precision", "device", "noise_head", "variance_floor"]
 ESTIMATORS = ("CalibratedRegressor", "ClapsModule", "ClapsRegressor")
 # Classes whose objects a file may hold. Nothing else is ever built.
 _BY_MODULE = {
@@ -168,12 +168,8 @@ def load(
     try:
         with new_tensors_on("cpu"):
             config, tensors = _read(Path(path))
-            if not isinstance(config, dict) or config.get("class") not in ESTIMATORS:
-                raise FileFormatError(
-                    f"Got a file without one of {', '.join(ESTIMATORS)}."
-                )
             decoder = _Decoder(tensors, network, noise_variance)
-            estimator = decoder.decode(config)
+            estimator = json.loads(config, object_hook=decoder)
             decoder.check_used()
             _check_predicts(estimator)
             return estimator
@@ -220,7 +216,7 @@ class _Encoder:
             return self._object(value, at)
         if isinstance(value, Tensor):
             grad = value.requires_grad if isinstance(value, nn.Parameter) else None
-            return self._tensor(value, at) | {"parameter": grad}
+            return {"tensor": self._keep(value, at), "parameter": grad}
         if isinstance(value, np.generic):
             return {"scalar": self.encode(np.asarray(value), at)}
         if type(value) is np.ndarray:
@@ -228,9 +224,7 @@ class _Encoder:
         if type(value) in (tuple, set):
             return {type(value).__name__: self.encode(list(value), at)}
         if isinstance(value, dict):
-            keys = self.encode(list(value), at)
-            values = [self.encode(v, f"{at}.{k}") for k, v in value.items()]
-            return {"dict": keys, "values": values}
+            return {"dict": self.encode(list(value), at), **self._values(value, at)}
         if type(value) is slice:
             return {"slice": [value.start, value.stop, value.step]}
         if isinstance(value, np.dtype):
@@ -239,16 +233,22 @@ class _Encoder:
             return {"type": np.dtype(value).str}
         raise _refused(value, at)
 
-    def _tensor(self, value: Tensor, at: str) -> dict[str, Any]:
-        # Axes keep their order in memory: products of matrices that are stored in
-        # another order may differ in the last bit.
+    def _values(self, values: dict[Any, Any], at: str) -> dict[str, Any]:
+        return {"values": [self.encode(v, f"{at}.{k}") for k, v in values.items()]}
+
+    def _keep(self, value: Tensor, at: str) -> list[Any]:
+        """Name of a tensor in the file, and its axes there.
+
+        Axes keep their order in memory: products of matrices that are stored in another
+        order may differ in the last bit.
+        """
         axes = np.argsort([-step for step in value.stride()], stable=True).tolist()
         name = at.removeprefix(".")
         while name in self.tensors:
             name += "'"
         # A clone: safetensors refuses tensors that share memory.
         self.tensors[name] = value.detach().cpu().permute(axes).clone().contiguous()
-        return {"tensor": name, "axes": axes}
+        return [name, axes]
 
     def _array(self, value: np.ndarray[Any, Any], at: str) -> dict[str, Any]:
         kind, size = value.dtype.kind, value.dtype.itemsize
@@ -261,39 +261,34 @@ class _Encoder:
         array = np.array(value, dtype=dtype)
         # Neither torch nor safetensors knows all of these.
         array = array.view(f"i{size}") if kind in "umM" else array
-        node = self._tensor(torch.from_numpy(array), at)
-        return {"array": node["tensor"], "axes": node["axes"], "dtype": dtype.str}
+        return {"array": self._keep(torch.from_numpy(array), at), "dtype": dtype.str}
 
     def _object(self, value: Any, at: str) -> dict[str, Any]:
-        name = type(value).__name__
+        name, weights = type(value).__name__, None
         if _class(name) is not type(value):
             raise _refused(value, at)
-        node: dict[str, Any] = {"class": name}
         if name == "ClapsModule":
             # Its user's code; the weights are those of the copy that fit made.
             adapter = value.network_
-            weights = dict(adapter.network.state_dict())
-            node["weights"] = self.encode(weights, f"{at}.weights")
+            found = dict(adapter.network.state_dict())
+            weights = {"weights": self.encode(found, f"{at}.weights")}
             for part in (value.module, adapter.network):
                 self.known[id(part)] = {"given": "network"}, part
             for part in filter(callable, (value.noise_variance, adapter.noise)):
                 self.known[id(part)] = {"given": "noise_variance"}, part
-        if isinstance(value, tuple):
-            state = value._asdict()  # type: ignore[attr-defined]
-        elif is_dataclass(value):
+        if is_dataclass(value):
             state = {f.name: getattr(value, f.name) for f in fields(value)}
         elif name == "ModuleAdapter":
-            state = {k: getattr(value, k) for k in sorted(ADAPTER)}
+            state = {k: getattr(value, k) for k in ADAPTER}
         else:
             state = dict(value.__getstate__())
             state.pop("training_rows_", None)  # these stay with the user
-        return node | {
-            "state": {k: self.encode(v, f"{at}.{k}") for k, v in state.items()}
-        }
+        values = self._values(state, at)
+        return {"class": name, "weights": weights, "names": list(state)} | values
 
 
 class _Decoder:
-    """Turns JSON back into objects."""
+    """Turns nodes of the JSON back into objects, from the inside to the outside."""
 
     def __init__(self, tensors: dict[str, Tensor], network: Any, noise: Any) -> None:
         self.tensors = tensors
@@ -301,12 +296,8 @@ class _Decoder:
         self.used: set[str] = set()
         self.known: list[Any] = []
 
-    def decode(self, node: Any) -> Any:
-        """Object of a JSON value."""
-        if isinstance(node, list):
-            return [self.decode(n) for n in node]
-        if not isinstance(node, dict):
-            return node
+    def __call__(self, node: dict[str, Any]) -> Any:
+        """Object of a node, whose content has been decoded."""
         value = self._value(node)
         if not NUMBERED.isdisjoint(node):
             self.known.append(value)
@@ -315,27 +306,26 @@ class _Decoder:
     def _value(self, node: dict[str, Any]) -> Any:
         match next(iter(node.items()), None):
             case ("class", name):
-                return self._object(name, node)
-            case ("tensor", name):
-                tensor, grad = self._tensor(name, node["axes"]), node["parameter"]
+                state = dict(zip(node["names"], node["values"], strict=True))
+                return _new_object(name, state)
+            case ("tensor", kept):
+                tensor, grad = self._kept(*kept), node["parameter"]
                 return tensor if grad is None else nn.Parameter(tensor, bool(grad))
-            case ("array", name):
-                array = self._tensor(name, node["axes"]).numpy()
-                dtype = _dtype(node["dtype"])
+            case ("array", kept):
+                array, dtype = self._kept(*kept).numpy(), _dtype(node["dtype"])
                 if dtype.kind == "O" or dtype.itemsize != array.itemsize:
-                    raise FileFormatError(f"Got {name!r} as an array of {dtype}.")
+                    raise FileFormatError(f"Got {kept[0]!r} as an array of {dtype}.")
                 return array.view(dtype)
             case ("objects", values):
                 objects = np.empty(len(values), dtype=object)
-                objects[:] = self.decode(values)
+                objects[:] = values
                 return objects.astype(_dtype(node["dtype"])).reshape(node["shape"])
             case ("scalar", array):
-                return self.decode(array)[()]
+                return array[()]
             case ("tuple" | "set" as kind, values):
-                return {"tuple": tuple, "set": set}[kind](self.decode(values))
+                return {"tuple": tuple, "set": set}[kind](values)
             case ("dict", keys):
-                values = self.decode(node["values"])
-                return dict(zip(self.decode(keys), values, strict=True))
+                return dict(zip(keys, node["values"], strict=True))
             case ("slice", ends):
                 return slice(*ends)
             case ("dtype", text):
@@ -344,31 +334,14 @@ class _Decoder:
                 return _dtype(text).type
             case ("same", number):
                 return self.known[number]
+            case ("weights", weights):
+                return self._take_weights(weights)
             case ("given", name):
                 return self._given(name)
         raise FileFormatError(f"Got an object with the unknown keys {sorted(node)}.")
 
-    def _tensor(self, name: str, axes: list[int]) -> Tensor:
+    def _kept(self, name: str, axes: list[int]) -> Tensor:
         return self.tensors[name].permute(np.argsort(axes).tolist())
-
-    def _object(self, name: str, node: dict[str, Any]) -> Any:
-        cls = _class(name)
-        if name == "ClapsModule":
-            self._take_weights(self.decode(node["weights"]))
-        state = {k: self.decode(v) for k, v in node["state"].items()}
-        if issubclass(cls, tuple) or is_dataclass(cls):
-            return cls(**state)
-        if name == "ModuleAdapter":
-            return _new_adapter(**state)
-        for key in state:
-            if hasattr(cls, key):  # a method, or a property
-                raise FileFormatError(f"Got the attribute {key!r} of a {name}.")
-        made = cls.__new__(cls)
-        if hasattr(made, "__setstate__"):  # scikit-learn's compares versions
-            made.__setstate__(state)
-        else:
-            vars(made).update(state)
-        return made
 
     def _take_weights(self, weights: dict[str, Tensor]) -> None:
         """Give a copy of the network that was passed the weights of the file."""
@@ -391,6 +364,7 @@ class _Decoder:
         self.given["network"] = network
 
     def _given(self, name: str) -> Any:
+        """What the caller has to pass."""
         self.used.add(name)
         if not callable(value := self.given[name]):
             raise _WrongPartError(
@@ -409,6 +383,24 @@ class _Decoder:
                 )
 
 
+def _new_object(name: str, state: dict[str, Any]) -> Any:
+    """An object of a class of the list."""
+    cls = _class(name)
+    if is_dataclass(cls):
+        return cls(**state)  # type: ignore[operator]
+    if name == "ModuleAdapter":
+        return _new_adapter(**state)
+    for key in state:
+        if hasattr(cls, key):  # a method, or a property
+            raise FileFormatError(f"Got the attribute {key!r} of a {name}.")
+    made = cls.__new__(cls)
+    if hasattr(made, "__setstate__"):  # scikit-learn's compares versions
+        made.__setstate__(state)
+    else:
+        vars(made).update(state)
+    return made
+
+
 def _new_adapter(noise_head: Any, variance_floor: float, **state: Any) -> Any:
     """An adapter on a copy of the network, as ``ClapsModule.fit`` makes it."""
     from .estimators.module import ModuleAdapter, private_copy
@@ -421,6 +413,8 @@ def _new_adapter(noise_head: Any, variance_floor: float, **state: Any) -> Any:
 
 def _check_predicts(estimator: Any) -> None:
     """Raise unless networks and posteriors fit one another, as one row tells."""
+    if type(estimator).__name__ not in ESTIMATORS:
+        raise FileFormatError(f"Got a file without one of {', '.join(ESTIMATORS)}.")
     model = last_step(getattr(estimator, "estimator_", estimator))
     if type(model).__name__ != "ClapsRegressor":
         return  # only its user knows what a row of a ClapsModule looks like
@@ -469,7 +463,7 @@ _WAYS_OUT = {
 }
 
 
-def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
+def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
     """Configuration and tensors of a file of ours that is whole."""
     with path.open("rb") as raw:
         start = raw.read(9)  # length of the header, then its first character
@@ -493,7 +487,7 @@ def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
         raise FileFormatError(
             "Got content that does not match its hash: the file was damaged or changed."
         )
-    return json.loads(metadata["config"]), tensors
+    return metadata["config"], tensors
 
 
 def _hash(config: str, tensors: dict[str, Tensor]) -> str:

@@ -1,11 +1,10 @@
 """Dask: the same numbers as in memory, also where a worker dies."""
 
-import os
-import signal
 import sys
 import time
-from threading import Thread
+from threading import Event, Thread
 
+import cloudpickle
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny, two_heads
 from distributed import Client, LocalCluster
-from distributed.utils import get_mp_context
 
 from mapie_claps import CalibratedRegressor, ClapsModule, EpistemicGroups
 from mapie_claps.distributed import conformalize, fit_posterior, predict_interval
@@ -198,48 +196,46 @@ def test_without_dask(module, monkeypatch):
         fit_posterior(module, X, y)
 
 
-def slowly(block, marker):
-    """Hand a block on, a little later; say where."""
-    with open(os.path.join(marker, f"{os.getpid()}"), "a") as file:
-        file.write(".")
-    time.sleep(0.1)
+def test_what_goes_to_the_workers_can_be_sent(regressor):
+    rows, targets = chunked(X, y)
+    conformal = conformalize(regressor, rows[100:], targets[100:], LEVELS)
+    lazy = predict_interval(conformal, rows)
+    sent = cloudpickle.loads(cloudpickle.dumps(lazy))
+    close(dask.compute(*sent), conformal.predict_interval(X))
+
+
+BEGUN = Event()
+
+
+def slowly(block):
+    BEGUN.set()
+    time.sleep(0.02)
     return block
 
 
-@pytest.fixture
-def cluster():
-    """Two worker processes, forked from one that has imported mapie_claps already."""
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
-        context = get_mp_context()
-        slow = ["mapie_claps.distributed", "mapie_claps.posterior.curvature"]
-        context.set_forkserver_preload(["distributed", *slow])
-        with LocalCluster(
+def test_a_worker_leaves_in_the_middle_of_a_run(regressor):
+    """Workers are threads here, which start in no time."""
+    BEGUN.clear()
+    rows, targets = chunked(X, y, size=30)
+    rows = rows.map_blocks(slowly, dtype=float, meta=np.empty((0, 3)))
+    with (
+        LocalCluster(
             n_workers=2,
             threads_per_worker=1,
-            processes=True,
+            processes=False,
             dashboard_address="127.0.0.1:0",  # any free port
-        ) as cluster:
-            yield cluster
+        ) as cluster,
+        Client(cluster) as client,
+        dask.config.set(scheduler="distributed"),
+    ):
 
+        def send_away():
+            BEGUN.wait(20)
+            client.retire_workers([cluster.workers[0].address])
 
-def test_a_worker_ends_in_the_middle_of_a_run(cluster, regressor, tmp_path):
-    # By name: a client in the configuration is sent along to a worker that is started
-    # again, which fails since it cannot be pickled, and the cluster never closes.
-    with Client(cluster) as client, dask.config.set(scheduler="distributed"):
-        rows = da.from_array(X, chunks=(30, 3)).map_blocks(
-            slowly, str(tmp_path), dtype=float, meta=np.empty((0, 3))
-        )
-        victim = next(iter(client.run(os.getpid).values()))
-        mark = tmp_path / str(victim)
-
-        def end_the_victim():
-            while not mark.exists() or len(mark.read_text()) < 2:
-                time.sleep(0.02)
-            os.kill(victim, signal.SIGKILL)
-
-        killer = Thread(target=end_the_victim)
-        killer.start()
-        found = on_dask(regressor, rows, da.from_array(y, chunks=30))
-        killer.join()
-        assert victim not in client.run(os.getpid).values()
+        thread = Thread(target=send_away)
+        thread.start()
+        found = on_dask(regressor, rows, targets)
+        thread.join()
+        assert len(client.scheduler_info()["workers"]) == 1
     close(found, in_memory(regressor))
