@@ -141,7 +141,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         if not np.isfinite(target).all():  # scikit-learn may be told not to look
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
-        if self.estimator is None:
+        if y_std is not None:
             _mapie.check_out_of_sample(mu)
         rows, fit_id = self._rows(mu, X, y_std), None
         if self.estimator is not None:

@@ -64,5 +64,5 @@ def test_levels_come_with_the_prediction():
     assert why.confidence_level == (0.9, 0.6)
     with pytest.raises(ValueError, match="Pass for example alpha=0.1"):
         explain(mapie, TEST[0])
-    with pytest.raises(ValueError, match="Pass for example confidence_level=0.9"):
+    with pytest.raises(ValueError, match="from_mapie: confidence_level=0.9"):
         CalibratedRegressor.from_mapie(mapie)
