@@ -61,7 +61,6 @@ _BY_MODULE = {
     "sklearn.preprocessing": "FunctionTransformer LabelBinarizer LabelEncoder "
     "MaxAbsScaler MinMaxScaler OneHotEncoder OrdinalEncoder PolynomialFeatures "
     "PowerTransformer QuantileTransformer RobustScaler StandardScaler TargetEncoder",
-    "sklearn.utils": "Bunch",
     "torch.nn": "Linear ModuleList",
 }
 CLASSES = {name: at for at, names in _BY_MODULE.items() for name in names.split()}
@@ -394,10 +393,7 @@ def _new_object(name: str, state: dict[str, Any]) -> Any:
         if hasattr(cls, key):  # a method, or a property
             raise FileFormatError(f"Got the attribute {key!r} of a {name}.")
     made = cls.__new__(cls)
-    if hasattr(made, "__setstate__"):  # scikit-learn's compares versions
-        made.__setstate__(state)
-    else:
-        vars(made).update(state)
+    made.__setstate__(state)  # scikit-learn's compares versions
     return made
 
 

@@ -166,6 +166,10 @@ class Twice(sklearn.base.TransformerMixin, sklearn.base.BaseEstimator):
         return 2 * np.asarray(X)
 
 
+class PCA(Twice):
+    """Not scikit-learn's."""
+
+
 class OwnRegressor(ClapsRegressor):
     """A class of a user's own, under a name of its own."""
 
@@ -180,6 +184,7 @@ def test_what_a_file_cannot_hold_is_refused_by_name(path, data):
             r"Got preprocessor.func of type ufunc, which a file cannot hold. Claps",
         ),
         (tiny(preprocessor=selected), "preprocessor.* of type Twice"),
+        (tiny(preprocessor=PCA()), "preprocessor of type PCA"),
         (
             tiny(random_state=np.random.RandomState(0)),
             "random_state of type RandomState, .* an integer or None",
@@ -304,6 +309,7 @@ RAGGED[:] = ["a", (1.5, None)]
     [
         [1, 2.5, float("inf"), "text", None, True],
         {"a": (1, [2]), 3: {4}, (5, None): slice(1, None)},
+        {"a": {"b": np.int8(1)}, "a.b": np.int8(2)},
         np.float32(0.1),
         np.bool_(True),
         np.datetime64("2020-02-29"),
