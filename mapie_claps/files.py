@@ -200,7 +200,9 @@ class _Encoder:
         """JSON of an object; ``at`` says where it stands."""
         if value is None or type(value) in (bool, int, float, str):
             return value
-        if isinstance(value, UserList) or type(value) is list:
+        if isinstance(value, UserList):  # of scikit-learn, which warns of a change
+            value = value.data
+        if type(value) is list:
             return [self.encode(v, f"{at}.{i}") for i, v in enumerate(value)]
         if id(value) in self.known:
             return self.known[id(value)][0]
