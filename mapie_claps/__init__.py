@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .estimators.regressor import ClapsRegressor
     from .files import load, save
     from .posterior.curvature import HeteroscedasticGGN
-    from .posterior.last_layer import LastLayerSums, TensorLoader
+    from .posterior.last_layer import LastLayerSums
 
     __version__: str
 
@@ -60,7 +60,6 @@ __all__ = [
     "PredictiveVariance",
     "Recipe",
     "StreamingConformalRegressor",
-    "TensorLoader",
     "conformal_quantile",
     "conformal_rank",
     "effective_sample_size",
@@ -88,7 +87,7 @@ _MODULES = {
     "estimators.regressor": ("ClapsRegressor",),
     "files": ("load", "save"),
     "posterior.curvature": ("HeteroscedasticGGN",),
-    "posterior.last_layer": ("LastLayerSums", "TensorLoader"),
+    "posterior.last_layer": ("LastLayerSums",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

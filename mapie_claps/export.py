@@ -153,7 +153,7 @@ class IntervalModule(nn.Module):
         self.x_mean = _constant(estimator.scaler_X_.mean_)
         self.x_scale = _constant(estimator.scaler_X_.scale_)
         self.clip = estimator.recipe_.input_clip
-        self.centre, self.unit = estimator._target_units()
+        self.centre, self.unit, _ = estimator._target_units()
         self.target_map, self.support = estimator.target_map_, support
         self.nodes = estimator.noise_shape_.nodes
         curve = estimator.noise_shape_.curve

@@ -31,8 +31,8 @@ class Formula(RegressorMixin, BaseEstimator):
         columns = np.asarray(X, dtype=np.float64).T
         self.n_predicted += columns.shape[1]
         h, added = self.noise(*columns), self.lack(*columns)
-        return PredictiveDistribution.from_parts(
-            self.mean(*columns), h**2, (h + added) ** 2 - h**2
+        return PredictiveDistribution(
+            self.mean(*columns), h + added, h**2, (h + added) ** 2 - h**2
         )
 
     def predict(self, X, return_std=False):

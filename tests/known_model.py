@@ -52,9 +52,8 @@ class Shaped(Plain):
         if self.log:
             settings["target_map"] = fit_target_map("log", np.exp(np.linspace(-3, 3)))
         share = 0.1 + 0.8 / (1 + np.asarray(X, dtype=float)[:, 0] ** 2)
-        return PredictiveDistribution.from_parts(
-            mu, std**2 * (1 - share), std**2 * share, **settings
-        )
+        parts = std**2 * (1 - share), std**2 * share
+        return PredictiveDistribution(mu, np.sqrt(sum(parts)), *parts, **settings)
 
     def predict(self, X, return_std=False):
         rows = self.predict_distribution(X)

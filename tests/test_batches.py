@@ -42,7 +42,7 @@ def joined(found):
     parts = list(found)
     return (
         torch.cat([b.x for b in parts]),
-        torch.cat([b.target for b in parts]),
+        torch.cat([b.y for b in parts]),
         torch.cat([b.weight for b in parts]),
     )
 
@@ -119,7 +119,7 @@ def first(*args, **options):
     ("call", "message"),
     [
         (lambda: first(X, need_y=True), "the target y is None"),
-        (lambda: first(X).target, r"a batch without y. Pass \(X, y\)"),
+        (lambda: first([(X, None)], need_y=True), r"batch without y. Pass \(X, y\)"),
         (lambda: first(loader(), Y), "Got y together with batches as X"),
         (lambda: first(loader(), weight=Y), "Got sample_weight together with batches"),
         (lambda: first(iter([X]), need_y=True), "a batch of 1 parts, but expected"),

@@ -13,8 +13,7 @@ from reference import gram, log_evidence, ridge, sigma
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from mapie_claps import HeteroscedasticGGN, TensorLoader
-from mapie_claps.posterior import curvature
+from mapie_claps import HeteroscedasticGGN
 
 
 class Net(nn.Module):
@@ -102,7 +101,7 @@ def test_precision_is_the_weighted_sum_of_outer_products(bias):
     np.testing.assert_allclose(mean, net(X).detach(), rtol=1e-12)
 
 
-def test_hessian_and_slope_are_those_that_autograd_finds(problem):
+def test_hessian_is_the_one_that_autograd_finds(problem):
     net, X, y = problem
     phi, h2 = (torch.from_numpy(a) for a in oracle_inputs(net, X))
 
@@ -110,13 +109,10 @@ def test_hessian_and_slope_are_those_that_autograd_finds(problem):
         return 0.5 * ((y[:, 0] - phi @ w) ** 2 / h2 + h2.log()).sum()
 
     w = torch.cat([net.mean_head.weight.flatten(), net.mean_head.bias]).detach()
-    cross = torch.zeros(6, dtype=torch.float64)
-    loss, H = backend(net, cross_moment=cross).full(X, y)
+    loss, H = backend(net).full(X, y)
     expected = torch.autograd.functional.hessian(loss_of, w)
     np.testing.assert_allclose(H, expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(loss, loss_of(w), rtol=1e-12)
-    slope = torch.autograd.functional.jacobian(loss_of, w)
-    np.testing.assert_allclose(H @ w - cross, slope, rtol=1e-8, atol=1e-10)
     assert not loss.requires_grad
     assert not H.requires_grad
     assert all(p.grad is None and p.requires_grad for p in net.parameters())
@@ -167,7 +163,7 @@ def test_marginal_likelihood_is_the_closed_form_at_the_posterior_mean(problem):
 def test_sums_do_not_depend_on_the_batches_and_are_symmetric(problem):
     one, many = fit(*problem, batch_size=40), fit(*problem, batch_size=3)
     np.testing.assert_allclose(one.H, many.H, rtol=1e-12)
-    np.testing.assert_array_equal(one.H, one.H.T)
+    np.testing.assert_allclose(one.H, one.H.T, rtol=1e-14)
     assert np.linalg.eigvalsh(one.H).min() > -1e-12
     diag = fit(*problem, structure="diag")
     np.testing.assert_allclose(diag.H, one.H.diagonal(), rtol=1e-12)
@@ -197,31 +193,6 @@ def test_noise_variance_may_stand_beside_the_targets_or_share_features(problem):
     np.testing.assert_allclose(fit(shared, X, y).H, fit(net, X, y).H, rtol=1e-12)
 
 
-@pytest.mark.parametrize("structure", ["full", "diag"])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("size", [5, 131])  # wide features are multiplied in strips
-def test_blocks_of_a_batch_are_its_sum(structure, bias, size, monkeypatch):
-    (X, y), net = rows(), Net(bias, size).double()
-    phi, h2 = oracle_inputs(net, X)
-    monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
-    asked, cross = [], torch.zeros(size + bias, dtype=torch.float64)
-
-    def noise(x):
-        asked.append(len(x))
-        return net.noise_variance(x).detach()
-
-    kwargs = {"noise_variance": noise, "cross_moment": cross}
-    la = fit(net, X, y, structure, 40, backend_kwargs=kwargs)
-    assert asked == [7, 7, 7, 7, 7, 5]
-    expected = gram(phi, h2)
-    if structure == "diag":
-        expected = expected.diagonal()
-    np.testing.assert_allclose(la.H, expected, rtol=1e-9, atol=1e-9)
-    moment = phi.T @ (y[:, 0].numpy() / h2)
-    np.testing.assert_allclose(cross, moment, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_jacobians_are_those_that_autograd_finds(bias):
     """laplace-torch's own, of whole networks, are zero for a last layer."""
@@ -246,29 +217,6 @@ def test_jacobians_are_those_that_autograd_finds(bias):
     assert float(X.grad.abs().min()) > 0
 
 
-@pytest.mark.parametrize("n_columns", [1, 2, 3])
-def test_gradients_are_those_that_autograd_finds(n_columns):
-    """``factor`` times them: laplace-torch's convention, that of a squared error."""
-    net, (X, y) = Net().double(), rows(6)
-    s = torch.arange(6, dtype=torch.float64)[:, None] / 2
-    h2 = net.noise_variance(X).detach() + (n_columns == 3)
-    targets = torch.cat([y, s, h2], dim=1)[:, :n_columns]
-    weight = s if n_columns > 1 else torch.ones_like(s)
-    phi = torch.from_numpy(oracle_inputs(net, X)[0])
-    weights = torch.cat([p.flatten() for p in net.mean_head.parameters()]).detach()
-
-    def loss_by_row(w):
-        return (0.5 * weight * ((y - phi @ w[:, None]) ** 2 / h2 + h2.log()))[:, 0]
-
-    cross = torch.zeros(6, dtype=torch.float64)
-    ggn = backend(net, cross_moment=cross)
-    found, loss = ggn.gradients(X, targets)
-    expected = torch.autograd.functional.jacobian(loss_by_row, weights)
-    np.testing.assert_allclose(ggn.factor * found, expected, rtol=1e-10)
-    np.testing.assert_allclose(ggn.factor * loss, loss_by_row(weights).sum())
-    assert float(cross.abs().max()) == 0  # that of `full` and `diag` alone
-
-
 def test_types_may_differ(problem):
     _, X, y = problem
     net, X = Net(), X.float()
@@ -285,9 +233,7 @@ def test_types_may_differ(problem):
     torch.testing.assert_close(found.H, expected.H, rtol=0.1, atol=1.0)
 
 
-def test_inputs_in_a_dictionary_are_not_cut(problem, monkeypatch):
-    monkeypatch.setattr(curvature, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(curvature, "BLOCK_BYTES", 1)
+def test_inputs_in_a_dictionary(problem):
     net, X, y = problem
 
     class Named(Net):
@@ -331,7 +277,11 @@ def noise_of(value):
             lambda X, y: backend(Plain(), **noise_of(torch.ones(2))).full(X, y),
             r"noise_variance of shape \(7, 2\) for 7 rows",
         ),
-        (lambda X, y: fit(Plain(), X, y, "kron"), "structure='kron'.*Use hessian_str"),
+        (
+            lambda X, y: fit(Plain(), X, y, "kron"),
+            "no Kronecker factors.*Use hessian_s",
+        ),
+        (lambda X, y: backend(Plain()).gradients(X, y), "no gradients of rows"),
         (
             lambda X, y: HeteroscedasticGGN(Plain(), "classification", last_layer=True),
             "likelihood='classification', last_layer=True",
@@ -362,7 +312,7 @@ def test_numbers_that_are_none(column, value, message):
     ggn = backend(Net().double())
     ggn.full(X, y)
     y[3, column] = value
-    for method in (ggn.full, ggn.diag, ggn.gradients):
+    for method in (ggn.full, ggn.diag):
         with pytest.raises(ValueError, match=message):
             method(X, y)
 
@@ -376,28 +326,3 @@ def test_no_rows_and_rows_of_weight_zero_add_nothing(problem):
     ):
         assert float(loss) == 0
         assert not H.any()
-
-
-def test_tensor_loader_gives_the_batches_of_a_data_loader(problem):
-    _, X, y = problem
-    ours = TensorLoader(X, y, batch_size=7)
-    for (a, b), (c, d) in zip(ours, loader(X, y, 7), strict=True):
-        assert torch.equal(a, c)
-        assert torch.equal(b, d)
-    assert (len(ours), len(ours.dataset)) == (6, 40)
-    assert list(TensorLoader(X[:0], y[:0])) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"y": torch.zeros(3)}, ValueError, r"y of shape \(3,\), but expected y of"),
-        ({"y": torch.zeros(2, 1)}, ValueError, r"X of shape \(3, 2\) and y of shape"),
-        ({"X": np.zeros((3, 2))}, TypeError, "X of type ndarray.*torch.as_tensor"),
-        ({"batch_size": 0}, ValueError, "batch_size=0"),
-    ],
-)
-def test_tensor_loader_of_bad_input(change, error, message):
-    good = {"X": torch.zeros(3, 2), "y": torch.zeros(3, 1)}
-    with pytest.raises(error, match=message):
-        TensorLoader(**(good | change))

@@ -395,7 +395,6 @@ def test_bad_data_leaves_the_estimator_as_it_was(data, match):
         ({"noise_variance": "output"}, "mean alone"),
         ({"noise_variance": lambda x: x[:, 0]}, "log_variance"),
         ({"noise_variance": lambda x: x}, r"noise of shape \(120, 3\)"),
-        ({"noise_variance": lambda x: x @ x}, "failed on X of type torch.float64"),
         ({"noise_output": "h"}, "noise_output='h'"),
         ({"prior_precision": 0}, "prior_precision=0"),
         ({"prior_precision": "best"}, "prior_precision='best'"),
@@ -482,19 +481,25 @@ def twice(net, x):
 
 def test_last_layer_is_named_where_it_cannot_be_found():
     scaled = Body(lambda net, x: 2 * net.head(net.body(x).relu()))
-    with pytest.raises(ValueError, match=r"none of its nn.Linear; .*body.*head"):
+    with pytest.raises(
+        ValueError, match=r"mean are \[\], of the nn.Linear \[.body., .head.,"
+    ):
         ClapsModule(scaled).fit(X, y)
-    with pytest.raises(ValueError, match=r"several layers .*\['head', 'twin'\]"):
+    with pytest.raises(ValueError, match=r"mean are \['head', 'twin'\], of"):
         ClapsModule(Body(twins)).fit(X, y)
     assert ClapsModule(Body(twins), "twin").fit(X, y).last_layer_name_ == "twin"
-    with pytest.raises(ValueError, match="is not what forward returns"):
+    with pytest.raises(
+        ValueError, match="last_layer_name='body', but the layers whose"
+    ):
         ClapsModule(Body(twins), "body").fit(X, y)
-    with pytest.raises(ValueError, match=r"is no nn\.Linear"):
+    with pytest.raises(
+        ValueError, match="last_layer_name='nose', but the layers whose"
+    ):
         ClapsModule(Body(twins), "nose").fit(X, y)
-    with pytest.raises(ValueError, match="none of its"):
+    with pytest.raises(ValueError, match=r"mean are \[\], of"):
         ClapsModule(Body(twice)).fit(X, y)
     over_time = Body(lambda net, x: net.head(net.body(x))[:, -1])
-    with pytest.raises(ValueError, match="none of its"):
+    with pytest.raises(ValueError, match=r"mean are \[\], of"):
         ClapsModule(over_time).fit(np.zeros((20, 4, 3)), y[:20])
     model = ClapsModule(Body()).fit(X, y)
     model.network_.network.last = twice
@@ -737,7 +742,7 @@ def uncopied():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: torch.jit.script(mse_network()), "compiled by torch.jit. Pass the"),
+        (lambda: torch.jit.script(mse_network()), "compiled by torch.jit. Pass"),
         (lambda: nn.Sequential(nn.LazyLinear(1)), "with lazy layers"),
         (quantised, "quantised layers.*from before quantisation"),
         (lambda: mse_network().to("meta"), "device 'meta', which holds no numbers"),

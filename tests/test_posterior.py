@@ -11,8 +11,9 @@ import pytest
 import torch
 from own_networks import Pair, seeded, table
 from reference import gram, log_evidence, ridge, sigma, variance
+from torch.utils.data import DataLoader, TensorDataset
 
-from mapie_claps import ClapsModule, TensorLoader
+from mapie_claps import ClapsModule
 from mapie_claps.exceptions import NotPositiveDefiniteError, NumericalWarning
 from mapie_claps.network.ensemble import (
     VIEWS,
@@ -344,28 +345,25 @@ def test_jitter_is_reported_kept_and_hopeless_matrices_raise():
             make_last_layers(sums_of(bad), TRAINED[:1], "trained", 1.0)
 
 
-def test_small_batches_are_joined(monkeypatch):
+def test_sums_against_numpy():
     generator = torch.Generator().manual_seed(0)
-
-    def rows(n):
+    parts = []
+    for n in (5, 1, 9):
         numbers = torch.rand(4, 2, n, generator=generator, dtype=torch.float64)
+        h2, residual = 0.5 + numbers[3], numbers[0] - 0.5
+        left_out = numbers[3] > 0.8
         phi = numbers[:3].permute(1, 2, 0)
-        h2, left_out = 0.5 + numbers[3], numbers[3] > 0.9
-        return FeatureRows(phi, h2, h2 - 1, h2[0], h2[1], left_out)
-
-    parts = [rows(n) for n in (5, 1, 9, 4, 3, 20)]
-    whole = sum_rows([FeatureRows.join(parts)], "full", False, "a")
-    for limit in (1, 40, 2**18):
-        monkeypatch.setattr(last_layer, "FIT_ELEMENTS", limit)
-        found = sum_rows(parts, "full", False, "a")
-        np.testing.assert_allclose(found.gram, whole.gram, rtol=1e-12)
-        np.testing.assert_allclose(found.cross, whole.cross, rtol=1e-10, atol=1e-12)
-        assert found.n_rows == 42
-    joined = FeatureRows.join(parts)
-    weight = joined.weight.masked_fill(joined.left_out[1], 0.0).numpy()
-    phi = np.column_stack([joined.phi[1], np.ones(42)])
-    expected = gram(phi, joined.h2[1].numpy(), weight)
-    np.testing.assert_allclose(whole.gram[1], expected, rtol=1e-10)
+        parts.append(FeatureRows(phi, h2, residual, h2[0], h2[1], left_out))
+    found, joined = sum_rows(parts, "full", False, "a"), FeatureRows.join(parts)
+    left_out = torch.cat([part.left_out for part in parts], 1)
+    assert found.n_rows == 15
+    for k in range(2):
+        weight = joined.weight.masked_fill(left_out[k], 0.0).numpy()
+        phi = np.column_stack([joined.phi[k], np.ones(15)])
+        expected = gram(phi, joined.h2[k].numpy(), weight)
+        np.testing.assert_allclose(found.gram[k], expected, rtol=1e-10)
+        moment = phi.T @ (weight * joined.residual[k].numpy() / joined.h2[k].numpy())
+        np.testing.assert_allclose(found.cross[k], moment, rtol=1e-10)
     with pytest.raises(ValueError, match="without rows"):
         sum_rows([], "full", False, "a")
 
@@ -439,6 +437,7 @@ def test_laplace_torch_fits_the_networks_object_again():
     model = ClapsModule(seeded(Pair), prior_precision=2.0).fit(X, y)
     la = model.laplace_
     before = la.posterior_covariance.clone()
-    la.fit(TensorLoader(torch.from_numpy(X), torch.from_numpy(y)[:, None]))
+    rows = TensorDataset(torch.from_numpy(X), torch.from_numpy(y)[:, None])
+    la.fit(DataLoader(rows, batch_size=25, generator=torch.Generator()))
     np.testing.assert_allclose(la.posterior_covariance, before, rtol=1e-9)
     assert la.n_data == 60

@@ -13,20 +13,20 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._validation import check_choice, new_tensors_on, raise_for
+from .._validation import (
+    check_choice,
+    check_prior_precision,
+    new_tensors_on,
+    raise_for,
+)
 from ..network.batches import row_hashes
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import LastLayerSums
 from .predictive import PredictiveDistribution, PredictiveVariance, StdArray
-from .recipe import check_prior_precision
 
 Array = NDArray[np.float64]
+SCALE_HINT = "Use 'claps' if unsure."
 MAX_SEEN_ROWS = 4096  # hashes of training rows that are kept, 32 kB
-
-
-def check_scale(value: Any) -> str:
-    """Name of a scale."""
-    return str(check_choice("scale", value, SCALES, "Use 'claps' if unsure."))
 
 
 def choose_device(value: Any) -> torch.device:
@@ -73,6 +73,46 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     _update_id: str  # of what came after the fit
     _seen_rows: NDArray[np.uint64]
 
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train the networks, and compute the posterior of their last layers.
+
+        A ``ClapsModule`` trains nothing: its network is trained.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...), or iterable of batches
+            Training inputs. A ``ClapsRegressor`` takes tables of numbers, text, truth
+            values and dates, with gaps; a ``ClapsModule`` also batches (X, y) or (X,
+            y, sample_weight).
+        y : array-like of shape (n,), optional
+            Training targets, unless X is an iterable of batches.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows: a row of weight 2 counts as two, zero leaves it out.
+
+        Returns
+        -------
+        estimator
+            The estimator. If anything fails it is left as it was.
+        """
+        # An unfitted copy is fitted, whose content is taken over by one assignment:
+        # neither bad input nor an interrupt can leave this object half-fitted.
+        fitted = copy.copy(self)
+        fitted.__dict__ = {}
+        for name, value in vars(self).items():
+            if not name.endswith("_") and name != "_seen_rows":
+                fitted.__dict__[name] = value
+        fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
+        # Tensors made in a caller's inference mode could not be changed in training,
+        # and in autocast weights would be trained to three digits.
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            new_tensors_on("cpu"),
+        ):
+            fitted._fit(X, y, sample_weight)
+        self.__dict__ = fitted.__dict__
+        return self
+
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Predict the mean of y, and the standard deviation if asked for.
 
@@ -109,18 +149,18 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Mean, both parts of the variance, and the way between targets and scores.
         """
         check_is_fitted(self, "forward_")
-        centre, unit = self._target_units()
+        scale = check_choice("scale", self.scale, SCALES, SCALE_HINT)
+        parts: tuple[list[Any], ...] = ([np.empty(0)], [np.empty(0)], [np.empty(0)])
         with new_tensors_on("cpu"), torch.no_grad():
-            parts = list(self._predicted(X, check_scale(self.scale)))
-        mu, aleatoric, epistemic = (
-            np.concatenate([np.empty(0), *(part[i].numpy() for part in parts)])
-            for i in range(3)
-        )
-        return PredictiveDistribution.from_parts(
-            mu * unit + centre,
-            aleatoric * unit**2,
-            epistemic * unit**2,
-            **self._distribution_settings(),
+            for found in self._predicted(X, scale):
+                for part, values in zip(parts, found, strict=True):
+                    part.append(values.numpy())
+        centre, unit, settings = self._target_units()
+        mu, aleatoric, epistemic = map(np.concatenate, parts)
+        aleatoric, epistemic = aleatoric * unit**2, epistemic * unit**2
+        std = np.sqrt(aleatoric + epistemic)
+        return PredictiveDistribution(
+            mu * unit + centre, std, aleatoric, epistemic, **settings
         )
 
     def predict_variance(self, X: Any) -> PredictiveVariance:
@@ -156,7 +196,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             the epistemic variance.
         """
         check_is_fitted(self, "forward_")
-        scale = check_scale(self.scale)
+        scale = check_choice("scale", self.scale, SCALES, SCALE_HINT)
         if scale in ("aleatoric", "constant"):
             raise ValueError(
                 f"Got scale={scale!r}, which counts no lack of data. Use 'claps'."
@@ -313,7 +353,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def prior_precision_(self) -> float:
         """λ in use, in standardised units of y."""
         check_is_fitted(self, "forward_")
-        return self._prior_precision()
+        return self.forward_.last_layers.prior_precision
 
     @property
     def posterior_covariance_(self) -> Array:
@@ -340,42 +380,20 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         save(self, path)
 
-    def _fit_on_a_copy(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        """Fit an unfitted copy, whose content is taken over when it is done.
+    def _target_units(self) -> tuple[float, float, dict[str, Any]]:
+        """Centre and unit of the targets that the networks see.
 
-        Neither bad input nor an interrupt can leave this object half-fitted: what
-        takes over is one assignment.
+        With shape of the noise, map and range of the targets, if they were learned.
         """
-        fitted = copy.copy(self)
-        fitted.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fitted.__dict__.pop("_seen_rows", None)
-        fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
-        # Tensors made in a caller's inference mode could not be changed in training,
-        # and in autocast weights would be trained to three digits.
-        with (
-            torch.inference_mode(False),
-            torch.autocast("cpu", enabled=False),
-            new_tensors_on("cpu"),
-        ):
-            fitted._fit(X, y, sample_weight)
-        self.__dict__ = fitted.__dict__
-        return self
-
-    def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
-        """μ and both parts, some rows at a time, in the units of the networks."""
-        return (self.forward_(x, scale) for x in self._inputs(X))
-
-    def _distribution_settings(self) -> dict[str, Any]:
-        """Shape of the noise, map and range of the targets, if they were learned."""
-        return {}
-
-    def _target_units(self) -> tuple[float, float]:
-        """Centre and unit of the targets that the networks see."""
-        return 0.0, 1.0
+        return 0.0, 1.0, {}
 
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
+
+    @abstractmethod
+    def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
+        """μ and both parts, some rows at a time, in the units of the networks."""
 
     @abstractmethod
     def _inputs(self, X: Any) -> Iterator[Tensor]:
@@ -392,10 +410,6 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Take over sums of this fit, and make the posteriors from them."""
-
-    @abstractmethod
-    def _prior_precision(self) -> float:
-        """λ in use, in standardised units of y."""
 
 
 def _smallest(*hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

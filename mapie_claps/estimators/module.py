@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from .._validation import (
     check_choice,
     check_integer,
     check_number,
+    check_prior_precision,
     check_real,
     new_tensors_on,
     raise_for,
@@ -32,12 +33,11 @@ from ..network.batches import (
     KeptBatches,
     batches_of,
     draw_seed,
-    is_batches,
     row_hashes,
 )
 from ..network.ensemble import Features
 from ..network.training import n_held_out
-from ..posterior.forward import ForwardPass
+from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import (
     FeatureRows,
     LastLayerSums,
@@ -46,13 +46,8 @@ from ..posterior.last_layer import (
     fit_posterior,
     sum_rows,
 )
-from .base import (
-    MAX_SEEN_ROWS,
-    LastLayerEstimator,
-    check_scale,
-    choose_device,
-)
-from .recipe import LAST_LAYERS, check_prior_precision
+from .base import MAX_SEEN_ROWS, SCALE_HINT, LastLayerEstimator, choose_device
+from .recipe import LAST_LAYERS
 
 Array = NDArray[np.float64]
 NOISE_OUTPUTS = ("variance", "log_variance", "std")
@@ -139,23 +134,15 @@ class ClapsModule(LastLayerEstimator):
     laplace_ : laplace.FullLLLaplace or laplace.DiagLLLaplace
         laplace-torch's fitted object on the network: ``laplace_(x)`` gives the mean
         and φᵀΣφ.
-    network_ : ModuleAdapter
-        The copy of the module, and the variance head if one was fitted.
     sums_ : LastLayerSums
         Sums over the rows seen so far.
-    last_layer_name_ : str
-        Name of the layer of the mean.
-    prior_precision_ : float
-        λ in use.
+    prior_precision_, residual_variance_ : float
+        λ in use; σ², the mean squared residual, in units of y².
     posterior_covariance_ : ndarray of shape (d + 1, d + 1)
         Σ in units of y, the bias last.
-    residual_variance_ : float
-        σ², mean squared residual, in units of y².
     n_features_in_ : int
         Number of columns, only where X is a table. MAPIE probes an estimator that has
         it with a row of floating-point zeros, so integers for an embedding go without.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns, where X is a data frame.
 
     Examples
     --------
@@ -208,25 +195,6 @@ class ClapsModule(LastLayerEstimator):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Compute the posterior; the network is not trained.
-
-        Parameters
-        ----------
-        X : array-like or tensor of shape (n, ...), or iterable of batches
-            Training inputs; batches are (X, y) or (X, y, sample_weight).
-        y : array-like of shape (n,), optional
-            Training targets, unless X is an iterable of batches.
-        sample_weight : array-like of shape (n,), optional
-            Weights of the rows: a row of weight 2 counts as two.
-
-        Returns
-        -------
-        ClapsModule
-            The estimator. If anything fails it is left as it was.
-        """
-        return self._fit_on_a_copy(X, y, sample_weight)
-
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows to the posterior; network and variance head stay as they are.
 
@@ -268,13 +236,7 @@ class ClapsModule(LastLayerEstimator):
         """Σ in units of y, shape (d + 1, d + 1)."""
         return np.asarray(super().posterior_covariance_[0])
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        return tags
-
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Fit this object, which is a copy that nobody else sees."""
         self._check_parameters()
         batches = partial(self._batches, X, y, sample_weight, need_y=True)
         rows = batches()
@@ -296,8 +258,7 @@ class ClapsModule(LastLayerEstimator):
             precision=self.precision,
             device=str(choose_device(self.device)),
         )
-        tokens = not _cast(adapter.network, x).is_floating_point()
-        if x.ndim == 2 and not tokens:
+        if x.ndim == 2 and _cast(adapter.network, x).is_floating_point():
             self.n_features_in_ = x.shape[1]
         else:  # set by scikit-learn's check of a table
             self.__dict__.pop("n_features_in_", None)
@@ -312,16 +273,16 @@ class ClapsModule(LastLayerEstimator):
         if needs_head:
             penalty = float(self.variance_penalty)
             adapter.noise_head = fit_noise_head(adapter, batches, penalty)
-        left_out = torch.empty(0, dtype=torch.bool)
+        left_out = None
         if grid:
             n = sum(len(batch.weight) for batch in batches())
             generator = torch.Generator().manual_seed(draw_seed(self.random_state))
             order = torch.randperm(n, generator=generator)
             left_out = order < n_held_out(n, float(self.validation_fraction))
         held_out: list[FeatureRows] = []
-        seen: list[NDArray[np.uint64]] = []
+        hashes: list[NDArray[np.uint64]] = []
         sums = sum_rows(
-            _feature_rows(adapter, chain(start, rows), left_out, held_out, seen),
+            _feature_rows(adapter, chain(start, rows), left_out, held_out, hashes),
             self.hessian_structure,
             self.scale == "posterior",
             self._fit_id,
@@ -329,15 +290,15 @@ class ClapsModule(LastLayerEstimator):
         adapter.variance_floor = VARIANCE_FLOOR * sums.targets.unit**2
         found = fit_posterior(
             sums,
-            FeatureRows.join(held_out) if bool(left_out.any()) else None,
-            _feature_rows(adapter, batches(), left_out, [], []),
+            FeatureRows.join(held_out) if held_out else None,
+            _feature_rows(adapter, batches()),
             adapter.weights,
             prior_precision=self.prior_precision,
             last_layer=self.last_layer,
             variance_floor=adapter.variance_floor,
             standardised=False,
         )
-        self._seen_rows = np.unique(np.concatenate(seen))[:MAX_SEEN_ROWS]
+        self._seen_rows = np.unique(np.concatenate(hashes))[:MAX_SEEN_ROWS]
         self.sums_ = found.sums
         self.forward_ = ForwardPass(
             adapter, found.last_layers, found.member_weight, found.residual_variance
@@ -346,9 +307,9 @@ class ClapsModule(LastLayerEstimator):
 
     def _check_parameters(self) -> None:
         """Raise for a value that no data could make valid."""
-        check_scale(self.scale)
         check_prior_precision(self.prior_precision)
         for name, choices, hint in (
+            ("scale", SCALES, SCALE_HINT),
             ("noise_output", NOISE_OUTPUTS, "Use 'variance' for a head that gives h²."),
             ("last_layer", LAST_LAYERS, "Use 'trained' to keep the predictions."),
             ("precision", ("float64", "module"), "Use 'float64' if unsure."),
@@ -373,17 +334,13 @@ class ClapsModule(LastLayerEstimator):
         """Batches whose rows have as many dimensions as those that were fitted."""
         hint = "Use 1024 if unsure."
         size = check_integer("batch_size", self.batch_size, low=1, hint=hint)
-        check, several = self._checked, is_batches(X)
-        for batch in batches_of(X, *args, size=size, check=check, **kwargs):
+        for batch in batches_of(X, *args, size=size, check=self._checked, **kwargs):
             expected = getattr(self, "row_ndim_", batch.x.ndim - 1) + 1
             if batch.x.ndim != expected:
                 raise ValueError(
                     f"Got X of shape {tuple(batch.x.shape)}, but expected rows first "
                     f"and {expected} dimensions, as in fit."
                 )
-            if several:  # whoever gives them may fill the same memory with the next
-                y = None if batch.y is None else batch.y.clone()
-                batch = Batch(batch.x.clone(), y, batch.weight.clone())
             yield batch
 
     def _checked(self, X: Any) -> Any:
@@ -398,31 +355,33 @@ class ClapsModule(LastLayerEstimator):
         if (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) > 2:
             return X
         # The row of zeros by which MAPIE asks if a model is fitted has no names.
-        probe = isinstance(X, np.ndarray) and len(X) == 1 and not X.any()
-        if (
-            probe
-            and not first
-            and X.shape[1:] == (getattr(self, "n_features_in_", None),)
-        ):
+        row = (1, getattr(self, "n_features_in_", None))
+        if not first and isinstance(X, np.ndarray) and X.shape == row and not X.any():
             return X
         check_real("X", X)
         return validate_data(
             self, X, reset=first, dtype="numeric", ensure_min_samples=0
         )
 
+    def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
+        for batch in self._batches(X):
+            yield self.forward_(batch.x, scale)
+
     def _inputs(self, X: Any) -> Iterator[Tensor]:
         for batch in self._batches(X):
             yield batch.x
 
     def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
-        found = map(_hashes_of, self._batches(X, y, need_y=True))
-        return np.concatenate([np.empty(0, dtype=np.uint64), *found])
+        found = [np.empty(0, dtype=np.uint64)]
+        for batch in self._batches(X, y, need_y=True):
+            found.append(row_hashes(batch.x, batch.y))
+        return np.concatenate(found)
 
     def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
         batches = self._batches(X, y, sample_weight, need_y=True)
         layers, like = self.forward_.last_layers, self.sums_
         return sum_rows(
-            _feature_rows(self.network_, batches, torch.empty(0), [], []),
+            _feature_rows(self.network_, batches),
             "full" if like.gram.ndim == 3 else "diag",
             like.homoscedastic,
             like.fit_id,
@@ -445,26 +404,27 @@ class ClapsModule(LastLayerEstimator):
         self.forward_ = forward.with_sums(sums, value)
         self.sums_ = sums
 
-    def _prior_precision(self) -> float:
-        return self.forward_.last_layers.prior_precision
-
 
 def _feature_rows(
     network: "ModuleAdapter",
     batches: Iterable[Batch],
-    left_out: Tensor,  # (n,), which rows are held out, or (0,) for none
-    held_out: list[FeatureRows],
-    seen: list[NDArray[np.uint64]],
+    left_out: Tensor | None = None,  # (n,), which rows are held out
+    held_out: list[FeatureRows] | None = None,
+    hashes: list[NDArray[np.uint64]] | None = None,
 ) -> Iterator[FeatureRows]:
     """Features of batches; collects those of held-out rows, and hashes of all rows."""
     start, squares, weight = 0, 0.0, 0.0
     for batch in batches:
-        rows = FeatureRows.of(network, batch.x, batch.target, batch.weight)
-        if len(left_out):
+        rows = FeatureRows.of(network, batch.x, batch.y, batch.weight)
+        if left_out is not None:
             mask = left_out[start : start + len(batch.weight)]
-            held_out.append(rows.take(mask))
+            if held_out is not None and bool(mask.any()):
+                held_out.append(
+                    FeatureRows.of(network, *(part[mask] for part in batch))
+                )
             rows = rows._replace(left_out=mask[None])
-        seen.append(_hashes_of(batch))
+        if hashes is not None:
+            hashes.append(row_hashes(batch.x, batch.y))
         start += len(batch.weight)
         squares += float((batch.weight * rows.residual[0].square() / rows.h2[0]).sum())
         weight += float(batch.weight.sum())
@@ -473,17 +433,11 @@ def _feature_rows(
         warnings.warn(
             f"Squared residuals are {squares / weight:.3g} times the network's own "
             "noise variance on average, where about 1 is expected. Was the network "
-            "trained on y in other units (standardised, for instance), or on other "
-            "rows? Fit with y in the units of its training.",
+            "trained on y in other units (standardised, for instance)? Fit with y in "
+            "the units of its training.",
             NumericalWarning,
             stacklevel=2,
         )
-
-
-def _hashes_of(batch: Batch) -> NDArray[np.uint64]:
-    """A number for each row, by its target and at most 1,024 of its inputs."""
-    x = batch.x.flatten(1)
-    return row_hashes(x[:, :: 1 + x.shape[1] // 1024], batch.target)
 
 
 # What layers have seen in the forward pass that a thread is in. Hooks are registered
@@ -625,20 +579,39 @@ class ModuleAdapter(nn.Module):
         if chosen is None and len(matches) == 1:
             chosen = next(iter(matches))
         if chosen is None or chosen not in matches:
-            _raise_for_layer(last_layer_name, sorted(matches), list(layers))
+            raise ValueError(
+                f"Got last_layer_name={last_layer_name!r}, but the layers whose output "
+                f"is the mean are {sorted(matches)}, of the nn.Linear {list(layers)}. "
+                "Name one of them as last_layer_name. If there are none, move what "
+                "follows the last layer (a scaling of y, an activation) out of the "
+                "network: the mean has to be a linear layer on features."
+            )
         noise = noise_variance
-        if noise is not None:
-            noise = _given_noise(network, noise, seen)
-        elif seen.is_column:
+        names = dict(network.named_modules())
+        if noise is None and seen.is_column:
             raise ValueError(
                 "Got a network with two output columns. If the second is the noise, "
                 "say noise_variance='output' (and noise_output); several targets are "
                 "not supported."
             )
-        elif seen.second is not None:
-            noise = "output"
-        else:
-            noise = next((m for m in NOISE_METHODS if hasattr(network, m)), None)
+        if noise is None:
+            noise = "output" if seen.second is not None else "fit"
+            for method in NOISE_METHODS:
+                if noise == "fit" and hasattr(network, method):
+                    noise = method
+        if noise == "output" and seen.second is None:
+            raise ValueError(
+                "Got noise_variance='output', but forward returns the mean alone. "
+                "Return (mean, noise), or use noise_variance='fit'."
+            )
+        if not callable(noise):
+            known = noise in NOISE_METHODS and hasattr(network, noise)
+            if not (known or noise in ("output", "fit") or (noise and noise in names)):
+                raise ValueError(
+                    f"Got noise_variance={noise!r}, but expected None, 'output', "
+                    f"'fit', a callable or the name of a submodule: {list(names)[1:]}."
+                )
+            noise = None if noise == "fit" else noise
         found = cls(
             network, chosen, matches[chosen], noise, noise_output, precision, device
         )
@@ -677,10 +650,8 @@ class ModuleAdapter(nn.Module):
             if n_wrong:
                 raise ValueError(
                     f"Got a network whose mean is not the output of its layer "
-                    f"{self.last_layer_name!r} in {n_wrong} of {n} rows (difference up "
-                    f"to {float(gap.max()):.3g}), but expected a linear layer on "
-                    "features. Move what follows it (an activation, a limit) out of "
-                    "the network."
+                    f"{self.last_layer_name!r} in {n_wrong} of {n} rows. Move what "
+                    "follows it (an activation, a limit) out of the network."
                 )
         if self.noise_head is not None:
             h2 = self.noise_head.variance(phi)
@@ -709,15 +680,7 @@ class ModuleAdapter(nn.Module):
         elif isinstance(noise, nn.Module):
             raw = noise(_cast(noise, seen.x))
         else:
-            try:
-                raw = noise(seen.x)  # type: ignore[misc]
-            except RuntimeError as error:
-                raise ValueError(
-                    f"Got noise_variance={noise!r}, which failed on X of type "
-                    f"{seen.x.dtype} and shape {tuple(seen.x.shape)} ({error}). It "
-                    "gets X as the network does: cast X in it, or pass an nn.Module, "
-                    "which is cast for you."
-                ) from error
+            raw = noise(seen.x)  # type: ignore[misc]
         if not isinstance(raw, Tensor) or raw.shape not in ((n,), (n, 1)):
             raise ValueError(
                 f"Got a noise of shape {_shape(raw)} for {n} rows from "
@@ -756,8 +719,7 @@ class ModuleAdapter(nn.Module):
             if share > tolerance:
                 raise ValueError(
                     f"Got a network whose {name} for a row depends on the other rows "
-                    f"of its batch: {half} rows alone and the same rows among "
-                    f"{len(x)} differ by a share of up to {share:.3g}. Give every "
+                    f"of its batch (by a share of up to {share:.3g}). Give every "
                     "BatchNorm track_running_stats=True, let attention and recurrent "
                     "layers act within a row, not over rows, and leave no dropout on."
                 )
@@ -768,42 +730,30 @@ def private_copy(module: Any, precision: str, device: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"Got module of type {type(module).__name__}, but expected a "
-            "torch.nn.Module (from skorch: net.module_; from torch.compile or "
-            "DistributedDataParallel the wrapper will do)."
+            "torch.nn.Module (from skorch: net.module_)."
         )
     module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module = module.module
-    name, problem = type(module).__name__, ""
+    problem = ""
     for tensor in chain(module.parameters(), module.buffers()):
         if nn.parameter.is_lazy(tensor):
-            problem = (
-                "with lazy layers whose sizes are not known yet. Call it on a few "
-                "rows, and train it, first"
-            )
+            problem = "lazy layers. Call it on a few rows, and train it, first"
         elif tensor.is_meta:
-            problem = (
-                "with weights on the device 'meta', which holds no numbers. Load them"
-            )
+            problem = "weights on the device 'meta', which holds no numbers. Load them"
         elif tensor.is_complex():
-            problem = "with complex weights, but expected real ones"
+            problem = "complex weights, but expected real ones"
     for layer in module.modules():
         if isinstance(layer, torch.jit.ScriptModule):
-            problem = "compiled by torch.jit. Pass the network that it was made from"
+            problem = "layers compiled by torch.jit. Pass the network from before that"
         elif ".quantized" in type(layer).__module__:
-            problem = (
-                "with quantised layers, which choose their steps by the rows of a "
-                "batch. Pass the network from before quantisation"
-            )
-    if problem:
-        raise TypeError(f"Got a {name} {problem}.")
+            problem = "quantised layers. Pass the network from before quantisation"
     try:
-        network: nn.Module = copy.deepcopy(module)
+        network: nn.Module = module if problem else copy.deepcopy(module)
     except Exception as error:
-        raise TypeError(
-            f"Got a {name} that copy.deepcopy refuses ({error}). Pass the bare "
-            "network, without trainer, loggers or tensors that need gradients."
-        ) from error
+        problem = f"parts that copy.deepcopy refuses ({error}). Pass the bare network"
+    if problem:
+        raise TypeError(f"Got a {type(module).__name__} with {problem}.")
     network = network.to(torch.device(device)).eval().requires_grad_(False)
     return network.double() if precision == "float64" else network
 
@@ -829,51 +779,6 @@ def _cast(network: nn.Module, x: Tensor) -> Tensor:
         if like.is_floating_point():
             return x.to(like.device, dtype or like.dtype)
     return x
-
-
-def _raise_for_layer(
-    given: str | None, matches: list[str], names: list[str]
-) -> NoReturn:
-    """Say which layers there are, where none or several may be the mean's."""
-    if given is not None and given not in names:
-        problem = f"Got last_layer_name={given!r}, which is no nn.Linear of the network"
-    elif given is not None:
-        problem = (
-            f"Got last_layer_name={given!r}, whose output (of one call, on features of "
-            "shape (n, d)) is not what forward returns as the mean"
-        )
-    elif matches:
-        problem = f"Got several layers whose output is the mean: {matches}"
-    else:
-        problem = "Got a network whose mean is the output of none of its nn.Linear"
-    remedy = (
-        "Name one of them as last_layer_name."
-        if matches
-        else "The mean has to be a linear layer on features: move what follows it (a "
-        "scaling of y, an activation) out of the network."
-    )
-    raise ValueError(f"{problem}; candidates: {matches or names}. {remedy}")
-
-
-def _given_noise(network: nn.Module, given: Any, seen: _Pass) -> Any:
-    """Where h² comes from, as the user says; see ``ModuleAdapter``."""
-    if callable(given):
-        return given
-    if given == "fit":
-        return None
-    if given == "output" and seen.second is None:
-        raise ValueError(
-            "Got noise_variance='output', but forward returns the mean alone. Return "
-            "(mean, noise), or use noise_variance='fit'."
-        )
-    names = {name for name, _ in network.named_modules() if name}
-    methods = {method for method in NOISE_METHODS if hasattr(network, method)}
-    if given in names | methods | {"output"}:
-        return given
-    raise ValueError(
-        f"Got noise_variance={given!r}, but expected None, 'output', 'fit', a callable "
-        f"or the name of a submodule: {sorted(names)}."
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -902,13 +807,13 @@ def fit_noise_head(
     """
     spread = Spread()
     for batch in batches():
-        spread += Spread.of(batch.target, batch.weight)
+        spread += Spread.of(batch.y, batch.weight)
     floor = RESIDUAL_FLOOR * spread.unit**2
 
     def compute() -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # [φ, 1], r² and s
         for batch in batches():
             out = network(batch.x)
-            squares = (batch.target - out.mu[0]).square() + floor
+            squares = (batch.y - out.mu[0]).square() + floor
             yield pad(out.phi[0], (0, 1), value=1.0), squares, batch.weight
 
     rows = KeptBatches(compute, lambda row: row[0].numel())

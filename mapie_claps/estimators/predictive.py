@@ -4,7 +4,7 @@ One object for all that comes after an estimator: conformal scores, intervals, r
 plots, files and studies ask for nothing else. NumPy only.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 # of a y whose score is q. Where y is discrete many rows have that score, and coverage
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
 ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
+SYMMETRIC = NoiseShape()
 MAX_GRADES = 16  # distinct integers that count as grades
 # Rows, and share of the rows, on the smallest or largest value of a bounded target.
 MIN_ROWS_AT_BOUND, MIN_SHARE_AT_BOUND = 10, 0.01
@@ -137,17 +138,9 @@ class PredictiveDistribution:
     scale: Array
     aleatoric: Array | None = None
     epistemic: Array | None = None
-    shape: NoiseShape = field(default_factory=NoiseShape)
+    shape: NoiseShape = SYMMETRIC
     target_map: MonotoneMap = IDENTITY
     targets: TargetRange | None = None
-
-    @classmethod
-    def from_parts(
-        cls, centre: Array, aleatoric: Array, epistemic: Array, **kwargs: Any
-    ) -> "PredictiveDistribution":
-        """Distribution whose scale comes from both parts of v."""
-        scale = np.sqrt(aleatoric + epistemic)
-        return cls(centre, scale, aleatoric, epistemic, **kwargs)
 
     def __len__(self) -> int:
         return len(self.centre)

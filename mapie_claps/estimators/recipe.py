@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from .._validation import check_choice, check_integer, check_number, raise_for
+from .._validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_prior_precision,
+    raise_for,
+)
 from ..network.ensemble import VIEWS
 
 LAST_LAYERS = ("ridge", "trained")
@@ -152,15 +158,6 @@ PAPER = Recipe(
     noise_shape=False,
 )
 RECIPES = {"default": DEFAULT, "paper": PAPER}
-
-
-def check_prior_precision(value: Any) -> float | str:
-    """λ as a positive number, or the name of a rule."""
-    if isinstance(value, str):
-        hint = "Or use a positive number, for example 1.0."
-        return str(check_choice("prior_precision", value, ("grid", "marglik"), hint))
-    hint = "Use 1.0, as the paper does, if unsure."
-    return check_number("prior_precision", value, low=0, low_open=True, hint=hint)
 
 
 def _check_layer_sizes(sizes: Any) -> None:

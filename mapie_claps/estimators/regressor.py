@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -39,14 +39,14 @@ from ..network.training import (
     split_rows,
     train,
 )
-from ..posterior.forward import ForwardPass, Predicted
+from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import (
     SHARPNESS,
     FittedLastLayers,
     LastLayerSums,
     fit_last_layers,
 )
-from .base import LastLayerEstimator, check_scale, choose_device, seen_rows
+from .base import SCALE_HINT, LastLayerEstimator, choose_device, seen_rows
 from .predictive import TargetRange
 from .recipe import RECIPES, Recipe
 from .target_choice import choose_target_map
@@ -251,29 +251,6 @@ class ClapsRegressor(LastLayerEstimator):
         """
         return cls(**({"recipe": "paper"} | params))
 
-    def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Train the networks and compute the posterior of their last layers.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Training inputs: numbers, text, truth values, dates; gaps are allowed,
-            infinite numbers are not.
-        y : array-like of shape (n,)
-            Training targets.
-        sample_weight : array-like of shape (n,), optional
-            Weights of the rows in the loss and in W. A weight of zero leaves the row
-            out.
-
-        Returns
-        -------
-        ClapsRegressor
-            The estimator. If anything fails it is left as it was.
-        """
-        return self._fit_on_a_copy(X, y, sample_weight)
-
     def input_columns(self, X: Any) -> dict[str, Array]:
         """Inputs of the networks, by name, before they are standardised.
 
@@ -339,7 +316,7 @@ class ClapsRegressor(LastLayerEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
         recipe = self.recipe_ = self._resolved_recipe()
-        check_scale(self.scale)
+        check_choice("scale", self.scale, SCALES, SCALE_HINT)
         device = choose_device(self.device)
         check_integer("verbose", self.verbose, low=0, hint="Use 0 or 1.")
         table, y_, weight = check_training_data(self, X, y, sample_weight)
@@ -494,15 +471,14 @@ class ClapsRegressor(LastLayerEstimator):
             )
         return torch.from_numpy((z - self.scaler_y_.mean_) / self.scaler_y_.scale_)
 
-    def _target_units(self) -> tuple[float, float]:
-        return float(self.scaler_y_.mean_[0]), float(self.scaler_y_.scale_[0])
-
-    def _distribution_settings(self) -> dict[str, Any]:
-        return {
+    def _target_units(self) -> tuple[float, float, dict[str, Any]]:
+        settings = {
             "shape": self.noise_shape_,
             "target_map": self.target_map_,
             "targets": self.target_range_,
         }
+        centre, unit = self.scaler_y_.mean_[0], self.scaler_y_.scale_[0]
+        return float(centre), float(unit), settings
 
     def _encoded(self, X: Any, min_rows: int = 1) -> EncodedRows:
         """Rows of X as numbers, its columns, their names and values checked."""
@@ -567,7 +543,7 @@ class ClapsRegressor(LastLayerEstimator):
             check=partial(self._encoded, min_rows=0),
         )
         rows = (
-            (self._scaled(b.x.values), self._scaled_target(b.target.numpy()), b.weight)
+            (self._scaled(b.x.values), self._scaled_target(b.y.numpy()), b.weight)
             for b in batches
         )
         return forward.sum_rows(rows, self.sums_)
@@ -579,9 +555,6 @@ class ClapsRegressor(LastLayerEstimator):
             value = self.prior_precision_
         self.forward_ = self.forward_.with_sums(sums, float(value))
         self.sums_ = sums
-
-    def _prior_precision(self) -> float:
-        return self.forward_.last_layers.prior_precision
 
 
 def _fit_kernel_member(

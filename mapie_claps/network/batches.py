@@ -49,15 +49,8 @@ class Batch(NamedTuple):
     """Some rows; y and weight in float64, weights of one where none were given."""
 
     x: Any  # a tensor (n, ...), or the named tuple that ``check`` made of X
-    y: Tensor | None  # (n,)
+    y: Any  # a tensor (n,), or None where no y is needed
     weight: Tensor  # (n,)
-
-    @property
-    def target(self) -> Tensor:
-        """Targets, where there must be some."""
-        if self.y is None:
-            raise ValueError("Got a batch without y. Pass (X, y).")
-        return self.y
 
 
 def is_batches(X: Any) -> bool:
@@ -68,8 +61,8 @@ def is_batches(X: Any) -> bool:
         pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
         # Not hasattr(shape): a row of NumPy numbers is no batch.
         return bool(X) and pairs and all(getattr(b[0], "ndim", 0) for b in X)
-    arrays = ("shape", "__array__", "__dataframe__")
-    return isinstance(X, Iterable) and not any(hasattr(X, a) for a in arrays)
+    array = hasattr(X, "shape") or hasattr(X, "__array__")
+    return isinstance(X, Iterable) and not array and not hasattr(X, "__dataframe__")
 
 
 def batches_of(
@@ -87,26 +80,33 @@ def batches_of(
     what is used in its place: an array, or a named tuple of arrays or None, which is
     cut into batches part by part and otherwise left alone.
     """
-    for x, *rest in items_of(X, y, weight, need_y):
-        part = _from_arrays(x if check is None else check(x), *rest)
-        for start in range(0, len(part.weight), size):
+    several = is_batches(X)
+    for given, target, of_rows in items_of(X, y, weight, need_y):
+        x = given if check is None else check(given)
+        if not isinstance(x, tuple):
+            x = inputs(x)
+            if several:  # whoever gives batches may fill the same memory with the next
+                x = x.clone()
+        n = len(x[0] if isinstance(x, tuple) else x)
+        if target is not None:
+            target = column("y", target, n)
+        if of_rows is None:
+            s = torch.ones(n, dtype=torch.float64)
+        else:
+            s = weights(of_rows, n)
+        for start in range(0, n, size):
             piece = slice(start, start + size)
-            yield Batch(*(_cut(values, piece) for values in part))
-
-
-def _cut(values: Any, piece: slice) -> Any:
-    """Rows of an array, or of each array of a named tuple."""
-    if values is None:
-        return None
-    if isinstance(values, tuple):
-        return values._make(_cut(part, piece) for part in values)  # type: ignore[attr-defined]
-    return values[piece]
+            if isinstance(x, tuple):
+                some = x._make(None if part is None else part[piece] for part in x)  # type: ignore[attr-defined]
+            else:
+                some = x[piece]
+            yield Batch(some, None if target is None else target[piece], s[piece])
 
 
 def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
     """(X, y, weight) of the arrays, or of each batch; y and weight may be None."""
     if not is_batches(X):
-        if need_y:
+        if need_y and y is None:
             check_has_target(y)
         warn_if_reordered(X, y)
         yield X, y, weight
@@ -130,17 +130,10 @@ def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, .
                 "array or tensor. Wrap the network in one that takes its inputs as one "
                 "tensor apart."
             )
-        yield (*parts, None, None)[:3]
-
-
-def _from_arrays(X: Any, y: Any, weight: Any) -> Batch:
-    """Tensors from what the user gave, lengths and values checked."""
-    x = X if isinstance(X, tuple) else inputs(X)
-    n = len(x[0] if isinstance(x, tuple) else x)
-    target = None if y is None else column("y", y, n)
-    if weight is None:
-        return Batch(x, target, torch.ones(n, dtype=torch.float64))
-    return Batch(x, target, weights(weight, n))
+        parts = (*parts, None, None)[:3]
+        if need_y and parts[1] is None:
+            raise ValueError("Got a batch without y. Pass (X, y).")
+        yield parts
 
 
 def weights(values: Any, n: int) -> Tensor:
@@ -163,7 +156,9 @@ def inputs(X: Any) -> Tensor:
         array = check_array(
             X, allow_nd=True, dtype="numeric", ensure_min_samples=0, input_name="X"
         )
-        tensor = torch.from_numpy(_native(array))
+        tensor = torch.from_numpy(
+            np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        )
     if tensor.ndim < 2:
         raise ValueError(
             f"Got X of shape {tuple(tensor.shape)}, but expected rows first and at "
@@ -190,12 +185,6 @@ def _dense(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().cpu()
 
 
-def _native(array: NDArray[Any]) -> NDArray[Any]:
-    """An array that torch accepts without a warning: writable, native, contiguous."""
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return array if array.flags.writeable else array.copy()
-
-
 def column(name: str, values: Any, n: int) -> Tensor:
     """One finite float64 number per row."""
     if isinstance(values, Tensor):
@@ -203,7 +192,7 @@ def column(name: str, values: Any, n: int) -> Tensor:
     else:
         check_real(name, values)
         try:
-            numbers = torch.from_numpy(_native(np.asarray(values, dtype=np.float64)))
+            numbers = torch.from_numpy(np.require(values, np.float64, ["C", "W"]))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{error}.{where_bad(name, values)}") from error
     if numbers.shape not in ((n,), (n, 1)):
@@ -215,7 +204,7 @@ def column(name: str, values: Any, n: int) -> Tensor:
         raise ValueError(
             f"Got {name} with NaN or infinity.{where_bad(name, numbers.numpy())}"
         )
-    return numbers.reshape(n)
+    return numbers.reshape(n).clone()
 
 
 def check_has_target(y: Any) -> None:
@@ -233,6 +222,7 @@ def row_hashes(X: Any, y: Any = None, seed: int = 0) -> NDArray[np.uint64]:
     Equal rows have equal hashes, in whatever order, batches or partitions they come.
     """
     rows = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+    rows = rows[:, :: 1 + rows.shape[1] // 1024]  # of an image a part will do
     if y is not None:
         rows = np.column_stack([rows, np.asarray(y, dtype=np.float64)])
     words = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # -0.0 becomes 0.0

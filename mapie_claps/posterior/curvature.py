@@ -5,13 +5,13 @@ depends on the input enters through the curvature backend, which is where laplac
 asks for the loss and for the Gauss-Newton matrix of a batch.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 # On import laplace-torch reaches ``torch.jit`` through torchmetrics and torchvision, of
 # which torch 2.9 and later warn. The warning is not the user's.
@@ -22,10 +22,6 @@ with warnings.catch_warnings():
     from laplace.curvature import GGNInterface
 
 __all__ = ["HeteroscedasticGGN", "laplace"]
-
-STRIPS, STRIPS_PAY_FROM = 4, 128  # strips of a Gram matrix, and number of features
-# Features of one block fit into the cache; the rows are worth a matrix product.
-BLOCK_BYTES, BLOCK_ROWS = 2**20, 1024
 
 
 class HeteroscedasticGGN(GGNInterface):
@@ -55,9 +51,6 @@ class HeteroscedasticGGN(GGNInterface):
         positive. Pass it as ``backend_kwargs={"noise_variance": ...}``. Without it
         the network itself is asked: for ``noise_variance_from_features(phi)``, which
         shares the forward pass of the mean, or for ``noise_variance(x)``.
-    cross_moment : Tensor of shape (d + 1,), optional
-        Vector to which each call adds :math:`H^\top W y`. With it the posterior mean
-        :math:`\Sigma H^\top W y` needs no second pass over the data.
     **kwargs : dict
         Passed on to ``laplace.curvature.GGNInterface``.
 
@@ -68,8 +61,6 @@ class HeteroscedasticGGN(GGNInterface):
     - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2). A
       row of weight 2 counts as two rows. Where h² of every row is known before, it may
       stand in a third column, shape (n, 3): the network is then not asked.
-    - Large batches are taken in blocks of some thousand rows, whose features fit into
-      the cache where they are not too wide. ``noise_variance`` is asked block by block.
     - The loss is :math:`\tfrac12\sum_i s_i[(y_i-\mu_i)^2/h_i^2+\log h_i^2]`. Its last
       term makes ``log_marginal_likelihood`` of laplace-torch right for h²(x): equal
       to the closed form where the weights of the last layer are the posterior mean
@@ -84,7 +75,8 @@ class HeteroscedasticGGN(GGNInterface):
     --------
     >>> import torch
     >>> from laplace import Laplace
-    >>> from mapie_claps import HeteroscedasticGGN, TensorLoader
+    >>> from mapie_claps import HeteroscedasticGGN
+    >>> from torch.utils.data import DataLoader, TensorDataset
     >>> class Net(torch.nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
@@ -98,7 +90,7 @@ class HeteroscedasticGGN(GGNInterface):
     >>> la = Laplace(Net(), "regression", subset_of_weights="last_layer",
     ...              hessian_structure="full", backend=HeteroscedasticGGN,
     ...              last_layer_name="mean_head")
-    >>> la.fit(TensorLoader(X, y))
+    >>> la.fit(DataLoader(TensorDataset(X, y), batch_size=5))
     >>> la.posterior_precision.shape
     torch.Size([3, 3])
     """
@@ -109,7 +101,6 @@ class HeteroscedasticGGN(GGNInterface):
         likelihood: str,
         last_layer: bool = False,
         noise_variance: Callable[[Tensor], Tensor] | None = None,
-        cross_moment: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
         if likelihood != "regression" or not last_layer:
@@ -120,7 +111,6 @@ class HeteroscedasticGGN(GGNInterface):
             )
         super().__init__(model, likelihood, last_layer=last_layer, **kwargs)
         self.noise_variance = noise_variance
-        self.cross_moment = cross_moment
 
     def full(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and dense curvature of one batch.
@@ -139,7 +129,9 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and HᵀWH of shape (d + 1, d + 1).
         """
-        return self._sums(x, y, n_axes=2)
+        loss, root = self._weighted(x, y)
+        with torch.autocast(root.device.type, enabled=False):
+            return loss, root.T @ root
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Loss and diagonal of the curvature of one batch.
@@ -154,42 +146,24 @@ class HeteroscedasticGGN(GGNInterface):
         tuple of Tensor
             Loss, and the diagonal of HᵀWH of shape (d + 1,).
         """
-        return self._sums(x, y, n_axes=1)
+        loss, root = self._weighted(x, y)
+        return loss, root.square().sum(0)
 
-    def kron(self, x: Tensor, y: Tensor, N: int, **kwargs: Any) -> NoReturn:
-        """Refuse Kronecker structure.
+    def kron(self, x: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse Kronecker structure, and gradients of rows, which have no h².
 
         Parameters
         ----------
-        x, y, N, **kwargs
+        x, y, *args, **kwargs
             Ignored.
         """
         raise ValueError(
-            "Got hessian_structure='kron', but row weights 1/h²(x) do not factorise "
-            "into Kronecker factors. Use hessian_structure='full', or 'diag' for very "
-            "wide features."
+            "HeteroscedasticGGN gives no Kronecker factors, into which row weights "
+            "1/h²(x) do not factorise, and no gradients of rows. Use "
+            "hessian_structure='full', or 'diag' for very wide features."
         )
 
-    def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of each row's loss by the weights of the last layer.
-
-        Parameters
-        ----------
-        x, y
-            As in ``full``.
-
-        Returns
-        -------
-        tuple of Tensor
-            Gradients of shape (n, d + 1), and the loss. As everywhere in laplace-torch
-            they are those of a squared error: ``factor``, ½, times both is the
-            negative log-likelihood, without its constant, and its gradient.
-        """
-        with torch.no_grad():
-            jacobians, _ = self.jacobians(x)
-            _, _, residual, precision, loss = self._rows(x, y)
-            gradient = -2 * precision * residual
-            return gradient[:, None] * jacobians[:, 0], 2 * loss
+    gradients = kron
 
     def jacobians(
         self, x: Tensor, enable_backprop: bool = False
@@ -241,64 +215,10 @@ class HeteroscedasticGGN(GGNInterface):
         return found.gather(1, chosen), f
 
     @torch.no_grad()
-    def _sums(self, x: Tensor, y: Tensor, n_axes: int) -> tuple[Tensor, Tensor]:
-        """Loss and curvature, a matrix or its diagonal; adds to ``cross_moment``.
-
-        The bias is kept apart until the end: d + 1 columns would be misaligned in
-        memory, and products would take twice as long.
-        """
-        layer = self.model.last_layer
-        size, like = layer.in_features, layer.weight
-        inner = like.new_zeros([size] * n_axes)  # φᵀWφ, or its diagonal
-        edge, cross = like.new_zeros(2, size)  # φᵀW1 and φᵀWy
-        corner, loss = like.new_zeros(2)  # 1ᵀW1
-        n_rows = max(BLOCK_ROWS, BLOCK_BYTES // (size * like.element_size()))
-        if not isinstance(x, Tensor):  # dictionaries cannot be cut
-            n_rows = max(1, len(y))
-        # torch has no product that knows its result to be symmetric. In strips up to
-        # the diagonal wide features take little more than half the time.
-        ends = [0, size]
-        if size >= STRIPS_PAY_FROM:
-            ends = [i * size // STRIPS for i in range(STRIPS + 1)]
-        for start in range(0, len(y), n_rows):
-            part = slice(start, start + n_rows)
-            some = x[part] if isinstance(x, Tensor) else x
-            phi, target, _, w, loss_of_rows = self._rows(some, y[part])
-            loss += loss_of_rows
-            corner += w.sum()
-            root_w = w.sqrt()
-            root = phi * root_w[:, None]
-            edge += root_w @ root
-            if self.cross_moment is not None:
-                cross += (root_w * target) @ root
-                if layer.bias is not None:
-                    self.cross_moment[size] += w @ target
-            if n_axes == 1:
-                inner += root.square().sum(0)
-            else:
-                for i, end in enumerate(ends[1:]):
-                    strip = slice(ends[i], end)
-                    inner[strip, :end].addmm_(root[:, strip].T, root[:, :end])
-            # Kept until the next block is there, they would take memory twice.
-            del phi, root
-        if self.cross_moment is not None:
-            self.cross_moment[:size] += cross
-        if n_axes == 2:
-            inner = inner.tril() + inner.tril(-1).T
-        if layer.bias is None:
-            return loss, inner
-        if n_axes == 1:
-            return loss, torch.cat([inner, corner[None]])
-        whole = inner.new_empty(size + 1, size + 1)
-        whole[:size, :size] = inner
-        whole[size, :size] = whole[:size, size] = edge
-        whole[size, size] = corner
-        return loss, whole
-
-    def _rows(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """φ (n, d), targets, residuals and s/h² (n,) of some rows, and their loss."""
+    def _weighted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of one batch, and W^½H: features by the roots of s/h², (n, d + 1)."""
         f, phi = self.model.forward_with_features(x)
-        n = len(phi)
+        n, layer, network = len(phi), self.model.last_layer, self.model.model
         if f.shape != (n, 1):
             raise ValueError(
                 f"Got a network whose output has shape {tuple(f.shape)} for {n} rows, "
@@ -311,48 +231,42 @@ class HeteroscedasticGGN(GGNInterface):
                 "1), or (n, 2) with row weights in the second column, or (n, 3) with "
                 "h² in the third."
             )
-        h2 = y[:, 2] if y.shape[1] == 3 else self._noise_variance(x, phi)
+        if y.shape[1] == 3:
+            h2 = y[:, 2]
+        elif self.noise_variance is not None:
+            h2 = self.noise_variance(x)
+        elif hasattr(network, "noise_variance_from_features"):
+            h2 = network.noise_variance_from_features(phi)
+        elif hasattr(network, "noise_variance"):
+            h2 = network.noise_variance(x)
+        else:
+            raise ValueError(
+                f"Got a network of class {type(network).__name__} without "
+                "noise_variance. Pass backend_kwargs={'noise_variance': h2} with h2(x) "
+                "-> (n,), or give the network a method noise_variance(x)."
+            )
         if h2.numel() != n:
             raise ValueError(
                 f"Got noise_variance of shape {tuple(h2.shape)} for {n} rows, but "
                 "expected one number per row, shape (n,) or (n, 1)."
             )
         # With autocast features are coarser than weights; targets may be finer.
-        dtype = self.model.last_layer.weight.dtype
+        dtype = layer.weight.dtype
         phi, h2, y = phi.to(dtype), h2.reshape(-1).to(dtype), y.to(dtype)
-        has_weights = y.shape[1] > 1
-        sound = bool(y[:, :2].isfinite().all())
-        if not sound or (has_weights and float(y[:, 1].min()) < 0):
+        weight = y[:, 1] if y.shape[1] > 1 else torch.ones_like(h2)
+        if not bool(y[:, :2].isfinite().all()) or bool((weight < 0).any()):
             raise ValueError(
                 "Got targets or row weights that are NaN, infinite, or (weights) "
                 "negative. Remove these rows; a weight of zero leaves a row out."
             )
-        smallest, largest = float(h2.min()), float(h2.max())
-        if not 0 < smallest <= largest < math.inf:  # NaN fails, too
+        if not bool(((h2 > 0) & h2.isfinite()).all()):
             raise ValueError(
-                f"Got noise_variance between {smallest!r} and {largest!r}, but "
-                "expected positive finite values. Add a floor, for example "
-                "softplus(.) + 1e-6."
+                f"Got noise_variance between {float(h2.min())!r} and "
+                f"{float(h2.max())!r}, but expected positive finite values. Add a "
+                "floor, for example softplus(.) + 1e-6."
             )
-        target, log_h2 = y[:, 0], h2.log()
-        precision = h2.reciprocal()
-        if has_weights:
-            precision, log_h2 = y[:, 1] / h2, y[:, 1] * log_h2
-        residual = target - f[:, 0].to(dtype)
-        loss = 0.5 * (residual.square() @ precision + log_h2.sum())
-        return phi, target, residual, precision, loss
-
-    def _noise_variance(self, x: Tensor, phi: Tensor) -> Tensor:
-        """h²(x) from the callable given, or from the network."""
-        if self.noise_variance is not None:
-            return self.noise_variance(x)
-        network = self.model.model
-        if hasattr(network, "noise_variance_from_features"):
-            return network.noise_variance_from_features(phi)  # type: ignore[no-any-return]
-        if hasattr(network, "noise_variance"):
-            return network.noise_variance(x)  # type: ignore[no-any-return]
-        raise ValueError(
-            f"Got a network of class {type(network).__name__} without noise_variance. "
-            "Pass backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give "
-            "the network a method noise_variance(x)."
-        )
+        residual = y[:, 0] - f[:, 0].to(dtype)
+        loss = 0.5 * (weight * (residual.square() / h2 + h2.log())).sum()
+        if layer.bias is not None:
+            phi = pad(phi, (0, 1), value=1.0)
+        return loss, phi * (weight / h2).sqrt()[:, None]

@@ -141,8 +141,8 @@ class ForwardPass(nn.Module):
 
     def with_sums(self, sums: LastLayerSums, prior_precision: float) -> "ForwardPass":
         """The same networks with the posterior that other sums make."""
-        old = self.last_layers
-        sigma2 = sums.residual_variance(self.network.variance_floor)
+        old, network = self.last_layers, self.network
+        sigma2 = sums.residual_variance(network.variance_floor)
         layers = make_last_layers(
             sums,
             old.trained,
@@ -152,14 +152,8 @@ class ForwardPass(nn.Module):
             standardised=old.standardised,
             residual_variance=sigma2,
         )
-        return ForwardPass(
-            self.network,
-            layers,
-            self.member_weight,
-            sigma2,
-            self.kernel,
-            self.kernel_weight,
-        )
+        mixed = self.member_weight, sigma2, self.kernel, self.kernel_weight
+        return ForwardPass(network, layers, *mixed)
 
     def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors whose products are the networks' covariances; kernel's mean − μ."""

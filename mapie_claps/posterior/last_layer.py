@@ -9,16 +9,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils import skip_init
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader
 
-from .._validation import check_integer
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
 from ..network.batches import KeptBatches
 from ..network.ensemble import Features, HeteroscedasticNetwork
@@ -31,67 +29,7 @@ LEAST_WEIGHT = 0.1  # of a member whose residuals tell of the noise, by the mean
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 PAPER_PRIOR_PRECISION = 1.0
 JITTER = (0.0, *(10.0**e for e in range(-15, -8)))  # of the largest diagonal entry
-FIT_ELEMENTS = 2**18  # of φ for one call of Laplace.fit, which has a price of its own
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
-
-
-class TensorLoader:
-    """Batches of tensors that are in memory, cut as slices, for ``Laplace.fit``.
-
-    The same batches as ``DataLoader(TensorDataset(X, y), batch_size)``, which picks row
-    by row and collates: at 64 features that takes ten times as long as the forward pass
-    and the Gram matrix together.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, ...)
-        Inputs of the network.
-    y : Tensor of shape (n, 1), (n, 2) or (n, 3)
-        Targets; row weights and h², as far as given.
-    batch_size : int, default=65536
-        Rows at a time; the last batch may have fewer. ``HeteroscedasticGGN`` cuts them
-        further by itself.
-
-    Attributes
-    ----------
-    dataset : torch.utils.data.TensorDataset
-        Both tensors; laplace-torch asks for its length.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from mapie_claps import TensorLoader
-    >>> loader = TensorLoader(torch.zeros(10, 3), torch.zeros(10, 1), batch_size=4)
-    >>> [len(x) for x, y in loader], len(loader), len(loader.dataset)
-    ([4, 4, 2], 3, 10)
-    """
-
-    def __init__(self, X: Tensor, y: Tensor, batch_size: int = 2**16) -> None:
-        check_integer("batch_size", batch_size, low=1, hint="Use the default 65536.")
-        for name, value in (("X", X), ("y", y)):
-            if not isinstance(value, Tensor):
-                raise TypeError(
-                    f"Got {name} of type {type(value).__name__}, but expected a "
-                    "tensor. Use torch.as_tensor."
-                )
-        if y.ndim != 2 or X.ndim == 0 or len(X) != len(y):
-            raise ValueError(
-                f"Got X of shape {tuple(X.shape)} and y of shape {tuple(y.shape)}, but "
-                "expected y of shape (n, 1), (n, 2) with row weights or (n, 3) with "
-                "weights and h², for n rows of X. Reshape a vector of targets with "
-                "y[:, None]."
-            )
-        self.dataset = TensorDataset(X, y)
-        self.batch_size = batch_size
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        X, y = self.dataset.tensors
-        for start in range(0, len(X), self.batch_size):
-            part = slice(start, start + self.batch_size)
-            yield X[part], y[part]
 
 
 @dataclass(frozen=True)
@@ -110,8 +48,7 @@ class Spread:
             return cls()
         if float(values.abs().max()) > LARGEST:
             raise ValueError(
-                "Got y whose values overflow when squared. Divide them by a constant, "
-                "for example 1e100, or leave these rows out."
+                "Got y whose values overflow when squared. Divide them by a constant."
             )
         mean = float((weight * values).sum()) / total
         return cls(total, mean, float((weight * (values - mean).square()).sum()))
@@ -131,7 +68,7 @@ class Spread:
         if self.weight == 0:
             raise ValueError(
                 "Got sample_weight that is zero in every row, but expected a positive "
-                "weight in one at least. Leave sample_weight out to weigh rows alike."
+                "weight in one at least."
             )
         return (self.squares / self.weight) ** 0.5 or 1.0
 
@@ -162,36 +99,26 @@ class FeatureRows(NamedTuple):
 
     @classmethod
     def join(cls, parts: "Sequence[FeatureRows]") -> "FeatureRows":
-        """Rows of all parts."""
-        joined: list[Any] = []
-        for column in zip(*parts, strict=True):
-            first = column[0]
-            joined.append(
-                None if first is None else torch.cat(column, min(1, first.ndim - 1))
-            )
-        return cls(*joined)
-
-    def take(self, rows: Tensor) -> "FeatureRows":  # (n,)
-        """Some of the rows."""
-        by_member = self.phi[:, rows], self.h2[:, rows], self.residual[:, rows]
-        return FeatureRows(*by_member, self.target[rows], self.weight[rows])
+        """Rows of all parts, none of them left out."""
+        phi, h2, residual, target, weight, _ = zip(*parts, strict=True)
+        by_member = torch.cat(phi, 1), torch.cat(h2, 1), torch.cat(residual, 1)
+        return cls(*by_member, torch.cat(target), torch.cat(weight))
 
 
 @dataclass(frozen=True, eq=False)
 class LastLayerSums:
     r"""Sums over rows from which a last layer's posterior is made, whatever λ is.
 
-    :math:`H^\top W H`, :math:`H^\top W r` with the residuals r of the trained mean (a
-    correction is then no difference of large numbers), and companions: a few (d + 1)²
-    numbers however many rows there were. ``a + b`` holds for the rows of both. Sums
-    belong to one fit: those of another one are refused.
+    ``a + b`` holds for the rows of both. Sums belong to one fit: those of another one
+    are refused.
 
     Parameters
     ----------
     gram : Tensor of shape (K, d + 1, d + 1) or (K, d + 1)
         HᵀWH of each member, or its diagonal.
     cross : Tensor of shape (K, d + 1)
-        HᵀWr.
+        HᵀWr with the residuals r of the trained mean: a correction of it is then no
+        difference of large numbers.
     loss : Tensor of shape (K,)
         ½Σ s[r²/h² + log h²].
     n_rows : int
@@ -229,19 +156,12 @@ class LastLayerSums:
         mine = self.fit_id, self.homoscedastic
         if mine != (other.fit_id, other.homoscedastic):
             raise ValueError(
-                "Got sums that belong to another fit (another network, variance head, "
-                "scale, or other units of X or y), but only sums of one fit add up. "
+                "Got sums that belong to another fit, but only sums of one fit add up. "
                 "Make them with partial_sums of one estimator, or of copies of it."
             )
-        return LastLayerSums(
-            self.gram + other.gram,
-            self.cross + other.cross,
-            self.loss + other.loss,
-            self.n_rows + other.n_rows,
-            self.targets + other.targets,
-            self.residuals + other.residuals,
-            *mine,
-        )
+        names = ("gram", "cross", "loss", "n_rows", "targets", "residuals")
+        added = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return replace(self, **added)
 
     def residual_variance(self, floor: float) -> float:
         """σ², the mean squared residual, at least the floor."""
@@ -263,40 +183,37 @@ def sum_rows(
     Its objects have a last layer of zeros, whose targets are residuals.
     """
     members: list[Any] = []
-    gram, cross, loss = torch.empty(0), torch.empty(0), torch.empty(0)
+    gram = cross = loss = torch.empty(0)
     targets = residuals = Spread()
-    waiting: list[FeatureRows] = []
-    n_rows = elements = 0
-    for some in chain(batches, (None,)):
-        if some is not None:
-            of_mean = some.residual.mean(0) if residual is None else residual(some)
-            targets += Spread.of(some.target, some.weight)
-            residuals += Spread.of(of_mean, some.weight)
-            n_rows += len(of_mean)
-            waiting.append(some)
-            elements += some.phi.numel()
-        if not waiting or (some is not None and elements < FIT_ELEMENTS):
-            continue
-        rows = waiting[0] if len(waiting) == 1 else FeatureRows.join(waiting)
-        waiting, elements = [], 0
-        n_members, _, size = rows.phi.shape
+    n_rows = 0
+    for rows in batches:
+        of_mean = rows.residual.mean(0) if residual is None else residual(rows)
+        targets += Spread.of(rows.target, rows.weight)
+        residuals += Spread.of(of_mean, rows.weight)
+        n_rows += len(of_mean)
         if not members:
+            n_members, _, size = rows.phi.shape
             loss = torch.zeros(n_members, dtype=torch.float64)
             cross = loss.new_zeros(n_members, size + 1)
-            square = (size + 1,) * (2 if structure == "full" else 1)
-            gram = loss.new_zeros(n_members, *square)
-            for k in range(n_members):
-                head = MeanNetwork(torch.zeros_like(cross[k]))
-                members.append(new_laplace(head, structure, cross_moment=cross[k]))
+            axes = (size + 1,) * (2 if structure == "full" else 1)
+            gram = loss.new_zeros(n_members, *axes)
+            for zeros in cross:
+                members.append(new_laplace(zeros, structure))
         weight = rows.weight.expand_as(rows.h2)
         if rows.left_out is not None:
             weight = weight.masked_fill(rows.left_out, 0.0)
         h2 = torch.ones_like(rows.h2) if homoscedastic else rows.h2
         columns = torch.stack([rows.residual, weight, h2], dim=-1)
         for k, la in enumerate(members):
-            la.fit(TensorLoader(rows.phi[k], columns[k]))
+            batch: Any = [(rows.phi[k], columns[k])]
+            # A generator of its own: the global one is not ours to draw from.
+            generator = torch.Generator()
+            la.fit(DataLoader(batch, batch_size=None, generator=generator))
             gram[k] += la.H
             loss[k] += la.loss
+        pull = weight * rows.residual / h2
+        cross[:, :-1] += (pull[:, None] @ rows.phi).squeeze(1)
+        cross[:, -1] += pull.sum(1)
     if not members:
         raise ValueError("Got X without rows, but expected at least one.")
     return LastLayerSums(
@@ -305,50 +222,48 @@ def sum_rows(
 
 
 class MeanNetwork(nn.Module):
-    """The mean of one member for laplace-torch: a linear layer on features.
+    """The mean of one member for laplace-torch: a linear layer on features."""
 
-    Without the bias in the posterior it is a fixed offset.
-    """
-
-    offset: Tensor | None
-
-    def __init__(
-        self,
-        weights: Tensor,  # (d + 1,)
-        with_bias: bool = True,
-        network: nn.Module | None = None,  # x → Features; None: x is φ
-        k: int = 0,
-    ) -> None:
-        super().__init__()
-        # The head comes first: laplace-torch takes its type and device from it. Without
-        # initial weights: the global generator is not ours to draw from.
-        size, dtype = len(weights) - 1, weights.dtype
-        self.head = skip_init(nn.Linear, size, 1, bias=with_bias, dtype=dtype)
-        self.head.weight.data = weights[None, :-1].clone()
-        if with_bias:
-            self.head.bias.data = weights[-1:].clone()
-        self.register_buffer("offset", None if with_bias else weights[-1:].clone())
-        self.network, self.k = network, k
+    head: nn.Linear
+    offset: Tensor  # (1,), the bias where the posterior has none
+    network: Any  # x → Features; None: x is φ
+    k: int
 
     def forward(self, x: Tensor) -> Tensor:  # → (n, 1)
         """Mean of the rows x, or of the rows with features x."""
         phi = x if self.network is None else self.network(x).phi[self.k]
-        mean: Tensor = self.head(phi)
-        return mean if self.offset is None else mean + self.offset
+        mean: Tensor = self.head(phi) + self.offset
+        return mean
+
+    def noise_variance(self, x: Tensor) -> Tensor:  # → (n,)
+        """h² of the rows x, where laplace-torch goes through rows again."""
+        h2: Tensor = self.network(x).h2[self.k]
+        return h2
 
 
-def new_laplace(model: MeanNetwork, structure: str, **backend_kwargs: Any) -> Any:
+def new_laplace(
+    weights: Tensor,  # (d + 1,)
+    structure: str,
+    with_bias: bool = True,
+    network: Any = None,
+    k: int = 0,
+) -> Any:
     """laplace-torch's last-layer Laplace of one member, with our likelihood."""
     from .curvature import HeteroscedasticGGN, laplace
 
+    model = MeanNetwork()
+    # The head comes first: laplace-torch takes its type and device from it. Without
+    # initial weights: the global generator is not ours to draw from.
+    size, dtype = len(weights) - 1, weights.dtype
+    model.head = skip_init(nn.Linear, size, 1, bias=with_bias, dtype=dtype)
+    model.head.weight.data = weights[None, :-1].clone()
+    if with_bias:
+        model.head.bias.data = weights[-1:].clone()
+    model.register_buffer("offset", weights[-1:] * (not with_bias))
+    model.k, model.network = k, network
     kind = laplace.FullLLLaplace if structure == "full" else laplace.DiagLLLaplace
-    return kind(
-        model,
-        "regression",
-        last_layer_name="head",
-        backend=HeteroscedasticGGN,
-        backend_kwargs=backend_kwargs,
-    )
+    backend = {"backend": HeteroscedasticGGN, "last_layer_name": "head"}
+    return kind(model, "regression", **backend)
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,21 +292,13 @@ class LastLayers:
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
-        scale = self.scale
-        if scale.ndim == 2:
-            weighted = phi * scale[:, None, :-1]
-            return weighted.square_().sum(-1) + scale[:, -1:].square()
-        if phi.shape[1] == 1:  # faster this way round, many rows the other
-            return torch.baddbmm(scale[:, -1:], phi, scale[:, :-1]).square_().sum(2)
-        root = scale.mT
-        return torch.baddbmm(root[:, :, -1:], root[:, :, :-1], phi.mT).square_().sum(1)
+        return self.whitened(phi).square_().sum(2)
 
     def whitened(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n, d + 1)
         """Vectors whose products are φᵀΣφ' of any two rows."""
-        with_one = pad(phi, (0, 1), value=1.0)
         if self.scale.ndim == 2:
-            return with_one * self.scale[:, None]
-        return with_one @ self.scale
+            return pad(phi, (0, 1), value=1.0) * self.scale[:, None]
+        return torch.baddbmm(self.scale[:, -1:], phi, self.scale[:, :-1])
 
     def covariance(self) -> Tensor:
         """Σ of every member, shape (K, d + 1, d + 1)."""
@@ -419,16 +326,13 @@ class LastLayers:
         Its inputs are those of the network, or φ of member k where none is given.
         """
         mean, gram = self.mean[k], self.gram[k]
-        noise = None if network is None else lambda x: network(x).h2[k]
-        model = MeanNetwork(mean, self.with_bias, network, k)
         structure = "full" if gram.ndim == 2 else "diag"
-        la = new_laplace(model, structure, noise_variance=noise)
+        la = new_laplace(mean, structure, self.with_bias, network, k)
         kept = slice(None) if self.with_bias else slice(-1)
-        gram = gram[(kept,) * gram.ndim]
         precision = self.prior_precision / self.unit**2
         state = {
             "mean": mean[kept],
-            "H": gram,
+            "H": gram[(kept,) * gram.ndim],
             "loss": self.loss[k],
             "prior_mean": self.prior_mean[kept],
             "prior_precision": torch.tensor([precision], dtype=mean.dtype),
@@ -469,19 +373,19 @@ def make_last_layers(
     if not standardised:
         prior_mean[-1], unit = sums.targets.mean, sums.targets.unit
     layers = LastLayers(
-        gram,
-        loss,
-        sums.n_rows,
-        trained,
-        trained,
-        torch.zeros_like(gram),
-        prior_precision,
-        prior_mean,
-        unit,
-        last_layer,
-        with_bias,
-        standardised,
-        sums.homoscedastic,
+        gram=gram,
+        loss=loss,
+        n_rows=sums.n_rows,
+        trained=trained,
+        mean=trained,
+        scale=torch.zeros_like(gram),
+        prior_precision=prior_precision,
+        prior_mean=prior_mean,
+        unit=unit,
+        last_layer=last_layer,
+        with_bias=with_bias,
+        standardised=standardised,
+        homoscedastic=sums.homoscedastic,
     )
     scale, added = torch.zeros_like(gram), torch.zeros_like(loss)
     size = trained.shape[1] if with_bias else trained.shape[1] - 1
@@ -499,16 +403,14 @@ def make_last_layers(
         else:
             raise NotPositiveDefiniteError(
                 f"The posterior precision (largest entry {largest!r}) is not positive "
-                "definite. Raise prior_precision or variance_floor, or look for "
-                "extreme values in X."
+                "definite. Raise prior_precision, or look for extreme values in X."
             )
         scale[k][(slice(size),) * factor.ndim], added[k] = factor, share * largest
         if share:
             warnings.warn(
                 f"Added {share * largest:.1e} to the diagonal of the posterior "
                 f"precision (largest entry {largest:.1e}), which was not positive "
-                "definite to rounding. Raise prior_precision or variance_floor to "
-                "avoid it.",
+                "definite to rounding. Raise prior_precision to avoid it.",
                 NumericalWarning,
                 stacklevel=2,
             )
@@ -591,8 +493,7 @@ def fit_posterior(
     prior_precision: float | str,
     last_layer: str,
     variance_floor: float,  # of σ²
-    with_bias: bool = True,
-    standardised: bool = True,
+    **settings: Any,  # of make_last_layers
 ) -> FittedLastLayers:
     """λ, posteriors, weights of the members, and what held-out rows say of them.
 
@@ -600,8 +501,8 @@ def fit_posterior(
     final posteriors on all rows.
     """
     sums, homoscedastic = without, without.homoscedastic
-    structure = "diag" if without.gram.ndim == 2 else "full"
     if held_out is not None:
+        structure = "diag" if without.gram.ndim == 2 else "full"
         own = sum_rows([held_out], structure, homoscedastic, without.fit_id)
         sums = replace(
             without,
@@ -610,23 +511,13 @@ def fit_posterior(
             loss=without.loss + own.loss,
         )
     # Of the trained means, until the mean of the members is known.
-    sigma2 = sums.residual_variance(variance_floor)
-    settings: dict[str, Any] = {
-        "with_bias": with_bias,
-        "standardised": standardised,
-        "residual_variance": sigma2,
-    }
+    sigma2 = settings["residual_variance"] = sums.residual_variance(variance_floor)
     judged = held_out
     if homoscedastic and held_out is not None:
         judged = held_out._replace(h2=torch.full_like(held_out.h2, sigma2))
+    summed = without if prior_precision == "grid" else sums
     value = choose_prior_precision(
-        prior_precision,
-        without if prior_precision == "grid" else sums,
-        trained,
-        last_layer,
-        judged,
-        views,
-        **settings,
+        prior_precision, summed, trained, last_layer, judged, views, **settings
     )
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
     nll, residual, none = None, None, trained.new_empty(0)
@@ -671,13 +562,11 @@ def fit_last_layers(
     left_out = torch.zeros(network.n_members, len(X), dtype=torch.bool)
     left_out.scatter_(1, held_out_rows, True)
 
-    def rows_from(start: int) -> FeatureRows:
-        part = slice(start, start + size)
-        of_rows = X[part], y[part], weight[part], left_out[:, part]
-        return FeatureRows.of(network, *of_rows)
-
     def compute() -> Iterator[FeatureRows]:
-        return (rows_from(start) for start in range(0, len(X), size))
+        for start in range(0, len(X), size):
+            part = slice(start, start + size)
+            of_rows = X[part], y[part], weight[part], left_out[:, part]
+            yield FeatureRows.of(network, *of_rows)
 
     with one_thread(network.multiply_adds(size)):
         batches = KeptBatches(compute, lambda rows: rows.phi.numel())
