@@ -1,6 +1,7 @@
 """Sphinx: pages in Markdown, API from the docstrings, gallery from ../examples."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -104,10 +105,11 @@ sphinx_gallery_conf = {
 
 
 def write_api_page() -> None:
-    """api.rst, where it has changed."""
+    """api.rst, where it has changed; pages of names that are gone go with it."""
     file, text = HERE / "api.rst", api_page()
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
+        shutil.rmtree(HERE / "api_generated", ignore_errors=True)
 
 
 def _pages(pattern: str) -> list[Path]:
