@@ -13,9 +13,17 @@ import numpy as np
 
 from .conformal.calibrated import CalibratedRegressor
 from .conformal.calibration import Calibration
-from .conformal.shift import EpistemicGroups, check_values
+from .conformal.shift import check_values
 from .estimators.base import LastLayerEstimator
 from .posterior.last_layer import LastLayerSums
+
+try:
+    import dask
+    import dask.array
+except ImportError as error:
+    raise ImportError(
+        "mapie_claps.distributed needs Dask: pip install mapie-claps[dask]."
+    ) from error
 
 __all__ = ["conformalize", "fit_posterior", "predict_interval"]
 
@@ -54,7 +62,6 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     >>> fit_posterior(model, big, big[:, 0]).sums_.n_rows
     60
     """
-    dask = _import_dask()
     parts = _on_partitions(_sums, estimator, X, y)
     merge = dask.delayed(_added, traverse=False)
     while len(parts) > 1:  # pairwise, on the workers
@@ -111,17 +118,10 @@ def conformalize(
     >>> len(conformalize(model, big, big[:, 0]).conformity_scores_)
     40
     """
-    for name, value in (("weights", weights), ("groups", groups)):
-        if not callable(value) and not isinstance(value, str | EpistemicGroups | None):
-            raise TypeError(
-                f"Got {name} of type {type(value).__name__}, but expected a function "
-                "of X. Make them a column of X."
-            )
     conformal = CalibratedRegressor(estimator, confidence_level, **params)
     given = check_values(weights, groups)
     parts = _on_partitions(_scores, (conformal, given), X, y)
-    scores: list[Calibration] = _import_dask().compute(*parts)
-    return conformal._set(reduce(Calibration.add, scores), given)
+    return conformal._set(reduce(Calibration.add, dask.compute(*parts)), given)
 
 
 def predict_interval(
@@ -158,7 +158,6 @@ def predict_interval(
     >>> intervals.compute().shape
     (40, 2, 1)
     """
-    array = _import_dask().array
     levels = conformal.levels
     names = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
     columns = ["prediction", *names]
@@ -170,12 +169,12 @@ def predict_interval(
         meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
         return from_delayed(parts, meta=meta, divisions=X.divisions)
     blocks = [
-        array.from_delayed(part, (n, len(columns)), dtype=np.float64)
+        dask.array.from_delayed(part, (n, len(columns)), dtype=np.float64)
         for part, n in zip(parts, X.chunks[0], strict=True)
     ]
-    found = array.concatenate(blocks, allow_unknown_chunksizes=True)
+    found = dask.array.concatenate(blocks, allow_unknown_chunksizes=True)
     ends = [found[:, 1 : 1 + len(levels)], found[:, 1 + len(levels) :]]
-    return found[:, 0], array.stack(ends, axis=1, allow_unknown_chunksizes=True)
+    return found[:, 0], dask.array.stack(ends, axis=1, allow_unknown_chunksizes=True)
 
 
 def _sums(estimator: LastLayerEstimator, X: Any, y: Any) -> LastLayerSums | None:
@@ -221,18 +220,19 @@ def _check_rows(X: Any, y: Any) -> None:
         )
     if not (hasattr(X, "index") and hasattr(y, "index")):
         return
-    for row, (here, there) in enumerate(zip(X.index, y.index, strict=True)):
-        if here != there:
-            raise ValueError(
-                f"Got a partition whose row {row} is {here!r} in X and {there!r} in y. "
-                "Partition y as X is, with the same index in the same order: take both "
-                "from one DataFrame, for example."
-            )
+    differs = np.asarray(X.index != y.index, dtype=bool)
+    if differs.any():
+        row = int(differs.argmax())
+        raise ValueError(
+            f"Got a partition whose row {row} is {X.index[row]} in X and "
+            f"{y.index[row]} in y. Partition y as X is, with the same index in the "
+            "same order: take both from one DataFrame, for example."
+        )
 
 
 def _on_partitions(function: Any, settings: Any, X: Any, y: Any = None) -> list[Any]:
     """``function(settings, X, y)`` of each partition, lazily."""
-    delayed, columns = _import_dask().delayed, [_partitions("X", X)]
+    columns = [_partitions("X", X)]
     if y is not None:
         if hasattr(y, "rechunk") and hasattr(X, "rechunk") and y.shape == X.shape[:1]:
             y = y.rechunk({0: X.chunks[0]})
@@ -243,7 +243,8 @@ def _on_partitions(function: Any, settings: Any, X: Any, y: Any = None) -> list[
                 f"Got y cut into {n_targets} and X into {n_parts} partitions. "
                 "Partition y as X is."
             )
-    shared, one = delayed(settings, traverse=False), delayed(function, traverse=False)
+    shared = dask.delayed(settings, traverse=False)
+    one = dask.delayed(function, traverse=False)
     return [one(shared, *part) for part in zip(*columns, strict=True)]
 
 
@@ -257,15 +258,3 @@ def _partitions(name: str, values: Any) -> list[Any]:
     if hasattr(values, "rechunk"):
         values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
     return list(np.ravel(values.to_delayed()))
-
-
-def _import_dask() -> Any:
-    """Dask, or an error that says how to get it."""
-    try:
-        import dask
-        import dask.array
-    except ImportError as error:
-        raise ImportError(
-            "mapie_claps.distributed needs Dask: pip install mapie-claps[dask]."
-        ) from error
-    return dask
