@@ -8,7 +8,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from mapie_claps import ClapsRegressor, Recipe
+from mapie_claps import ClapsModule, ClapsRegressor, Recipe
 
 NEWEST = Version(mapie.__version__) >= Version("1.5")
 # Each folder belongs to one of the two environments of `make test`; scripts are no tests.
@@ -49,7 +49,9 @@ class TwoHeads(torch.nn.Module):
 
     def __init__(self, n_inputs=3, size=8):
         super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Linear(n_inputs, size), torch.nn.Tanh())
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(n_inputs, size), torch.nn.Tanh()
+        )
         self.mean = torch.nn.Linear(size, 1)
         self.noise = torch.nn.Linear(size, 1)
 
@@ -96,7 +98,6 @@ def fitted_regressor(data):
 @pytest.fixture(scope="session")
 def fitted_module(data):
     """A user's network."""
-    from mapie_claps import ClapsModule
     return ClapsModule(two_heads()).fit(*data[0])
 
 
