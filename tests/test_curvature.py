@@ -233,22 +233,6 @@ def test_types_may_differ(problem):
     torch.testing.assert_close(found.H, expected.H, rtol=0.1, atol=1.0)
 
 
-def test_inputs_in_a_dictionary(problem):
-    net, X, y = problem
-
-    class Named(Net):
-        def forward(self, data):
-            return super().forward(data["x"])
-
-        def noise_variance(self, data):
-            return super().noise_variance(data["x"])
-
-    la = new_laplace(Named().double(), dict_key_y="y")
-    pairs = [{"x": a, "y": b} for a, b in zip(X, y, strict=True)]
-    la.fit(DataLoader(pairs, 20, generator=torch.Generator()))
-    torch.testing.assert_close(la.H, fit(net, X, y).H, rtol=1e-12, atol=0)
-
-
 class Plain(nn.Module):
     def __init__(self, n_outputs=1):
         super().__init__()
@@ -315,14 +299,3 @@ def test_numbers_that_are_none(column, value, message):
     for method in (ggn.full, ggn.diag):
         with pytest.raises(ValueError, match=message):
             method(X, y)
-
-
-def test_no_rows_and_rows_of_weight_zero_add_nothing(problem):
-    net, X, y = problem
-    none = torch.cat([y, torch.zeros_like(y)], dim=1)
-    for loss, H in (
-        backend(net).full(X[:0], y[:0]),
-        backend(net).diag(X, none),
-    ):
-        assert float(loss) == 0
-        assert not H.any()

@@ -520,9 +520,8 @@ def fit_posterior(
         prior_precision, summed, trained, last_layer, judged, views, **settings
     )
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
-    nll, residual, none = None, None, trained.new_empty(0)
-    h2 = none
-    n_members = len(trained)
+    nll, residual, n_members = None, None, len(trained)
+    h2 = none = trained.new_empty(0)
     weight = trained.new_full((n_members,), 1 / n_members)
     if judged is not None and held_out is not None:
         apart = make_last_layers(without, trained, last_layer, value, **settings)
