@@ -11,7 +11,7 @@ from packaging.version import Version
 from mapie_claps import ClapsModule, ClapsRegressor, Recipe
 
 NEWEST = Version(mapie.__version__) >= Version("1.5")
-# Each folder belongs to one of the two environments of `make test`; scripts are no tests.
+# Each folder belongs to one environment of `make test`; scripts are no tests.
 collect_ignore_glob = ["mapie_0_9/*"] if NEWEST else ["newest/*"]
 collect_ignore_glob += ["fuzz.py", "mapie_own_tests.py"]
 
