@@ -333,7 +333,7 @@ def test_accelerator_is_used_where_there_is_one(data, there, monkeypatch):
     """There is none here: what training is asked for tells."""
 
     def record(*args):
-        raise RuntimeError(f"on {args[-2]}")
+        raise RuntimeError(f"on {args[-1]}")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(regressor_module, "train", record)
