@@ -503,6 +503,8 @@ def test_seen_rows_are_known_again(fitted, data):
     assert fitted.count_seen(X[:40], y[40:80]) == (0, 40)
     assert fitted.count_seen(*data[1])[0] == 0
     assert fitted.update_posterior(*data[1]).count_seen(*data[1])[0] == 130
+    batches = iter([(data[1][0][:60], data[1][1][:60]), (X[:20], y[:20])])
+    assert fitted.update_posterior(batches).count_seen(*data[1])[0] == 60
 
 
 def test_transformed_target_regressor_is_told_what_to_do(data):

@@ -296,13 +296,14 @@ class Calibration:
         scores = np.abs(self.scores) if sym else self.signed_scores
         # A score of +∞ is missed by both ends: it counts twice.
         turned = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
-        known[sym] = {}
+        found = {}
         for label, rows in rows_by_group(self.groups).items():
             weights = None if self.weights is None else self.weights[rows]
             above = SortedScores.of(scores[rows], weights)
             below = above if sym else SortedScores.of(turned[rows], weights)
-            known[sym][label] = above, below
-        return known[sym]  # type: ignore[no-any-return]
+            found[label] = above, below
+        known[sym] = found  # at once: other threads must not see a part of it
+        return found
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""

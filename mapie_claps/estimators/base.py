@@ -305,6 +305,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             A fitted copy; networks, noise variance and scaling stay as they are. An
             object that was calibrated with the estimator must be calibrated again.
         """
+        X = list(X) if isinstance(X, Iterator) else X  # there are two passes
         other = self.with_sums(self.sums_ + self.partial_sums(X, y, sample_weight))
         other._seen_rows = _smallest(self._seen_rows, self._hashes(X, y))
         return other

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._validation import check_choice, check_integer
-from ..network.batches import batches_of, draw_seed, row_hashes
+from ..network.batches import batches_of, draw_seed, items_of, row_hashes
 from ..network.ensemble import (
     HeteroscedasticNetwork,
     PiecewiseLinearEncoding,
@@ -530,7 +530,9 @@ class ClapsRegressor(LastLayerEstimator):
         return Predicted(mean, noise, lack)
 
     def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
-        return row_hashes(self._encoded(X).values, np.asarray(y, dtype=np.float64))
+        parts = items_of(X, y, None, need_y=True)
+        found = [row_hashes(self._encoded(x).values, target) for x, target, _ in parts]
+        return np.concatenate(found)
 
     def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
         forward = self.forward_
