@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -70,7 +69,7 @@ def test_the_quick_start_runs(capsys):
 
 
 def test_links_to_files_lead_somewhere():
-    assert {"index", "reasons", "user_guide", "own_model"} <= set(WITH_CODE)
+    assert {"index", "reasons", "user_guide"} <= set(WITH_CODE)
     for file in [ROOT / "README.md", *(DOCS / f"{page}.md" for page in PAGES)]:
         links = re.findall(r"\]\((?!\w+:)([^)#\s]+\.(?:md|png|py))", file.read_text())
         dead = [link for link in links if not (file.parent / link).exists()]
@@ -81,8 +80,7 @@ def test_commands_are_there():
     """Scripts and targets of make that pages and README tell people to run."""
     text = "\n".join([*map(text_of, PAGES), (ROOT / "README.md").read_text()])
     scripts = re.findall(r"python ((?:docs|tests)/[\w/]+\.py)", text)
-    assert scripts
-    assert [name for name in scripts if not (ROOT / name).exists()] == []
+    assert {name for name in scripts if (ROOT / name).exists()} == set(scripts) != set()
     targets = set(re.findall(r"(?:^\$ |`)make ([\w-]+)", text, flags=re.M))
     known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     assert targets - set(known) == set()
@@ -114,4 +112,3 @@ def test_every_public_name_is_in_the_reference(monkeypatch):
     for name in {*mapie_claps.__all__} - {"StreamingConformalRegressor"}:
         assert page.count(f"\n   {name}\n") == 1, name
     assert "\n   _" not in page
-    assert sys.modules.pop("api_page") is api_page
