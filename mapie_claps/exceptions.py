@@ -27,7 +27,3 @@ class CrossedBoundsWarning(UserWarning):
 
 class EffectiveSampleSizeWarning(UserWarning):
     """Weights leave so few effective calibration rows that intervals are unsteady."""
-
-
-class ExchangeabilityWarning(UserWarning):
-    """New rows are not like those that a model was calibrated on."""

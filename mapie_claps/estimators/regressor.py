@@ -114,7 +114,7 @@ class ClapsRegressor(LastLayerEstimator):
         λ is 1), "marglik" maximises the marginal likelihood.
     kernel : bool, optional
         Whether a Gaussian process on the nearest training rows may join the networks,
-        True by default. It does where there is next to no noise and it has most of the
+        True by default. It does where there is next to no noise or rows repeat, with a
         weight by held-out likelihood; the fitted estimator then **keeps training rows**
         (at most 20,000, also in saved files).
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
