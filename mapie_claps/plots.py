@@ -267,7 +267,10 @@ class CoverageDisplay(ExplanationDisplay):
         columns = group_columns(why, self.y, self.groups)
         self.table_ = table = {k: v[first::n_levels] for k, v in columns.items()}
         found = table["coverage"]
-        limits = found - table["coverage_low"], table["coverage_high"] - found
+        limits = [
+            (found - table["coverage_low"]).tolist(),
+            (table["coverage_high"] - found).tolist(),
+        ]
         style: Any = {"fmt": "o", "color": "black", "capsize": 3, "label": "coverage"}
         ax[0].errorbar(np.arange(len(found)), found, limits, **style)
         level = why.confidence_level[self.level]

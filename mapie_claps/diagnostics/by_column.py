@@ -148,6 +148,8 @@ def column_contributions(
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
     if background is None:
         of_starts = of_rows[starts]
+    elif hasattr(background, "column_names"):  # pyarrow, unknown to scikit-learn 1.5
+        of_starts = widths(background.take(starts))
     else:
         of_starts = widths(_safe_indexing(background, starts))
     chosen = _spread_rows(of_starts, n_background)

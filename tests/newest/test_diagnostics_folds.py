@@ -1,12 +1,14 @@
 """Explanations where the models of the folds make the bounds (MAPIE 1.5 or later)."""
 
+import sys
+
 import numpy as np
 import pytest
 from conftest import tiny
 from mapie.regression import CrossConformalRegressor
 
-from mapie_claps import ClapsScore, explain
-from mapie_claps.diagnostics import diagnose, nearest_rows
+from mapie_claps import CalibratedRegressor, ClapsScore, explain
+from mapie_claps.diagnostics import diagnose, nearest_rows, rank_rows, summarise
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,16 @@ def test_tables_of_folds(folds, data):
     whole = folds._mapie_regressor.estimator_.single_estimator_
     found, given = (nearest_rows(m, X, data[0][0]) for m in (folds, whole))
     np.testing.assert_array_equal(found["neighbour"], given["neighbour"])
+
+
+def test_tables_without_pandas(fitted, data, monkeypatch):
+    """Before 1.6, scikit-learn itself asks for pandas once it has been imported."""
+    model = CalibratedRegressor(fitted).conformalize(*data[1])
+    X, y = data[2]
+    table = diagnose(model, X)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    columns = diagnose(model, X)
+    assert isinstance(columns, dict)
+    np.testing.assert_array_equal(columns["width"], table["width"])
+    assert len(rank_rows(model, X, n_rows=3)["row"]) == 3
+    assert summarise(model, X, y)["group"].tolist() == ["all"]
