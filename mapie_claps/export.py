@@ -31,7 +31,7 @@ OUTPUTS = ("prediction", "lower", "upper", "aleatoric", "epistemic")
 METADATA = "mapie_claps"
 # Of both terms of an end, by which it moves outwards: sums in another order than in
 # Python may differ in the last digits.
-ROUND_OUT = 1e-12
+OUTWARDS = 1e-12
 LARGEST = np.finfo(np.float64).max
 
 
@@ -182,7 +182,7 @@ class IntervalModule(nn.Module):
         """All outputs; see ``PredictiveDistribution``."""
         middle, scale = centre[:, None], (aleatoric + epistemic).sqrt()[:, None]
         ends = []
-        for r, side in zip(self.ends, (-ROUND_OUT, ROUND_OUT), strict=True):
+        for r, side in zip(self.ends, (-OUTWARDS, OUTWARDS), strict=True):
             step = scale * _constant(r)
             z = middle + step + _constant(side) * (middle.abs() + step.abs())
             ends.append(_nearest(self.support, _inverse(self.target_map, z)))

@@ -176,7 +176,8 @@ def test_the_budget():
     """A package that grows beyond these has to lose a concept first."""
     package = list(ROOT.rglob("*.py"))
     assert len(package) <= 60
-    assert lines(package) <= 13_000  # on the way to 12,000
+    # The budget is 12,000, which is not reached yet: until then no line is added.
+    assert lines(package) <= 12_913
     assert lines((PROJECT / "tests").rglob("*.py")) <= 12_000
     assert lines((PROJECT / "docs" / "studies").rglob("*.py")) <= 3_500
     assert len(inspect.signature(mapie_claps.ClapsRegressor).parameters) <= 18
