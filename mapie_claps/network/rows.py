@@ -1,0 +1,118 @@
+"""Which rows of a table belong together: equal rows, and groups that a user names.
+
+A row that stands on both sides of a split is predicted from itself: its error says
+nothing about new rows. So rows that belong together stay on one side of every split,
+and rows that are equal in X and y count as one row with a weight.
+
+Rows may also be equal because there are few values to take: five doses and a grade.
+Such rows are observations of their own. They are taken for that where the columns of X
+and y together allow fewer different rows than ten times the number of rows.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from .batches import row_hashes
+from .tables import as_table, read_columns
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.intp]
+FEW = 10  # possible rows by rows that there are, below which equal ones are natural
+MANY_EQUAL = 0.1  # of the rows are equal to another one: worth a warning
+EQUAL_ROWS = (
+    "Got a table in which more than a tenth of the rows are equal to another one in X "
+    "and y. They count as one row with a weight, and stay together where rows are held "
+    "out. If they are copies, drop them; if rows belong together in another way, such "
+    "as those of one subject, pass groups."
+)
+
+
+def equal_rows(X: Any, y: Array) -> Labels:
+    """Label of each row, (n,), counted from 0: equal in X and y means equal labels.
+
+    Rows of a table with few possible values have a label each.
+    """
+    columns = [y, *_numbers(X)]
+    possible = 1.0
+    for values in columns:
+        possible *= len(np.unique(values))
+        if possible >= FEW * len(y):
+            hashes = row_hashes(np.column_stack(columns))
+            labels: Labels = np.unique(hashes, return_inverse=True)[1]
+            return labels
+    return np.arange(len(y))
+
+
+def row_groups(X: Any, y: Array, groups: Any = None) -> Labels:
+    """Label of each row, (n,), counted from 0: equal labels stay on one side.
+
+    Equal rows belong together, and so do rows of one group.
+    """
+    equal = equal_rows(X, y)
+    if groups is None:
+        return equal
+    named = check_groups(groups, len(y))
+    n_equal, n_named = equal.max() + 1, named.max() + 1
+    # Two groups that share an equal row are one.
+    edges = np.ones(len(y)), (equal, n_equal + named)
+    size = n_equal + n_named
+    together = connected_components(coo_array(edges, shape=(size, size)))[1]
+    labels: Labels = np.unique(together[equal], return_inverse=True)[1]
+    return labels
+
+
+def check_groups(groups: Any, n: int) -> Labels:
+    """One label per row, (n,), counted from 0; a gap is refused."""
+    labels = np.asarray(groups)
+    if labels.shape != (n,):
+        raise ValueError(
+            f"Got groups of shape {labels.shape} for {n} rows of X, but expected one "
+            "label per row."
+        )
+    gaps = [value is None or value != value for value in labels.tolist()]
+    if any(gaps):
+        raise ValueError(
+            f"Got no label in row {gaps.index(True)} of groups, but expected one for "
+            "each row. Give rows that belong to nobody labels of their own."
+        )
+    if labels.dtype.kind == "O":
+        labels = np.array([str(value) for value in labels])
+    found: Labels
+    different, found = np.unique(labels, return_inverse=True)
+    if len(different) < 2:
+        raise ValueError(
+            f"Got groups with the label {different[0].item()!r} in every row, but "
+            "expected at least two different ones. Leave groups out."
+        )
+    return found
+
+
+def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_]:
+    """Mark whole groups, in a random order of labels, up to a share of the rows.
+
+    As many as come nearest to it; at least one group is marked, and one is not.
+    """
+    upto = np.cumsum(np.bincount(labels)[order])
+    nearest = int(np.abs(upto - share * len(labels)).argmin()) + 1
+    marked: NDArray[np.bool_] = np.isin(
+        labels, order[: min(max(nearest, 1), len(order) - 1)]
+    )
+    return marked
+
+
+def _numbers(X: Any) -> list[Array]:
+    """Columns of X as numbers that are equal where values are; gaps are equal too."""
+    if len(getattr(X, "shape", ())) > 2:
+        return list(np.asarray(X).reshape(len(X), -1).T)
+    found = []
+    for column in read_columns(as_table(X)):
+        values = column.values
+        if values.dtype.kind == "O":
+            filled = ["\0" if value is None else value for value in values]
+            values = np.unique(filled, return_inverse=True)[1].astype(float)
+        found.append(np.where(np.isnan(values), np.nan, values))
+    return found
