@@ -92,9 +92,10 @@ class ClapsRegressor(LastLayerEstimator):
     Parameters
     ----------
     n_members : int, optional
-        Networks trained side by side; by default 6, and 12 under 500 rows. μ is their mean, aleatoric variance
-        the geometric mean of their h², epistemic variance their mean φᵀΣφ plus the
-        variance of μ over them; all are weighted by held-out likelihood.
+        Networks trained side by side; by default 6, and 12 under 500 rows. μ is their
+        mean, aleatoric variance the geometric mean of their h², epistemic variance
+        their mean φᵀΣφ plus the variance of μ over them; all are weighted by held-out
+        likelihood.
     target_map : str or transformer, optional
         Strictly increasing map z = T(y), fitted on training targets, in whose units
         networks, h², Σ and v live. "auto", the default, takes the identity, a monotone
