@@ -35,7 +35,7 @@ from mapie_claps import (
     load,
     save,
 )
-from mapie_claps.files import _Decoder, _Encoder
+from mapie_claps.files import _Reader, _Writer
 
 X_NEW = heteroscedastic(20, seed=1)[0]
 
