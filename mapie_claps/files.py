@@ -12,6 +12,7 @@ says.
 import hashlib
 import json
 import os
+import re
 import stat
 import uuid
 from collections import UserList
@@ -69,6 +70,24 @@ GIVEN = {"module": "network", "network": "network"}
 GIVEN |= {"noise_variance": "noise_variance", "noise": "noise_variance"}
 # Of a torch module: what these hold is stored, but for hooks.
 TABLES = set(vars(nn.Module())) - {"training"}
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    """A plain type of NumPy."""
+    if not re.fullmatch(r"[<=|]?[fiubmMOU]\d*(\[\w+\])?", text):
+        raise FileFormatError(f"Got an array of the unknown type {text!r}.")
+    return np.dtype(text)
+
+
+# Nodes of one key.
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "dict": dict,
+    "dtype": _dtype,
+    "scalar": lambda array: array[()],
+    "set": set,
+    "slice": lambda ends: slice(*ends),
+    "tuple": tuple,
+}
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
@@ -148,14 +167,17 @@ def load(
     >>> model = load("own.claps", network=MyNetwork())  # doctest: +SKIP
     """
     damage = LookupError, TypeError, AttributeError, ValueError, RuntimeError
+    given = {"network": network, "noise_variance": noise_variance}
     try:
         with new_tensors_on("cpu"):
             config, tensors = _read(Path(path))
-            json.loads(config, object_hook=_check_class)  # before anything is built
-            reader = _Reader(tensors, network, noise_variance)
-            estimator = json.loads(config, object_hook=reader)
-            reader.check_used()
+            _check_nodes(config, given)  # before anything is built
+            if network is not None:
+                given["network"] = private_copy(network, "module", "cpu")
+            estimator = json.loads(config, object_hook=_Reader(tensors, given))
             _check_predicts(estimator)
+            if tensors:
+                raise FileFormatError(f"Got tensors without a use: {list(tensors)}.")
             return estimator
     except (_safetensors().SafetensorError, *damage) as error:
         ours = isinstance(error, FileFormatError)
@@ -195,8 +217,8 @@ class _Writer:
             weights = dict(value.state_dict()) if role == "network" else None
             return {"given": GIVEN[role], "weights": self.node(weights, at)}
         if isinstance(value, Tensor):
-            kind = "parameter" if isinstance(value, nn.Parameter) else "tensor"
-            return self._tensor(kind, value, at)
+            parameter = isinstance(value, nn.Parameter)
+            return self._tensor(value, at) | {"parameter": parameter}
         if isinstance(value, np.generic):
             return {"scalar": self.node(np.asarray(value), at)}
         if type(value) is np.ndarray:
@@ -207,9 +229,8 @@ class _Writer:
             return {"dict": self._pairs(value, at)}
         if type(value) is slice:
             return {"slice": [value.start, value.stop, value.step]}
-        if isinstance(value, np.dtype):
-            return {"dtype": value.str}
-        if isinstance(value, type) and issubclass(value, np.generic):
+        is_type = isinstance(value, type) and issubclass(value, np.generic)
+        if is_type or isinstance(value, np.dtype):
             return {"dtype": np.dtype(value).str}
         raise _refused(value, at)
 
@@ -218,7 +239,7 @@ class _Writer:
             [self.node(k, at), self.node(v, f"{at}.{k}")] for k, v in values.items()
         ]
 
-    def _tensor(self, kind: str, value: Tensor, at: str) -> dict[str, Any]:
+    def _tensor(self, value: Tensor, at: str) -> dict[str, Any]:
         # Axes keep their order in memory: products of matrices that are stored in
         # another order may differ in the last bit.
         axes = np.argsort([-step for step in value.stride()], stable=True).tolist()
@@ -227,7 +248,7 @@ class _Writer:
             name += "'"
         # A clone: safetensors refuses tensors that share memory.
         self.tensors[name] = value.detach().cpu().permute(axes).clone().contiguous()
-        return {kind: name, "axes": axes}
+        return {"tensor": name, "axes": axes}
 
     def _array(self, value: np.ndarray[Any, Any], at: str) -> dict[str, Any]:
         kind, size = value.dtype.kind, value.dtype.itemsize
@@ -239,8 +260,7 @@ class _Writer:
         array = np.array(value, dtype=value.dtype.newbyteorder("="))
         # Neither torch nor safetensors knows all types: some go as signed integers.
         signed = array.view(f"i{size}") if kind in "umM" else array
-        node = self._tensor("array", torch.from_numpy(signed), at)
-        return node | {"dtype": array.dtype.str}
+        return self._tensor(torch.from_numpy(signed), at) | {"dtype": array.dtype.str}
 
 
 def _state(value: Any) -> dict[str, Any]:
@@ -255,21 +275,12 @@ def _state(value: Any) -> dict[str, Any]:
     return state
 
 
-def _check_class(node: dict[str, Any]) -> None:
-    """Raise for a node of a class that is not of the list."""
-    if "class" in node:
-        _class(node["class"])
-
-
 class _Reader:
     """Turns nodes, whose content has been read, back into objects."""
 
-    def __init__(self, tensors: dict[str, Tensor], network: Any, noise: Any) -> None:
-        self.tensors, self.known = tensors, list[Any]()
-        self.given = {"network": network, "noise_variance": noise}
-        if network is not None:
-            self.given["network"] = private_copy(network, "module", "cpu")
-        self.used: set[str] = set()
+    def __init__(self, tensors: dict[str, Tensor], given: dict[str, Any]) -> None:
+        self.tensors, self.given = tensors, given
+        self.known: list[Any] = []
 
     def __call__(self, node: dict[str, Any]) -> Any:
         """Object of a node."""
@@ -279,12 +290,13 @@ class _Reader:
             case {"class": name, "state": state}:
                 value = _new_object(_class(name), dict(state))
             case {"given": name, "weights": weights}:
-                value = self._given(name, weights)
-            case {"tensor": name, "axes": axes}:
+                value = self.given[name]
+                if weights is not None:
+                    _load_weights(value, weights)
+            case {"tensor": name, "axes": axes, "parameter": parameter}:
                 value = self._tensor(name, axes)
-            case {"parameter": name, "axes": axes}:
-                value = nn.Parameter(self._tensor(name, axes), requires_grad=False)
-            case {"array": name, "axes": axes, "dtype": text}:
+                value = nn.Parameter(value, False) if parameter else value
+            case {"tensor": name, "axes": axes, "dtype": text}:
                 value, dtype = self._tensor(name, axes).numpy(), _dtype(text)
                 if dtype.kind in "OU" or dtype.itemsize != value.itemsize:
                     raise FileFormatError(f"Got {name!r} as an array of {dtype}.")
@@ -293,55 +305,14 @@ class _Reader:
                 value = np.empty(len(values), dtype=object)
                 value[:] = values
                 value = value.astype("U" if text else "O").reshape(shape)
-            case {"scalar": array}:
-                value = array[()]
-            case {"tuple": values}:
-                value = tuple(values)
-            case {"set": values}:
-                value = set(values)
-            case {"dict": pairs}:
-                value = dict(pairs)
-            case {"slice": ends}:
-                value = slice(*ends)
-            case {"dtype": text}:
-                value = _dtype(text)
             case _:
-                raise FileFormatError(f"Got a node of the unknown keys {sorted(node)}.")
+                ((kind, content),) = node.items()
+                value = KINDS[kind](content)
         self.known.append(value)
         return value
 
     def _tensor(self, name: str, axes: list[int]) -> Tensor:
         return self.tensors.pop(name).permute(np.argsort(axes).tolist())
-
-    def _given(self, name: str, weights: dict[str, Tensor] | None) -> Any:
-        """What the caller passes; a network gets its weights."""
-        self.used.add(name)
-        part: Any = self.given[name]
-        if not callable(part):
-            raise FileFormatError(
-                f"Got {name}={part!r}, but the file holds a ClapsModule with a {name} "
-                f"that is your own code. Pass it again: load(path, {name}={name})."
-            )
-        if weights is not None:
-            part.load_state_dict(weights)
-            for key, value in part.state_dict().items():
-                if not torch.equal(value.double(), weights[key].double()):
-                    raise FileFormatError(
-                        f"Got a network whose {key!r} is of {value.dtype}, which cannot "
-                        "hold the weights of the file. Pass it as it was in fit."
-                    )
-        return part
-
-    def check_used(self) -> None:
-        """Raise for what the file, or the estimator in it, has no use for."""
-        if self.tensors:
-            raise FileFormatError(f"Got tensors without a use: {sorted(self.tensors)}.")
-        for name, part in self.given.items():
-            if part is not None and name not in self.used:
-                raise FileFormatError(
-                    f"Got {name} of type {type(part).__name__}, which the estimator in "
-                    "the file was fitted without. Leave it out."
-                )
 
 
 def _new_object(cls: Any, state: dict[str, Any]) -> Any:
@@ -368,12 +339,23 @@ def _new_object(cls: Any, state: dict[str, Any]) -> Any:
     return made
 
 
+def _load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Give a network the weights of the file."""
+    network.load_state_dict(weights)
+    for name, value in network.state_dict().items():
+        if not torch.equal(value.double(), weights[name].double()):
+            raise FileFormatError(
+                f"Got a network whose {name!r} is of {value.dtype}, which cannot hold "
+                "the weights of the file. Pass it in the type that it had in fit."
+            )
+
+
 def _models(estimator: Any) -> list[Any]:
     """The fitted models that an estimator consists of."""
     models = [estimator]
     if type(estimator) is CalibratedRegressor:
-        models = [estimator._fitted(), *vars(estimator).get("estimators_", [])]
-    models = [last_step(model) for model in models]
+        found = [estimator._fitted(), *vars(estimator).get("estimators_", [])]
+        models = [last_step(model) for model in found]
     for model in models:
         if type(model) not in (ClapsModule, ClapsRegressor):
             raise TypeError(
@@ -404,34 +386,18 @@ def _class(name: str) -> Any:
     return getattr(import_module(CLASSES[name]), name)
 
 
-def _dtype(text: str) -> np.dtype[Any]:
-    """A plain type of NumPy."""
-    found = np.dtype(str(text))
-    if found.kind not in "fiubmMOU":
-        raise FileFormatError(f"Got an array of the unknown type {text!r}.")
-    return found
-
-
 def _refused(value: Any, at: str) -> TypeError:
-    """Error for what a file cannot hold, with the way out."""
+    """Error for what a file cannot hold, with the ways out."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         kind += f" of {value.dtype}"
-    if "random_state" in at:
-        do = "Fit with an integer or None as random_state."
-    elif callable(value) and at.count(".") == 1:  # weights or groups
-        do = (
-            "Use ColumnGroups, EpistemicGroups or likelihood_ratio, or pass values of "
-            "rows to conformalize and predict_interval."
-        )
-    else:
-        names = [name for name, module in CLASSES.items() if "sklearn" in module]
-        do = (
-            "ClapsRegressor takes text, categories, dates and gaps itself; or pass to "
-            f"it transformers of scikit-learn alone, of these: {', '.join(names)}."
-        )
-    found = f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold."
-    return TypeError(f"{found} {do}")
+    names = [name for name, module in CLASSES.items() if "sklearn" in module]
+    return TypeError(
+        f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold. Use an "
+        "integer or None as random_state; ColumnGroups, EpistemicGroups, "
+        "likelihood_ratio or values of the rows as groups and weights; and of "
+        f"transformers only those of scikit-learn that are {', '.join(names)}."
+    )
 
 
 def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
@@ -450,6 +416,23 @@ def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
             "Got content that does not match its hash: the file was damaged or changed."
         )
     return config, tensors
+
+
+def _check_nodes(config: str, given: dict[str, Any]) -> None:
+    """Raise for unknown classes, and for code of the user that does not belong."""
+    nodes: list[dict[str, Any]] = []
+    json.loads(config, object_hook=nodes.append)
+    for node in nodes:
+        if "class" in node:
+            _class(node["class"])
+    for name, part in given.items():
+        needed = any(node.get("given") == name for node in nodes)
+        if needed == (part is None):
+            do = f"Pass load(path, {name}=...) again" if needed else "Leave it out"
+            raise FileFormatError(
+                f"Got {name} of type {type(part).__name__}, but the file holds an "
+                f"estimator {'with' if needed else 'without'} such code of yours. {do}."
+            )
 
 
 def _hash(config: str, tensors: dict[str, Tensor]) -> str:
