@@ -35,8 +35,10 @@ def calibrated_methods(train: Any, cal: Any) -> Iterator[tuple[str, Any]]:
     ):
         mapie = SplitConformalRegressor(model, LEVEL, score, prefit=False)
         yield name, mapie.fit(*train).conformalize(*cal)
-    params = {"loss": "quantile", "quantile": 0.5, "random_state": 0}
-    cqr = ConformalizedQuantileRegressor(HistGradientBoostingRegressor(**params), LEVEL)
+    median = HistGradientBoostingRegressor(
+        loss="quantile", quantile=0.5, random_state=0
+    )
+    cqr = ConformalizedQuantileRegressor(median, LEVEL)
     yield "quantile regression, HistGB", cqr.fit(*train).conformalize(*cal)
 
 
@@ -64,11 +66,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     ----------
     argv : sequence of str, optional
         Arguments of the command line.
-
-    Examples
-    --------
-    >>> from mapie_claps.demo import main
-    >>> main(["--out", "demo_output"])  # doctest: +SKIP
     """
     parser = argparse.ArgumentParser(prog="python -m mapie_claps.demo")
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
