@@ -2,12 +2,13 @@
 
 import argparse
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -20,43 +21,35 @@ LEVEL = 0.9
 GAP = (-3.4, -1.0)  # without training rows: both reasons can be seen side by side
 
 
-def calibrated_methods(train: Any, cal: Any) -> Iterator[tuple[str, Any]]:
-    """CLAPS and MAPIE's own methods, fitted and calibrated on the same rows."""
+def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
+    """Print how CLAPS and MAPIE's own methods do; return the calibrated CLAPS."""
     from mapie.conformity_scores import ResidualNormalisedScore
+    from mapie.metrics import regression as metrics
     from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 
     booster = HistGradientBoostingRegressor(random_state=0)
+    median = clone(booster).set_params(loss="quantile", quantile=0.5)
     # By its name MAPIE would split the rows of the second model at random.
     residual = ResidualNormalisedScore(random_state=0)
-    for name, model, score in (
-        ("CLAPS", ClapsRegressor(random_state=0), ClapsScore()),
-        ("absolute, HistGB", booster, "absolute"),
-        ("residual-normalised, HistGB", booster, residual),
-    ):
-        mapie = SplitConformalRegressor(model, LEVEL, score, prefit=False)
-        yield name, mapie.fit(*train).conformalize(*cal)
-    median = HistGradientBoostingRegressor(
-        loss="quantile", quantile=0.5, random_state=0
-    )
-    cqr = ConformalizedQuantileRegressor(median, LEVEL)
-    yield "quantile regression, HistGB", cqr.fit(*train).conformalize(*cal)
-
-
-def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
-    """Print coverage, mean width and interval score; return the calibrated CLAPS."""
-    from mapie.metrics import regression as metrics
-
+    claps = ClapsRegressor(random_state=0), LEVEL, ClapsScore()
+    methods = {
+        "CLAPS": SplitConformalRegressor(*claps, prefit=False),
+        "absolute, HistGB": SplitConformalRegressor(booster, LEVEL, prefit=False),
+        "residual-normalised, HistGB": SplitConformalRegressor(
+            booster, LEVEL, residual, prefit=False
+        ),
+        "quantile regression, HistGB": ConformalizedQuantileRegressor(median, LEVEL),
+    }
     sizes = ", ".join(str(len(y)) for _, y in (train, cal, test))
     print(f"{name}: {sizes} rows to train, calibrate, test; level {LEVEL}")  # noqa: T201
     print(f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}")  # noqa: T201
-    found = dict(calibrated_methods(train, cal))
-    for method, mapie in found.items():
-        bounds = mapie.predict_interval(test[0])[1]
+    for method, mapie in methods.items():
+        bounds = mapie.fit(*train).conformalize(*cal).predict_interval(test[0])[1]
         coverage = metrics.regression_coverage_score(test[1], bounds)[0]
         width = metrics.regression_mean_width_score(bounds)[0]
         score = metrics.regression_mwi_score(test[1], bounds, LEVEL)
         print(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")  # noqa: T201
-    return found["CLAPS"]
+    return methods["CLAPS"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
