@@ -118,10 +118,10 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     >>> np.array_equal(model.predict(X), again.predict(X))
     True
     """
-    for model in _models(estimator):
-        check_is_fitted(model)
     if type(estimator) is CalibratedRegressor:
         estimator._calibrated()  # a file must not make old scores look new
+    for model in _models(estimator):
+        check_is_fitted(model)
     writer = _Writer()
     config = json.dumps(writer.node(estimator, ""))
     digest = _hash(config, writer.tensors)
@@ -354,7 +354,8 @@ def _models(estimator: Any) -> list[Any]:
     """The fitted models that an estimator consists of."""
     models = [estimator]
     if type(estimator) is CalibratedRegressor:
-        found = [estimator._fitted(), *vars(estimator).get("estimators_", [])]
+        state = vars(estimator)
+        found = state.get("estimators_", [state.get("estimator_")])
         models = [last_step(model) for model in found]
     for model in models:
         if type(model) not in (ClapsModule, ClapsRegressor):
