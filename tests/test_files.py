@@ -321,6 +321,7 @@ def test_functions_of_a_user_are_refused(fitted, data, path):
         np.dtype("<M8[ns]"),
         np.int16,
         np.array(["a", None, np.nan, 3], dtype=object).reshape(2, 2),
+        np.array([("a", None), (1.5, (2, "b"))], dtype="O,O")["f1"],
         np.array(["ab", "c"]),
         np.array(["2020-01-01", "NaT"], dtype="M8[s]"),
         np.arange(6, dtype=np.uint64).reshape(2, 3).T,

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 from conftest import tiny
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -33,3 +34,6 @@ def test_two_tables_and_a_figure(with_matplotlib, tmp_path, monkeypatch, capsys)
     else:
         assert "pip install 'mapie-claps[plot]'" in lines[-1]
         assert not list(tmp_path.iterdir())
+        np.random.seed(1)  # no figure may hang on it
+        demo.main(["--out", str(tmp_path)])
+        assert capsys.readouterr().out.splitlines() == lines
