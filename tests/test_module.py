@@ -559,20 +559,13 @@ def test_fitted_variance_head_is_a_penalised_gamma_regression():
 def test_a_variance_head_on_a_random_part_of_many_rows(monkeypatch):
     X, y = table(4000)
     order = np.argsort(X[:, 0])  # batches unlike one another
-    whole = ClapsModule(mse_network()).fit(X, y).predict_variance(X_NEW).aleatoric
-    sizes = []
+    net = mse_network()
+    whole = ClapsModule(net).fit(X, y).predict_variance(X_NEW).aleatoric
     monkeypatch.setattr(module, "MAX_HEAD_ELEMENTS", 12 * 1000)
-    fit = GammaRegressor.fit
-    monkeypatch.setattr(
-        GammaRegressor,
-        "fit",
-        lambda head, Z, *args, **kwargs: (
-            sizes.append(len(Z)) or fit(head, Z, *args, **kwargs)
-        ),
-    )
-    part = ClapsModule(mse_network()).fit(batches(X[order], y[order], 300))
-    assert 400 < sizes[0] <= 1000
-    np.testing.assert_allclose(part.predict_variance(X_NEW).aleatoric, whole, rtol=0.35)
+    part = ClapsModule(net).fit(batches(X[order], y[order], 300))
+    gap = np.abs(np.log(part.predict_variance(X_NEW).aleatoric / whole))
+    assert 0.01 < np.median(gap) < 0.25
+    assert part.sums_.n_rows == 4000
 
 
 # Networks that are refused, or warned of, rather than wrong
