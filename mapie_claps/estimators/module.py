@@ -306,7 +306,8 @@ class ClapsModule(LastLayerEstimator):
             X = validate_data(
                 self, X, reset=first, dtype="numeric", ensure_min_samples=0
             )
-        self.ndim_ = expected
+        if first:
+            self.ndim_ = ndim
         return X
 
     def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
@@ -709,15 +710,17 @@ def fit_noise_head(
     1 / penalty over the rows. Of more rows than fit into ``MAX_HEAD_ELEMENTS`` a random
     part is used.
     """
-    rng, share, kept = np.random.default_rng(0), 1.0, []
+    rng, share, kept, elements = np.random.default_rng(0), 1.0, [], 0
     for batch in batches:
         out = network(batch.x)
         columns = [out.phi[0], batch.y, batch.y - out.mu[0], batch.weight]
-        kept.append(np.column_stack([*columns, rng.random(len(batch.y))]))
-        while sum(part.size for part in kept) > MAX_HEAD_ELEMENTS:
+        part = np.column_stack([*columns, rng.random(len(batch.y))])
+        kept.append(part[part[:, -1] < share])
+        elements += kept[-1].size
+        while elements > MAX_HEAD_ELEMENTS:
             share /= 2
             kept = [part[part[:, -1] < share] for part in kept]
-        kept[-1] = kept[-1][kept[-1][:, -1] < share]
+            elements = sum(part.size for part in kept)
     rows = np.concatenate(kept)
     rows = rows[rows[:, -2] > 0]
     phi, (y, residual, weight) = rows[:, :-4], rows[:, -4:-1].T
