@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from mapie_claps import CalibratedRegressor, Explanation, PredictiveVariance, explain
-from mapie_claps.diagnostics import coverage_interval
+from mapie_claps.metrics import coverage_interval
 from mapie_claps.plots import (
     ColumnsDisplay,
     CoverageDisplay,

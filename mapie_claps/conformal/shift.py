@@ -54,10 +54,8 @@ class ColumnGroups:
     >>> from mapie_claps import ColumnGroups
     >>> X_train = np.array([[0.1, 1], [0.4, 1], [0.2, 2], [0.9, 3]])
     >>> groups = ColumnGroups.from_training(X_train, 1, min_rows=2)
-    >>> groups.values
-    (1.0,)
-    >>> groups(X_train)
-    (1.0, 1.0, 'other', 'other')
+    >>> groups.values, groups(X_train)
+    ((1.0,), (1.0, 1.0, 'other', 'other'))
     """
 
     column: str | int
@@ -82,17 +80,17 @@ class ColumnGroups:
     def __call__(self, X: Any) -> Groups:
         """Values of the column, or "other", for each row."""
         at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
-        if isinstance(at, str) and at not in names:
+        if not isinstance(at, str):
+            by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
+            labels = checked_labels(by_place[:, at])
+        elif at in names:
+            labels = checked_labels(X[at])
+        else:
             there = f"the columns {names}" if names else "no columns with names"
             raise ValueError(
                 f"Got groups={at!r}, but X has {there}. Name a column, or pass one "
                 "label per row."
             )
-        if isinstance(at, str):
-            labels = checked_labels(X[at])
-        else:
-            by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
-            labels = checked_labels(by_place[:, at])
         known = set(labels if self.values is None else self.values)
         return tuple(v if v in known else OTHER for v in labels)
 
@@ -116,8 +114,7 @@ class EpistemicGroups:
     >>> from mapie_claps import ClapsRegressor, EpistemicGroups
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> model = ClapsRegressor.paper(random_state=0).fit(X, X[:, 0])
-    >>> groups = EpistemicGroups.from_training(model, X, n_groups=3)
-    >>> len(groups.edges)
+    >>> len(EpistemicGroups.from_training(model, X, n_groups=3).edges)
     2
     """
 
@@ -125,8 +122,8 @@ class EpistemicGroups:
 
     def __post_init__(self) -> None:
         values = np.asarray(self.edges, dtype=np.float64)
-        inside = values.ndim == 1 and ((values > 0) & (values < 1)).all()
-        if not inside or not len(values) or (np.diff(values) <= 0).any():
+        padded = np.concatenate([[0.0], values.ravel(), [1.0]])
+        if values.ndim != 1 or not len(values) or not (np.diff(padded) > 0).all():
             hint = "Use for example [0.05, 0.2], or EpistemicGroups.from_training."
             raise_for("edges", self.edges, "ascending numbers between 0 and 1", hint)
         object.__setattr__(self, "edges", tuple(values.tolist()))
@@ -148,8 +145,8 @@ class EpistemicGroups:
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
         edges = np.unique(np.quantile(fraction, np.arange(1, n_groups) / n_groups))
-        edges = edges[(edges > 0) & (edges < 1)]
-        return cls(edges.tolist())  # raises if all rows are known equally well
+        # Raises if all rows are known equally well.
+        return cls(edges[(edges > 0) & (edges < 1)].tolist())
 
     def labels(self, estimator: Any, X: Any) -> Groups:
         """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes.
@@ -181,27 +178,25 @@ class RowValues(NamedTuple):
         self, X: Any, rows: PredictiveDistribution, first_row: int
     ) -> tuple[Any, Any]:
         """Weights and labels of some rows, whose first is number ``first_row``."""
-        stop, found = first_row + len(rows), []
-        checks: tuple[Any, ...] = checked_weights, checked_labels
-        for values, checked in zip(self, checks, strict=True):
+        stop = first_row + len(rows)
+        self.check_length(stop, at_least=True)
+
+        def of(values: Any, checked: Any) -> Any:
             if isinstance(values, EpistemicGroups):
-                values = values.of_distribution(rows)
-            elif callable(values):
-                values = checked(values(X), len(rows))
-            elif values is not None:
-                self.check_length(stop, at_least=True)
-                values = values[first_row:stop]
-            found.append(values)
-        return found[0], found[1]
+                return values.of_distribution(rows)
+            if callable(values):
+                return checked(values(X), len(rows))
+            return None if values is None else values[first_row:stop]
+
+        return of(self.weights, checked_weights), of(self.groups, checked_labels)
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
         for name, values in self._asdict().items():
-            if not isinstance(values, np.ndarray | tuple) or len(values) == n:
-                continue
-            if len(values) < n or not at_least:
+            given = len(values) if isinstance(values, np.ndarray | tuple) else n
+            if given < n or (given > n and not at_least):
                 raise ValueError(
-                    f"Got {name} of {len(values)} rows, but X has "
+                    f"Got {name} of {given} rows, but X has "
                     f"{'at least ' * at_least}{n}. Pass one for each row."
                 )
 
@@ -221,7 +216,7 @@ def checked_labels(labels: Any, n: int | None = None) -> Groups:
     """One label per row, text or a number, none missing."""
     check_unmasked("groups", labels)
     given = np.asarray(labels, dtype=object)
-    if given.ndim != 1 or (n is not None and len(given) != n):
+    if given.ndim != 1 or n not in (None, len(given)):
         of = "" if n is None else f" for {n} rows"
         raise ValueError(
             f"Got groups of shape {given.shape}{of}, but expected one label per row. "
@@ -315,10 +310,9 @@ def likelihood_ratio(
     r"""Estimate how much more frequent rows are in the target than in the source.
 
     :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
-    regression on standardised columns that tells the two apart:
-    :math:`w(x) = \frac{\hat p(x)}{1 - \hat p(x)} \cdot
-    \frac{n_{\mathrm{source}}}{n_{\mathrm{target}}}`. It is right if the logarithm of
-    the ratio is linear in the columns; ``conformalize`` takes any other function of X.
+    regression on standardised columns that tells the two apart. It is right if the
+    logarithm of the ratio is linear in the columns; ``conformalize`` takes any other
+    function of X.
 
     Parameters
     ----------
@@ -359,14 +353,14 @@ def likelihood_ratio(
                 f"rows of {source.shape[1]} numbers. Pass estimator= to encode gaps "
                 "and text."
             )
-    rows, scaler = np.concatenate([source, target]), StandardScaler()
-    is_target = np.r_[np.zeros(len(source)), np.ones(len(target))]
-    logit = LogisticRegression(max_iter=1000)
-    logit.fit(scaler.fit_transform(rows), is_target)
+    is_target = np.repeat([0, 1], [len(source), len(target)])
+    scaler, logit = StandardScaler(), LogisticRegression(max_iter=1000)
+    logit.fit(scaler.fit_transform(np.concatenate([source, target])), is_target)
     coef = logit.coef_[0] / scaler.scale_
-    intercept = float(logit.intercept_[0] - scaler.mean_ @ coef)
-    ratio = RowRatio(coef, intercept, len(source) / len(target), clip, estimator)
-    found = ratio.unclipped(target)
+    intercept = logit.intercept_[0] - scaler.mean_ @ coef
+    intercept += np.log(len(source) / len(target))
+    ratio = RowRatio(coef, float(intercept), clip, estimator)
+    found = replace(ratio, clip=np.inf)(X_target)
     n_high = int((found > clip).sum())
     if n_high > MANY_CLIPPED * len(target):
         warnings.warn(
@@ -386,20 +380,14 @@ class RowRatio:
 
     coef: Array
     intercept: float
-    rate: float  # source rows for one target row
     clip: float
     estimator: Any = None  # that encodes X
 
     def __call__(self, X: Any) -> Array:
         """Ratios (n,) of rows to calibrate on or to predict."""
-        found = self.unclipped(_numbers(self.estimator, X))
-        return np.clip(found, 1 / self.clip, self.clip)
-
-    def unclipped(self, values: Array) -> Array:
-        """Ratios (n,) of encoded rows."""
-        with np.errstate(over="ignore"):
-            odds = np.exp(values @ self.coef + self.intercept)
-        return np.asarray(odds * self.rate)
+        log_ratio = _numbers(self.estimator, X) @ self.coef + self.intercept
+        # The exponential of more than 709 overflows.
+        return np.clip(np.exp(np.minimum(log_ratio, 700)), 1 / self.clip, self.clip)
 
 
 def _numbers(estimator: Any, X: Any) -> Array:

@@ -18,17 +18,14 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import _safe_indexing, check_consistent_length
 from sklearn.utils.validation import _num_samples
 
-from .. import metrics
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import OutsideCalibrationWarning
-from .by_column import columns_of
-from .explanation import Explanation, as_table, explain, mean_variance, models_of
+from ..metrics import figures_by_group
+from .by_column import SIGNIFICANCE, as_table, columns_of, standing
+from .explanation import Explanation, explain, mean_variance, models_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
-# Probability with which exchangeable rows are reported: a table by a warning, a row as
-# outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
-SIGNIFICANCE = 0.01
 # Rows whose intervals are watched, evenly spread: more would hardly change the mean.
 MAX_WATCHED = 1000
 MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
@@ -96,18 +93,15 @@ def diagnose(
         from ..conformal.distribution import distribution_of
 
         rows = [distribution_of(each, X_calibration) for each in models_of(model)]
-        reference = np.sort(mean_variance(rows).epistemic)
-        n, lack = len(reference), why.epistemic
-        columns["epistemic_quantile"] = np.searchsorted(reference, lack, "right") / n
-        chance = (1 + n - np.searchsorted(reference, lack, "left")) / (n + 1)
-        outside = chance <= max(SIGNIFICANCE, 1 / (n + 1))
-        columns["outside"] = outside
+        known = mean_variance(rows).epistemic
+        quantile, outside = standing(why.epistemic, known)
         columns["reason"] = np.where(outside & (reason == IRREDUCIBLE), UNKNOWN, reason)
+        columns |= {"epistemic_quantile": quantile, "outside": outside}
         _warn_of_extremes(
-            {"epistemic variance": lack} | columns_of(X),
-            {"epistemic variance": reference} | columns_of(X_calibration),
+            {"epistemic variance": why.epistemic} | columns_of(X),
+            {"epistemic variance": known} | columns_of(X_calibration),
         )
-    return as_table(columns, getattr(X, "index", None))
+    return as_table(columns, why.index)
 
 
 def _warn_of_extremes(rows: dict[Any, Any], seen: dict[Any, Any]) -> None:
@@ -186,14 +180,15 @@ def group_columns(
     why: Explanation, y: ArrayLike, groups: ArrayLike | None
 ) -> dict[str, NDArray[Any]]:
     """Columns of ``summarise``."""
-    bounds = np.stack([why.lower, why.upper], axis=1)
-    rows = metrics.figures_by_row(y, bounds, why.confidence_level)
-    for name in ("aleatoric", "epistemic", "epistemic_fraction"):
-        rows[name] = np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
+    figures = {
+        name: np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
+        for name in ("aleatoric", "epistemic", "epistemic_fraction")
+    }
     if why.noise_width is not None:
-        rows["aleatoric_width"] = why.aleatoric_width
-        rows["epistemic_width"] = why.epistemic_width
-    return metrics.group_table(rows, groups)
+        figures["aleatoric_width"] = why.aleatoric_width
+        figures["epistemic_width"] = why.epistemic_width
+    bounds = np.stack([why.lower, why.upper], axis=1)
+    return figures_by_group(y, bounds, why.confidence_level, groups, figures)
 
 
 def rank_rows(
