@@ -17,15 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from .._validation import (
-    check_integer,
-    check_number,
-    check_real,
-    check_unmasked,
-    raise_for,
-)
+from .._validation import check_integer, check_number, check_unmasked, raise_for
 from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
+from ..network.batches import column
 from ..network.target import IDENTITY
 from .calibration import ALL_ROWS, Calibration, Groups, rows_by_group
 from .distribution import distribution_of
@@ -67,10 +62,10 @@ class ColumnGroups:
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
-            Training rows; not calibration rows, whose numbers must not decide.
-        column, min_rows : optional
-            The column, and training rows that a group of its own has at least.
+        X, column
+            Training rows, not those to calibrate on; and the column.
+        min_rows : int, default=100
+            Training rows that a group of its own has at least.
         """
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
         counts = Counter(cls(column)(X))
@@ -80,17 +75,12 @@ class ColumnGroups:
     def __call__(self, X: Any) -> Groups:
         """Values of the column, or "other", for each row."""
         at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
-        if not isinstance(at, str):
-            by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
-            labels = checked_labels(by_place[:, at])
-        elif at in names:
-            labels = checked_labels(X[at])
-        else:
+        if isinstance(at, str) and at not in names:
             there = f"the columns {names}" if names else "no columns with names"
-            raise ValueError(
-                f"Got groups={at!r}, but X has {there}. Name a column, or pass one "
-                "label per row."
-            )
+            hint = "Name a column, or pass one label per row."
+            raise ValueError(f"Got groups={at!r}, but X has {there}. {hint}")
+        by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
+        labels = checked_labels(X[at] if isinstance(at, str) else by_place[:, at])
         known = set(labels if self.values is None else self.values)
         return tuple(v if v in known else OTHER for v in labels)
 
@@ -134,11 +124,9 @@ class EpistemicGroups:
 
         Parameters
         ----------
-        estimator : estimator
-            Fitted; its predictions have an aleatoric and an epistemic part.
-        X : array-like of shape (n, p)
-            Training rows, or better others that are not used for calibration: training
-            rows are better known than new ones.
+        estimator, X
+            A fitted estimator that splits its variance; and training rows, or better
+            others that are not used for calibration, which are less known.
         n_groups : int, default=3
             Groups, at most: equal edges are taken once.
         """
@@ -174,11 +162,9 @@ class RowValues(NamedTuple):
     weights: Any = None
     groups: Any = None
 
-    def at(
-        self, X: Any, rows: PredictiveDistribution, first_row: int
-    ) -> tuple[Any, Any]:
-        """Weights and labels of some rows, whose first is number ``first_row``."""
-        stop = first_row + len(rows)
+    def at(self, X: Any, rows: PredictiveDistribution, start: int) -> tuple[Any, Any]:
+        """Weights and labels of some rows, whose first is number ``start``."""
+        stop = start + len(rows)
         self.check_length(stop, at_least=True)
 
         def of(values: Any, checked: Any) -> Any:
@@ -186,7 +172,7 @@ class RowValues(NamedTuple):
                 return values.of_distribution(rows)
             if callable(values):
                 return checked(values(X), len(rows))
-            return None if values is None else values[first_row:stop]
+            return None if values is None else values[start:stop]
 
         return of(self.weights, checked_weights), of(self.groups, checked_labels)
 
@@ -234,18 +220,14 @@ def checked_labels(labels: Any, n: int | None = None) -> Groups:
 
 def checked_weights(weights: Any, n: int) -> Array:
     """Weights (n,), each finite and at least 0."""
-    check_real("weights", weights)
-    values = np.asarray(weights, dtype=np.float64)
-    found = f"of shape {values.shape} for {n} rows"
-    if values.shape == (n,):
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if not bad.any():
-            return values
-        found = f"with {float(values[bad][0])!r} in row {int(np.argmax(bad))}"
-    raise ValueError(
-        f"Got weights {found}, but expected one finite number of at least 0 per row: "
-        "the likelihood ratio p_target(x) / p_source(x)."
-    )
+    values: Array = column("weights", weights, n).numpy()
+    if (values < 0).any():
+        row = int(np.argmin(values))
+        raise ValueError(
+            f"Got weights with {float(values[row])!r} in row {row}, but expected "
+            "numbers of at least 0: the likelihood ratio p_target(x) / p_source(x)."
+        )
+    return values
 
 
 def effective_sample_size(weights: ArrayLike) -> float:
@@ -282,9 +264,8 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
         return
     if not rows.weights.any():
         raise ValueError(
-            f"Got weights that are zero in all {len(rows)} calibration rows: none of "
-            "them is like the rows to predict, and no finite interval can be made. "
-            "Calibrate on rows from where predictions are needed."
+            f"Got weights that are zero in all {len(rows)} calibration rows, so that "
+            "no interval is finite. Calibrate on rows like those to predict."
         )
     needed = ROWS_PER_MISS / (1 - max(levels))
     for label, some in rows_by_group(rows.groups).items():
@@ -297,7 +278,7 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
         warnings.warn(
             f"Got {len(weights)} weighted calibration rows{of} that are worth "
             f"{n_effective:.1f} rows of equal weight, where confidence_level="
-            f"{max(levels):g} should have {needed:.0f}. Coverage holds on average, but "
+            f"{max(levels):g} should have {needed:.0f}: coverage holds on average, but "
             "depends on few rows. Calibrate on more, or clip the weights harder.",
             EffectiveSampleSizeWarning,
             stacklevel=4,
@@ -316,14 +297,12 @@ def likelihood_ratio(
 
     Parameters
     ----------
-    X_source : array-like of shape (n_source, p)
-        Rows from where the calibration rows come: training rows, for example.
-    X_target : array-like of shape (n_target, p)
-        Rows from where the rows to predict come; their targets are not needed. None of
-        the rows given here may be used for calibration or be predicted.
+    X_source, X_target : array-like of shape (n, p)
+        Rows from where the calibration rows come, such as training rows, and from where
+        the rows to predict come. None of them may be used for calibration or be
+        predicted.
     estimator : ClapsRegressor, optional
-        Fitted; its ``input_columns`` turns text, dates and gaps into numbers. By
-        default X is taken as numbers.
+        Fitted, to turn text, dates and gaps into numbers; by default X is numbers.
     clip : float, default=20.0
         Ratios are clipped to [1/clip, clip].
 
@@ -349,25 +328,23 @@ def likelihood_ratio(
         if len(values) < 2 or n_bad or values.shape[1] != source.shape[1]:
             raise ValueError(
                 f"Got {name} with {len(values)} rows, of which {n_bad} hold NaN or "
-                f"infinity, and {values.shape[1]} columns, but expected at least two "
-                f"rows of {source.shape[1]} numbers. Pass estimator= to encode gaps "
-                "and text."
+                f"infinity, and {values.shape[1]} columns, but expected two rows or "
+                f"more of {source.shape[1]} numbers. Pass estimator= to encode gaps."
             )
     is_target = np.repeat([0, 1], [len(source), len(target)])
     scaler, logit = StandardScaler(), LogisticRegression(max_iter=1000)
     logit.fit(scaler.fit_transform(np.concatenate([source, target])), is_target)
     coef = logit.coef_[0] / scaler.scale_
-    intercept = logit.intercept_[0] - scaler.mean_ @ coef
-    intercept += np.log(len(source) / len(target))
-    ratio = RowRatio(coef, float(intercept), clip, estimator)
+    constant = logit.intercept_[0] + np.log(len(source) / len(target))
+    intercept = float(constant - scaler.mean_ @ coef)
+    ratio = RowRatio(coef, intercept, clip, estimator)
     found = replace(ratio, clip=np.inf)(X_target)
     n_high = int((found > clip).sum())
     if n_high > MANY_CLIPPED * len(target):
         warnings.warn(
             f"Got {n_high} of {len(target)} target rows whose likelihood ratio exceeds "
-            f"clip={clip:g} (the largest is {found.max():.3g}): the source hardly has "
-            "such rows. Clipped weights cover them too rarely; collect calibration "
-            "rows there, or raise clip and expect wider intervals.",
+            f"clip={clip:g} (the largest is {found.max():.3g}). Clipped weights cover "
+            "them too rarely: collect calibration rows there, or raise clip.",
             EffectiveSampleSizeWarning,
             stacklevel=2,
         )
