@@ -225,7 +225,9 @@ def test_densities_of_normal_scores(data):
 def test_densities_that_cannot_be_drawn(calibrated, data):
     X = data[2][0]
     draw = PredictiveDensityDisplay.from_estimator
-    with pytest.raises(TypeError, match="Got a Formula, but expected a calibrated obj"):
+    with pytest.raises(
+        TypeError, match="Got a Formula with parameters .*, but expected"
+    ):
         draw(calibrated.estimator, X)
     with pytest.raises(
         ValueError, match="Got 120 rows and 130 different scores of a Form"

@@ -25,8 +25,7 @@ PARTS = ("aleatoric", "epistemic")
 NEAR_LEADER = 1 / 2  # share of the largest contribution from which a column is named
 MAX_NAMED = 3  # columns by name in one sentence
 NEGLIGIBLE = 0.01  # of the width: a smaller excess has no cause worth naming
-SIGNIFICANCE = 0.01  # probability with which exchangeable rows are called outside
-MIN_BACKGROUND = 20  # rows; of fewer, too many rows lie outside by chance
+MIN_BACKGROUND = 20  # rows; beyond all of fewer, too many rows are by chance
 MAX_BACKGROUND = 2000  # rows that are predicted to choose n_background of them
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 MAX_TEXT = 30  # letters of a value in a sentence
@@ -53,7 +52,7 @@ class ColumnContributions:
     reference : ndarray of shape (2, n_levels)
         Both parts of the width of the reference.
     outside : ndarray of shape (n,), optional
-        Rows whose epistemic variance is larger than in 99 % of the background. Their
+        Rows whose epistemic variance is larger than in every background row. Their
         noise is extrapolated, and sentences call it not known.
     index : sequence, optional
         Names of the rows; by default their positions.
@@ -95,13 +94,11 @@ class ColumnContributions:
         if not np.isfinite(noise + lack):
             return "infinitely wide: the calibration rows give no finite end"
         width, *parts = _numbers_that_add_up(noise, lack)
-        causes = [self._cause(part, row, level) for part in PARTS]
-        outside = self.outside is not None and self.outside[row]
-        called = "not known (outside the background)" if outside else "noise"
-        return (
-            f"wide by {width}: {parts[0]} {called}, {causes[0]}; "
-            f"{parts[1]} lack of data, {causes[1]}"
-        )
+        why, more = (self._cause(part, row, level) for part in PARTS)
+        noise_part = f"{parts[0]} noise, {why}"
+        if self.outside is not None and self.outside[row]:
+            noise_part = f"{parts[0]} not known (outside the background)"
+        return f"wide by {width}: {noise_part}; {parts[1]} lack of data, {more}"
 
     def to_frame(self, level: int = 0) -> Any:
         """Contributions at a level: a column for each part and name.
@@ -178,7 +175,7 @@ def column_contributions(
         known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
         of_starts = known.width_parts
         if m >= MIN_BACKGROUND:
-            outside = standing(why.epistemic, known.epistemic)[1]
+            outside = why.epistemic > known.epistemic.max()
     chosen = _spread_rows(of_starts, n_background)
     starts, of_starts = n + starts[chosen], of_starts[chosen]
 
@@ -211,18 +208,6 @@ def column_contributions(
         outside,
         why.index,
     )
-
-
-def standing(lack: Array, known: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """Shares of known rows that lack no more data, and which rows lie outside them.
-
-    A row does if it lacks more than 99 % of the known rows (all, if these are fewer
-    than 99), which an exchangeable row does with a probability of 1 % (1 / (n + 1)).
-    """
-    ordered, n = np.sort(known), len(known)
-    chance = (1 + n - np.searchsorted(ordered, lack, "left")) / (n + 1)
-    quantile = np.searchsorted(ordered, lack, "right") / n
-    return quantile, chance <= max(SIGNIFICANCE, 1 / (n + 1))
 
 
 def _spread_rows(parts: Array, n_background: int) -> NDArray[np.intp]:
@@ -306,9 +291,8 @@ def _stacked(top: Any, bottom: Any) -> Any:
 def _permuted(columns: dict[Any, Any], index: NDArray[np.int64]) -> Any:
     """Rows in which column j is that of the row ``index[:, j]``.
 
-    Columns of an array give an array, those of any data frame one of pandas. Categories,
-    dates, gaps and text pass through unchanged, so that a model sees tables like the one
-    it was fitted on.
+    Columns of an array give an array, those of a data frame one of pandas. Categories,
+    dates, gaps and text pass through unchanged.
     """
     taken = [c.take(rows) for c, rows in zip(columns.values(), index.T, strict=True)]
     if isinstance(taken[0], np.ndarray):

@@ -21,11 +21,14 @@ from sklearn.utils.validation import _num_samples
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import OutsideCalibrationWarning
 from ..metrics import figures_by_group
-from .by_column import SIGNIFICANCE, as_table, columns_of, standing
+from .by_column import as_table, columns_of
 from .explanation import Explanation, explain, mean_variance, models_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
+# Probability with which exchangeable rows are reported: a table by a warning, a row as
+# outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
+SIGNIFICANCE = 0.01
 # Rows whose intervals are watched, evenly spread: more would hardly change the mean.
 MAX_WATCHED = 1000
 MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
@@ -93,12 +96,15 @@ def diagnose(
         from ..conformal.distribution import distribution_of
 
         rows = [distribution_of(each, X_calibration) for each in models_of(model)]
-        known = mean_variance(rows).epistemic
-        quantile, outside = standing(why.epistemic, known)
+        known = np.sort(mean_variance(rows).epistemic)
+        n, lack = len(known), why.epistemic
+        quantile = np.searchsorted(known, lack, "right") / n
+        chance = (1 + n - np.searchsorted(known, lack, "left")) / (n + 1)
+        outside = chance <= max(SIGNIFICANCE, 1 / (n + 1))
         columns["reason"] = np.where(outside & (reason == IRREDUCIBLE), UNKNOWN, reason)
         columns |= {"epistemic_quantile": quantile, "outside": outside}
         _warn_of_extremes(
-            {"epistemic variance": why.epistemic} | columns_of(X),
+            {"epistemic variance": lack} | columns_of(X),
             {"epistemic variance": known} | columns_of(X_calibration),
         )
     return as_table(columns, why.index)
