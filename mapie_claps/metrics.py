@@ -18,7 +18,6 @@ from ._validation import check_real, check_share, raise_for
 from .exceptions import CrossedBoundsWarning
 
 __all__ = [
-    "coverage_interval",
     "crps",
     "evaluate_intervals",
     "interval_score",
@@ -55,10 +54,9 @@ def evaluate_intervals(
     -------
     dict of ndarray
         A table with one entry per group and level: ``group`` ("all" first), ``n``,
-        ``confidence_level``, ``coverage`` with its exact binomial limits
-        ``coverage_low`` and ``coverage_high``, mean ``width`` and ``score`` (infinite
-        where an interval is), and the number of intervals with swapped ends,
-        ``crossed``.
+        ``confidence_level``, ``coverage``, mean ``width`` and ``score`` (infinite where
+        an interval is), ``crossed`` (intervals with swapped ends), and exact binomial
+        limits of the coverage at 95 %, ``coverage_low`` and ``coverage_high``.
 
     Examples
     --------
@@ -93,38 +91,6 @@ def interval_score(
     array([7.])
     """
     return evaluate_intervals(y, y_interval, confidence_level)["score"]
-
-
-def coverage_interval(
-    n_covered: int, n: int, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Exact binomial (Clopper–Pearson) interval of a coverage.
-
-    Parameters
-    ----------
-    n_covered, n : int
-        Rows inside their interval, and all rows.
-    confidence : float, default=0.95
-        Level of the interval.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper limit of the probability to cover.
-
-    Examples
-    --------
-    >>> from mapie_claps.metrics import coverage_interval
-    >>> [round(limit, 3) for limit in coverage_interval(90, 100)]
-    [0.824, 0.951]
-    """
-    from scipy.stats import binomtest
-
-    check_share("confidence", confidence, hint="Use 0.95.")
-    if not 0 <= n_covered <= n:
-        raise_for("n_covered", n_covered, f"0 to n={n}", "Count the covered rows.")
-    limits = binomtest(n_covered, n).proportion_ci(confidence, method="exact")
-    return float(limits.low), float(limits.high)
 
 
 def crps(y: ArrayLike, y_values: ArrayLike) -> float:
@@ -212,6 +178,8 @@ def figures_by_group(
     figures: dict[str, Array] | None = None,  # others to average, (n, n_levels)
 ) -> dict[str, NDArray[Any]]:
     """The table of ``evaluate_intervals``, with means of other figures of the rows."""
+    from scipy.stats import binomtest
+
     bounds = _numbers("y_interval", y_interval, 3)
     target = _numbers("y", y, 1, len(bounds))[:, None]
     lower, upper = bounds[:, 0], bounds[:, 1]
@@ -248,8 +216,8 @@ def figures_by_group(
     tables = []
     for label, rows in members:
         n = len(rows)
-        n_covered = means["coverage"][rows].sum(axis=0).tolist()
-        limits = np.transpose([coverage_interval(k, n) for k in n_covered])
+        tests = [binomtest(int(k), n) for k in means["coverage"][rows].sum(axis=0)]
+        limits = [test.proportion_ci(0.95, method="exact") for test in tests]
         tables.append(
             {
                 "group": np.full(n_levels, label, dtype=object),
@@ -257,8 +225,8 @@ def figures_by_group(
                 "confidence_level": np.zeros(n_levels) + levels,
                 **{name: values[rows].mean(axis=0) for name, values in means.items()},
                 "crossed": crossed[rows].sum(axis=0),
-                "coverage_low": limits[0],
-                "coverage_high": limits[1],
+                "coverage_low": np.array([limit.low for limit in limits]),
+                "coverage_high": np.array([limit.high for limit in limits]),
             }
         )
     return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
@@ -296,15 +264,14 @@ def _numbers(name: str, values: ArrayLike, ndim: int, n: int | None = None) -> A
         raise ValueError(f"Got {name} that holds no numbers: {error}.") from error
     if array.ndim == 2 and ndim == 3:
         array = array[:, :, None]
-    # A column among rows would broadcast to n × n.
-    if array.ndim == 2 and ndim == 1 and array.shape[1] == 1:
+    if array.shape[1:] == (1,) and ndim == 1:  # would broadcast to n × n
         array = array[:, 0]
     wrong = array.ndim != ndim or (ndim == 3 and array.shape[1] != 2)
     if wrong or not array.size or n not in (None, len(array)):
+        of = "" if n is None else f", for {n} rows"
         raise ValueError(
-            f"Got {name} of shape {np.shape(values)}, but expected {SHAPES[ndim]}"
-            f"{'' if n is None else f', for {n} rows'}. Pass one target at a time, and "
-            "as many numbers as there are rows."
+            f"Got {name} of shape {np.shape(values)}, but expected {SHAPES[ndim]}{of}. "
+            "Pass one target at a time, and as many numbers as there are rows."
         )
     bad = ~np.isfinite(array) if ndim == 1 else np.isnan(array)
     if bad.any():

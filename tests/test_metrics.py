@@ -101,8 +101,6 @@ def test_an_evaluation_is_a_table_of_groups_and_levels():
         y, bounds = Y[mask], finite[mask]
         expected = evaluated(y, bounds, [0.5, 0.9])
         np.testing.assert_allclose(rows[["coverage", "width", "score"]].T, expected)
-    limits = table.loc[4, ["coverage_low", "coverage_high"]]
-    assert tuple(limits) == metrics.coverage_interval(2, 2)
 
 
 def test_labels_keep_their_type():
@@ -119,11 +117,13 @@ def test_labels_keep_their_type():
 
 
 def test_binomial_limits_leave_half_the_error_on_each_side():
-    low, high = metrics.coverage_interval(45, 50, 0.9)
-    assert binom.sf(44, 50, low) == pytest.approx(0.05)
-    assert binom.cdf(45, 50, high) == pytest.approx(0.05)
-    assert metrics.coverage_interval(0, 7)[0] == 0
-    assert metrics.coverage_interval(7, 7)[1] == 1
+    y, groups = np.zeros(64), np.repeat(["a", "b", "c"], [50, 7, 7])
+    y[45:57] = 9.0
+    table = metrics.evaluate_intervals(y, [[-1.0, 1.0]] * 64, 0.9, groups=groups)
+    low, high = table["coverage_low"], table["coverage_high"]
+    assert binom.sf(44, 50, low[1]) == pytest.approx(0.025)
+    assert binom.cdf(45, 50, high[1]) == pytest.approx(0.025)
+    assert (low[2], high[3]) == (0, 1)  # none and all of seven rows
 
 
 def test_crps_by_its_definition():
@@ -190,8 +190,6 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
         ("evaluate_intervals", ["a", None] * 3, "groups of .* with 3 missing labels"),
         ("evaluate_intervals", NO_TEXT, "groups of .* with 3 missing labels"),
         ("evaluate_intervals", NO_TIME, "groups of .* with 3 missing labels"),
-        ("coverage_interval", (1, 2, 1), "confidence=1"),
-        ("coverage_interval", (5, 4), "n_covered=5, but expected 0 to n=4"),
         ("crps", (Y, Y), r"y_values of shape \(6,\)"),
         ("crps", ([1.0], [[np.nan]]), "y_values with nan in row 0"),
         ("crps", ([INF], [[1.0]]), "y with inf in row 0"),
