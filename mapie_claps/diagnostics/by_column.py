@@ -101,10 +101,7 @@ class ColumnContributions:
         return f"wide by {width}: {noise_part}; {parts[1]} lack of data, {more}"
 
     def to_frame(self, level: int = 0) -> Any:
-        """Contributions at a level: a column for each part and name.
-
-        A DataFrame with the index of X, or a dict of columns where there is no pandas.
-        """
+        """Contributions at a level: a column for each part and name of a DataFrame."""
         columns = {
             (part, name): getattr(self, part)[:, j, level]
             for part in PARTS

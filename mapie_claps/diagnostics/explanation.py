@@ -123,10 +123,7 @@ class Explanation:
         return columns
 
     def to_frame(self) -> Any:
-        """Everything by row: a DataFrame with the index of X.
-
-        A dict of columns where there is no pandas.
-        """
+        """``columns()`` as a DataFrame with the index of X; a dict without pandas."""
         return as_table(self.columns(), self.index)
 
     def __repr__(self) -> str:
@@ -184,8 +181,7 @@ def explain(
     Returns
     -------
     Explanation
-        Arrays by row, and ``by_column``, a
-        :class:`~mapie_claps.diagnostics.ColumnContributions`, if it was asked for.
+        Arrays by row, with ``by_column`` if it was asked for.
 
     Examples
     --------
@@ -228,17 +224,16 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     -------
     DataFrame
         ``prediction``; ``lower``, ``upper``, ``aleatoric_width`` and
-        ``epistemic_width``, as ``lower_0.9`` if there are several levels; and
-        ``epistemic_fraction``, the share of the variance that is lack of data. Parts
-        that the model does not tell are NaN. Of polars if X is, else of pandas, with
-        the index of X; a dict of ndarray where pandas is missing.
+        ``epistemic_width`` (``lower_0.9`` if there are several levels); and
+        ``epistemic_fraction``. Parts that the model does not tell are NaN. Of polars if
+        X is, else of pandas with the index of X; a dict where pandas is missing.
 
     Examples
     --------
     >>> import numpy as np
     >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.diagnostics import predict_frame
-    >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
+    >>> X = np.linspace(-2, 2, 200)[:, None]
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
     >>> model = CalibratedRegressor(model, random_state=0).fit(X, X[:, 0])
     >>> list(predict_frame(model, X[:3]))[:4]
@@ -274,12 +269,9 @@ def _explain(
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
         noise = (upper - lower) / variance.scale_ratio[:, None]
-    levels, index = tuple(found.levels), getattr(X, "index", None)
-    if callable(index):  # that of a list is a method
-        index = None
-    return Explanation(
-        found.points, lower, upper, levels, *variance, noise, index=index
-    )
+    ends = found.points, lower, upper, tuple(found.levels)
+    index = X.index if hasattr(X, "iloc") else None
+    return Explanation(*ends, *variance, noise, index=index)
 
 
 def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:

@@ -58,18 +58,16 @@ def diagnose(
     Returns
     -------
     DataFrame or dict of ndarray
-        prediction, lower, upper, width, aleatoric_width, epistemic_width
-            The interval of a calibrated object, what noise alone would need, and what
-            lack of data adds; as ``lower_0.9`` if there are several levels.
-        aleatoric, epistemic, epistemic_fraction
-            Parts of the variance, and the share s of the second.
+        Columns of :class:`~mapie_claps.Explanation`: prediction, ends, the width and
+        its parts (``lower_0.9`` if there are several levels), parts of the variance and
+        the share s of lack of data. And
+
         narrowing
             Share by which the interval would be narrower, at the same quantile, after
             one measurement at this row: 1 − √(1 − s²).
         reason
-            "collect data here" if ``narrowing`` is large enough, else "irreducible":
-            noise makes the width. "not known" if the row is ``outside``, where the
-            noise is extrapolated.
+            "collect data here" if ``narrowing`` is large enough, else "irreducible", or
+            "not known" if the row is ``outside``, where the noise is extrapolated.
         epistemic_quantile, outside
             With ``X_calibration``: the share of calibration rows with no larger
             epistemic variance, and whether it is larger than in 99 % of them (in all,
@@ -157,9 +155,8 @@ def summarise(
     Returns
     -------
     DataFrame or dict of ndarray
-        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, one entry per group
-        and level, and the means of ``aleatoric``, ``epistemic``,
-        ``epistemic_fraction``, ``aleatoric_width`` and ``epistemic_width``.
+        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, and the means of
+        both parts of the variance, of the share of the second, and of both widths.
 
     Examples
     --------
@@ -213,11 +210,9 @@ def rank_rows(
     model, X, **diagnose_params
         What :func:`diagnose` accepts.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
-        What to rank by, largest first: a part of the variance; the share of the
-        epistemic part, and so the narrowing of the row's own interval; or "gain", what
+        What to rank by, largest first: a part of the variance, a share, or "gain", what
         measurements bring for all rows together. Rows are then in the order in which
-        to measure them, each judged after those above it. It needs a
-        ``ClapsRegressor`` or ``ClapsModule``.
+        to measure them, each judged after those above it.
     n_rows : int, default=10
         Number of rows to return.
     X_watched : array-like of shape (m, p), optional
@@ -286,10 +281,8 @@ def nearest_rows(
     DataFrame or dict of ndarray
         ``row`` (position in X), ``neighbour`` (position in X_train, nearest first),
         ``distance`` in φ (1 is the root mean squared distance of training rows from
-        their centre), ``narrowing`` (by which share the interval of the row would be
-        narrower, at the same quantile, if the neighbour were measured once more),
-        ``own_narrowing`` (the same if the row itself were measured) and ``y`` of the
-        neighbour if it was given.
+        their centre), ``narrowing`` (of the interval, as a share, if the neighbour were
+        measured once more), ``own_narrowing`` (if the row itself were) and ``y``.
 
     Examples
     --------
@@ -351,11 +344,7 @@ def _own_narrowing(aleatoric: Array, epistemic: Array) -> Array:
 def _best_order(
     model: Any, X: ArrayLike, n_rows: int, X_watched: ArrayLike
 ) -> tuple[NDArray[np.intp], Array]:
-    """Rows to measure one after another, and what each adds to the mean narrowing.
-
-    After each choice the posterior is contracted, so that the next row is one that
-    those before it do not make superfluous.
-    """
+    """Rows to measure one after another, and what each adds to the mean narrowing."""
     last, seen = _with_covariance(model, X)
     n_watched = _num_samples(X_watched)
     spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()
