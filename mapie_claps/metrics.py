@@ -72,17 +72,12 @@ def evaluate_intervals(
 def interval_score(
     y: ArrayLike, y_interval: ArrayLike, confidence_level: ArrayLike
 ) -> Array:
-    """Mean interval score at each level, see :func:`evaluate_intervals`.
+    """Mean interval score at each level: the ``score`` of :func:`evaluate_intervals`.
 
     Parameters
     ----------
     y, y_interval, confidence_level
         As in :func:`evaluate_intervals`.
-
-    Returns
-    -------
-    ndarray of shape (n_levels,)
-        Mean scores; infinite where an interval is.
 
     Examples
     --------

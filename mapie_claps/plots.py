@@ -110,19 +110,7 @@ class Display(ABC):
 
 @dataclass(eq=False, repr=False)
 class ExplanationDisplay(Display):
-    """A picture of intervals that were explained.
-
-    Parameters
-    ----------
-    explanation : Explanation
-        What :func:`~mapie_claps.explain` gave.
-    X : array-like of shape (n, p) or (n,), optional
-        Inputs of these rows.
-    y : array-like of shape (n,), optional
-        True values of the rows.
-    level : int, default=0
-        Position of the confidence level.
-    """
+    """A picture of intervals that were explained, see :class:`IntervalDisplay`."""
 
     explanation: Explanation
     X: Any = None
@@ -157,9 +145,12 @@ class IntervalDisplay(ExplanationDisplay):
 
     Parameters
     ----------
-    explanation, X, y, level
-        What was explained, inputs and true values of the rows, and the position of the
-        confidence level that is drawn, as in all displays.
+    explanation : Explanation
+        What :func:`~mapie_claps.explain` gave.
+    X, y : array-like of shape (n, p) and (n,), optional
+        Inputs and true values of the rows.
+    level : int, default=0
+        Position of the confidence level that is drawn.
     training_rows : tuple of array-like, optional
         x and y of points to draw.
 

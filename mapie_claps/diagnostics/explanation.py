@@ -84,8 +84,7 @@ class Explanation:
             raise ValueError(
                 "Got intervals of a score that does not scale them by the model's "
                 "standard deviation, so their width has no aleatoric and epistemic "
-                "part. Calibrate with ClapsScore, or read aleatoric and epistemic, the "
-                "parts of the variance."
+                "part. Calibrate with ClapsScore, or read the parts of the variance."
             )
         return np.minimum(self.noise_width, self.width)
 
