@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import re
 from functools import partial
 
 import numpy as np
@@ -242,7 +243,7 @@ def test_means_by_level_are_those_of_random_effects():
 def test_no_training_row_sees_its_own_target():
     rng = np.random.default_rng(0)
     codes, y = rng.integers(0, 30, (N, 1)).astype(float), rng.normal(size=N)
-    means = LevelMeans([30], seed=0)
+    means = LevelMeans(seed=0)
     inputs = means.fit_transform(codes, y)
     for row in (0, 7):
         changed = y.copy()
@@ -368,7 +369,7 @@ def test_named_columns_are_categorical():
     for named in (["kind"], [0], [-2], [True, False], np.array([0]), ("kind", 0)):
         assert names(frame, categorical_features=named) == expected
     assert len(names(X, categorical_features=[0])) == 4
-    for wrong in ("kind", ["other"], [2], [True], [[0]], [0.5], None, {"kind"}):
+    for wrong in ("kind", ["other"], [2], [True], [[0]], [0.5], None):
         with refused(match=r"Got categorical_features=.*'kind', 'si"):
             fit(frame, categorical_features=wrong)
 
@@ -387,7 +388,7 @@ def test_an_id_is_left_out():
     frame = mixed().assign(id=[f"u{i}" for i in range(N)], void=np.nan)
     encoder, _ = fit(frame)
     first, second = encoder.remarks
-    assert "column 'id' out: 120 of its 120 texts differ" in first
+    assert "column 'id' out: nearly all of its texts differ" in first
     assert "column 'void' out: it has no values" in second
     assert not any("id" in name or "void" in name for name in encoder.output_names)
     assert encoder.encode(frame.assign(id=3)).unseen is None
@@ -402,7 +403,7 @@ def test_text_that_looks_like_numbers_or_dates_is_remarked_on():
     frame = pd.DataFrame({"number": number, "day": day, "code": code})
     first, second = fit(frame)[0].remarks
     assert "column 'number' as categories, although its texts look like" in first
-    assert "but not 'unknown' in row 119" in second
+    assert "column 'day' as categories" in second
     assert "pandas.to_datetime" in second
     assert fit(frame, categorical_features=["number", "day"])[0].remarks == []
 
@@ -441,7 +442,6 @@ def test_differences_of_dates_and_their_gaps():
 
 DAYS = [datetime.date(2024, 1, 31), datetime.date(2024, 2, 1)]
 FORMATS = ["%Y-%m-%d", "%Y-%m-%dT10:00:00Z", "%Y-%m-%d 10:00:00.5+01:00", "%Y/%m/%d"]
-FORMATS += ["%m/%d/%Y", "%d/%m/%Y 09:30", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -453,9 +453,21 @@ def test_text_that_all_parses_as_dates(form):
     np.testing.assert_array_equal(inputs[:2, 1], [2, 3])
     assert inputs[1, 0] - inputs[0, 0] == 1
     bad = frame.assign(t=[*text, "soon"] + text * 8 + text[:1])
-    with refused(match=r"Got 'soon' in column 't', row 2, but expect"):
+    with refused(match=r"Got 'soon' in column 't', row 2, but expected dates, as in"):
         encoder.encode(bad)
     assert names(bad)[-1] == "t_soon"
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d.%m.%Y", "%Y%m%d"])
+def test_dates_that_do_not_begin_with_the_year_are_not_guessed(form):
+    frame = pd.DataFrame({"t": [day.strftime(form) for day in DAYS] * 10})
+    encoder, _ = fit(frame)
+    assert encoder.output_names == ["t_" + DAYS[0].strftime(form)] or (
+        encoder.output_names == ["t_" + DAYS[1].strftime(form)]
+    )
+    remark = r"Took column 't' as categories.*pandas.to_datetime"
+    assert len(encoder.remarks) == (form != "%Y%m%d")
+    assert all(re.match(remark, text) for text in encoder.remarks)
 
 
 def test_the_hour_is_that_of_the_clock_and_the_zone_that_of_fit():
@@ -479,7 +491,6 @@ def test_the_hour_is_that_of_the_clock_and_the_zone_that_of_fit():
         ):
             encoder.encode(table)
     fit(clock)[0].encode(other)
-    fit(other)[0].encode(pd.DataFrame({"t": utc.tz_convert("Etc/UTC")}))
 
 
 def changed(name, value, row=3):
@@ -492,12 +503,15 @@ def changed(name, value, row=3):
     ("frame", "message"),
     [
         (changed("area", np.inf), r"Got inf in column 'area', row 3.*finite"),
-        (changed("area", "12 m²"), r"\(row \d\) and '12 m²' \(row 3\) in column 'are"),
+        (
+            changed("area", "12 m²"),
+            r"Got '12 m²' in column 'area', row 3.*one of them in",
+        ),
         (mixed().assign(area="big"), r"Got 'big' in column 'area', row 0.*numbers, as"),
         (mixed().assign(city=4), r"Got 4.0 in column 'city', row 0.*text, as in fit"),
         (mixed().assign(garden="yes"), r"Got 'yes' in column 'garden'.*truth values"),
         (mixed().assign(sold=17), r"Got 17.0 in column 'sold', row 0.*dates, as in"),
-        (mixed().assign(sold="soon"), r"Got 'soon' in column 'sold', row 0.*ISO 8601"),
+        (mixed().assign(sold="soon"), r"Got 'soon' in column 'sold', row 0.*dates, as"),
         (
             mixed().assign(area=pd.Timestamp("2024-01-01")),
             r"Got datetime.*2024, 1, 1.* in column 'area', row 0.*numbers, as in",
@@ -593,7 +607,7 @@ def test_what_a_transformer_of_the_user_must_give():
     for wrong in ("passthrough", StandardScaler):
         with refused(match="Got preprocessor=.*fit_transform"):
             fit(frame, preprocessor=wrong)
-    with refused(match=r"None beside categorical_features"):
+    with refused(match="none beside categorical_features"):
         fit(frame, preprocessor=own(), categorical_features=["zip"])
 
 
@@ -692,9 +706,13 @@ def test_columns_and_targets_that_cannot_be_standardised():
     np.testing.assert_allclose(scaler_y.mean_, [1.25])
     for factors, target, message in (
         ([1, 1e200], 1, "the column 'b' of X .*overflows.*1e-100"),
-        ([1e-200, 1], 1, "the column 'a' of X with a range of 4e-200.*underflows"),
+        (
+            [1e-200, 1],
+            1,
+            "the column 'a' of X with values from 0.0 to 4e-200.*underflows",
+        ),
         ([1, 1], 1e200, "Got y .*overflows"),
-        ([1, 1], 1e-200, "Got y with a range of 2e-200, whose square underflows"),
+        ([1, 1], 1e-200, "Got y with values from 0.0 to 2e-200, .*underflows"),
     ):
         with refused(match=message):
             fit_scalers(X * factors, y * target, one, ["a", "b"])

@@ -1,6 +1,5 @@
 """``ClapsRegressor``: networks with a last-layer Laplace posterior, from table to v."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._validation import check_choice, check_integer
+from .._validation import check_choice, check_integer, warn_once
 from ..network.batches import batches_of, draw_seed, items_of, row_hashes
 from ..network.ensemble import (
     HeteroscedasticNetwork,
@@ -330,7 +329,7 @@ class ClapsRegressor(LastLayerEstimator):
             seed,
         )
         for text in self.table_.remarks:
-            warnings.warn(text, UserWarning, stacklevel=4)
+            warn_once(text, self.table_.output_names, stacklevel=4)
         # Not of the training inputs, some of which are cross-fitted.
         self._seen_rows = seen_rows(self.table_.encode(table).values, y_)
         names = self.table_.output_names
@@ -482,7 +481,7 @@ class ClapsRegressor(LastLayerEstimator):
 
     def _encoded(self, X: Any, min_rows: int = 1) -> EncodedRows:
         """Rows of X as numbers, its columns, their names and values checked."""
-        table = as_table(X, min_rows)
+        table = as_table(X, min_rows, getattr(self, "feature_names_in_", None))
         check_columns(self, X, table, reset=False)
         return self.table_.encode(table)
 
