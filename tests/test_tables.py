@@ -3,6 +3,7 @@
 import copy
 import datetime
 import re
+import warnings
 from functools import partial
 
 import numpy as np
@@ -15,9 +16,11 @@ import torch
 from conftest import tiny
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
+from mapie_claps import CalibratedRegressor
 from mapie_claps.network.preprocessing import (
     MAX_LEVELS,
     MIN_ROWS,
@@ -30,6 +33,7 @@ from mapie_claps.network.preprocessing import (
     fit_scalers,
     fit_table,
     level_effects,
+    wild_values,
 )
 
 N = 120
@@ -402,10 +406,110 @@ def test_text_that_looks_like_numbers_or_dates_is_remarked_on():
     code = [f"5{i % 40:04d}" for i in range(N)]
     frame = pd.DataFrame({"number": number, "day": day, "code": code})
     first, second = fit(frame)[0].remarks
-    assert "column 'number' as categories, although its texts look like" in first
+    assert "column 'number' as categories, although most of its texts" in first
     assert "column 'day' as categories" in second
     assert "pandas.to_datetime" in second
     assert fit(frame, categorical_features=["number", "day"])[0].remarks == []
+
+
+def test_integers_that_look_like_codes_are_remarked_on():
+    rng = np.random.default_rng(0)
+    store, hour = rng.integers(0, 200, 4_000), rng.integers(0, 24, 4_000)
+    effect, noise = rng.normal(size=200), rng.normal(size=4_000)
+    y = effect[store] + np.sin(hour / 4) + 0.5 * noise
+    frame = pd.DataFrame(
+        {"store": store, "hour": hour, "count": rng.poisson(40, 4_000)}
+    )
+    (remark,) = fit(frame, y)[0].remarks
+    assert "'store' as numbers" in remark
+    assert "categorical_features=['store']" in remark
+    assert fit(frame, y, categorical_features=["store"])[0].remarks == []
+    assert fit(frame, noise)[0].remarks == []
+    gaps = frame["store"].where(rng.random(4_000) < 0.9).to_frame()
+    assert len(fit(gaps, y)[0].remarks) == 1
+    assert fit(gaps + 0.5, y)[0].remarks == []  # no integers
+
+
+def test_wild_values_are_named_and_long_tails_pass():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=500)
+    assert wild_values(y, "y") == []
+    y[[17, 40]] = 1e4, -1e4
+    messages = wild_values(y, "y")
+    assert len(messages) == 2
+    assert "Got 10000.0 in y, row 17, which is" in "".join(messages)
+    assert wild_values(np.where(np.arange(500) < 4, 1e4, y), "y") == []  # too many
+    tails = [rng.lognormal(0, s, 2_000) for s in (1, 2)]
+    tails += [rng.standard_t(3, 2_000), rng.negative_binomial(0.3, 0.01, 2_000)]
+    for tail in tails:
+        assert wild_values(tail.astype(float), "y") == []
+    rare = np.where(np.arange(500) < 30, np.arange(500.0), 0)  # IQR of zero
+    assert wild_values(rare, "y") == []
+    rare[7] = 1e5
+    assert "row 7" in wild_values(rare, "y")[0]
+    for quiet in (np.zeros(50), np.eye(50)[0], np.array([1.0, 1e9]), large_numbers()):
+        assert wild_values(quiet, "y") == []
+    frame = mixed()
+    frame.loc[5, "area"] = 1e6
+    (remark,) = fit(frame)[0].remarks
+    assert remark.startswith("Got 1000000.0 in column 'area', row 5, which is")
+
+
+def large_numbers():
+    return np.array([-1e308, 1e308] * 20)
+
+
+def test_a_search_shows_each_remark_once():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"key": [f"u{i}" for i in range(60)], "a1": rng.normal(size=60)}
+    )
+    frame.loc[5, "a1"] = 1e6
+    search = GridSearchCV(
+        tiny(max_steps=2), {"learning_rate": [0.1, 0.01]}, cv=3, refit=False
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        search.fit(frame, frame["a1"].to_numpy() > 0)
+    texts = sorted(str(warning.message)[:20] for warning in found)
+    assert texts == ["Got 1000000.0 in col", "Left column 'key' ou"]
+    with pytest.warns(UserWarning, match="Left column 'key' out"):
+        tiny(max_steps=2).fit(frame.drop(5), np.arange(59.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_as_records():
+    frame, y = mixed(), np.random.default_rng(0).normal(size=N)
+    model = tiny(max_steps=2).fit(frame[:80], y[:80])
+    calibrated = CalibratedRegressor(model).conformalize(frame[80:], y[80:])
+    row = frame.iloc[[3]]
+    record = row.to_dict("records")[0]
+    for X in (
+        record,
+        [record],
+        dict(reversed(record.items())),
+        frame.iloc[3],
+        pl.from_pandas(row).to_struct("row"),
+    ):
+        np.testing.assert_array_equal(model.predict(X), model.predict(row))
+        for found, expected in zip(
+            calibrated.predict_interval(X),
+            calibrated.predict_interval(row),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(found, expected)
+    assert model.predict([record, record]).shape == (2,)
+    short = {key: record[key] for key in list(record)[1:]} | {"heat": 1}
+    for X in (short, [short], [record, short]):
+        with refused(match=r"of X without .*\['area'\] and with \['heat'\]"):
+            calibrated.predict_interval(X)
+    with refused(match=r"X.to_frame\(\) if this is a column"):
+        model.predict(frame["area"])
+    with refused(match=r"type list.*Pass pandas.DataFrame\(X\)"):
+        tiny().fit([record] * 5, y[:5])
+    unnamed = tiny(max_steps=2).fit(np.column_stack([y, y]), y)
+    with refused(match=r"type dict.*pandas.DataFrame\(\[record\]\)"):
+        unnamed.predict({"area": 1})
 
 
 def test_parts_of_dates():

@@ -68,7 +68,8 @@ N_FOLDS = 5
 N_DONORS = 16
 UNCOUNTABLE = 10**9  # values of a column that is not categorical: no two rows agree
 SMALLEST, LARGEST = 1e-152, 1e150  # the squares of both are numbers
-WILD, TAIL, ISOLATED = 20.0, 10, 10.0  # robust units; values; mean steps of these
+WILD, MIN_STEP = 20.0, math.log(5)  # robust units; step to the next value
+TAIL, ISOLATED = 10, 10.0  # next values; their mean steps
 CODES, ROWS_PER_CODE = range(20, 1_001), 5  # different integers that may be codes
 DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
@@ -303,19 +304,20 @@ def _donors(
 def wild_values(values: Array, name: str) -> list[str]:
     """Warnings about values far from all others, such as a slipped decimal point.
 
-    At most three values, or 0.1 % of the rows, are wild: those beyond a step of 20
-    robust units (IQR/1.349) in the distance from the median, if this step is also ten
-    times the mean step among the next ten distances, in logarithms. A long tail, as of
-    prices and counts, has no such step.
+    At most three values, or 0.1 % of the rows, are wild: those more than 20 robust
+    units (IQR/1.349) from the median, beyond a step in this distance by a factor of at
+    least five and, in logarithms, of ten times the mean step of the next ten values. A
+    long tail, as of prices and counts, has no such step.
     """
     known = values[np.isfinite(values)]
-    low, median, high = np.quantile(known, [0.25, 0.5, 0.75])
-    if low == high and (known != median).any():
-        low, high = np.quantile(known[known != median], [0.25, 0.75])
-    unit = high - low
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, median, high = np.quantile(known, [0.25, 0.5, 0.75])
+        if low == high and (known != median).any():
+            low, high = np.quantile(known[known != median], [0.25, 0.75])
+        unit = (high - low) / 1.349
     if not 0 < unit < np.inf:
         return []
-    far = np.nan_to_num(np.abs(values - median)) * 1.349 / unit
+    far = np.nan_to_num(np.abs(values - median) / unit)
     if far.max() <= WILD:
         return []
     n_most = max(3, len(known) // 1_000)
@@ -323,12 +325,12 @@ def wild_values(values: Array, name: str) -> list[str]:
     distance = np.maximum(far[rows], 1e-9)
     for n_wild in range(len(rows) - TAIL - 1, 0, -1):
         last, tail = distance[n_wild - 1], distance[n_wild : n_wild + TAIL + 1]
-        mean_step = np.log(tail[:-1] / tail[-1]).mean()
-        if last - tail[0] > WILD and np.log(last / tail[0]) > ISOLATED * mean_step:
+        step, mean_step = np.log(last / tail[0]), np.log(tail[:-1] / tail[-1]).mean()
+        if last > WILD and step > max(MIN_STEP, ISOLATED * mean_step):
             return [
-                f"Got {float(values[row])!r} in {name}, row {row}, which is "
-                f"{far[row]:.0f} robust standard deviations from the median and far "
-                "from all other values. Check it, or leave it out."
+                f"Got {float(values[row])!r} in {name}, row {row}, which is more than "
+                f"{WILD:g} robust standard deviations from the median and far from all "
+                "other values. Check it, or leave it out."
                 for row in rows[: min(n_wild, 3)].tolist()
             ]
     return []
