@@ -753,9 +753,9 @@ def test_rows_of_weight_zero_are_left_out_of_every_kind_of_table():
     expected = fit(frame[weight > 0], y[weight > 0])[1]
     for convert in (lambda X: X, *CONVERSIONS.values()):
         data = check_training_data(Estimator(), convert(frame), y, weight)
-        assert data.weight.tolist() == [1.0] * 80
-        np.testing.assert_array_equal(data.y, y[weight > 0])
-        found = fit_table(data.table, data.y, data.weight, "from_dtype", None, 0)[1]
+        assert data[2].tolist() == [1.0] * 80
+        np.testing.assert_array_equal(data[1], y[weight > 0])
+        found = fit_table(*data, "from_dtype", None, 0)[1]
         np.testing.assert_array_equal(found, expected)
 
 

@@ -204,17 +204,10 @@ def fit_table(
             codes[:, means[2]], _remainder(others, scores, weight, seed)
         )
     first = [places[b].stop for b in ("number", "date", "level_mean") if b in places]
+    n_numbers = max(first, default=0)
     donors = transformer.transform(_donors(readers, codes, y, seed))
-    encoder = TableEncoder(
-        transformer,
-        outputs,
-        max(first, default=0),
-        readers,
-        sources,
-        donors,
-        [],
-        remarks,
-    )
+    encoder = TableEncoder(transformer, outputs, n_numbers, readers, sources, donors)
+    encoder.remarks = remarks
     return encoder, values
 
 
@@ -285,9 +278,7 @@ def _folds(n: int, seed: int) -> KFold:
     return KFold(min(N_FOLDS, n), shuffle=True, random_state=seed)
 
 
-def _donors(
-    readers: list[ColumnReader], codes: Array, y: Array, seed: int
-) -> Array:  # (N_DONORS, n_columns)
+def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> Array:
     """Known values: of rows that spread over y; of levels that spread by mean of y."""
     rng = np.random.default_rng(seed)
     places = (np.arange(N_DONORS) + 0.5) / N_DONORS
@@ -578,18 +569,13 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
         ) from error
 
 
-class TrainingData(NamedTuple):
-    """Rows of positive weight."""
-
-    table: Any
-    y: Array
-    weight: Array  # of mean one
-
-
 def check_training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any
-) -> TrainingData:
-    """Check what ``fit`` was given, and set the columns of the estimator."""
+) -> tuple[Any, Array, Array]:
+    """Table, y and weights, of mean one, of the rows that count, all checked.
+
+    The columns of the estimator are set.
+    """
     check_has_target(y)
     check_real("y", y)
     warn_if_reordered(X, y)
@@ -598,7 +584,7 @@ def check_training_data(
     n = table.shape[0]
     target = column("y", column_or_1d(y, warn=True), n).numpy()
     if sample_weight is None:
-        return TrainingData(table, target, np.ones(n))
+        return table, target, np.ones(n)
     weight = weights(sample_weight, n).numpy()
     kept = weight > 0
     if kept.sum() < 2:
@@ -616,7 +602,7 @@ def check_training_data(
             "overflows or whose ratios underflow. Divide the weights by a constant, "
             "and set the smallest to zero, which leaves these rows out."
         )
-    return TrainingData(table, target, weight / weight.mean())
+    return table, target, weight / weight.mean()
 
 
 def fit_scalers(
@@ -625,10 +611,8 @@ def fit_scalers(
     """Standardise by the training rows; a constant keeps its unit."""
     uniform = None if (weight == 1).all() else weight
     scalers = []
-    for values, labels in (
-        (X, [f"the column {name!r} of X" for name in names]),
-        (y[:, None], ["y"]),
-    ):
+    labels_X = [f"the column {name!r} of X" for name in names]
+    for values, labels in ((X, labels_X), (y[:, None], ["y"])):
         low, high = values.min(axis=0), values.max(axis=0)
         large = np.maximum(high, -low) > LARGEST
         for k in np.flatnonzero(large | ((low < high) & (high - low < SMALLEST))):

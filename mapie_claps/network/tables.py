@@ -24,9 +24,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 NUMBER_LIKE = {"numbers", "truth values"}
 NEARLY_UNIQUE, ENOUGH_FOR_AN_ID = 0.9, 20  # share of distinct texts, and number of rows
-NUMBER_OR_DATE = re.compile(
-    r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?|\d{1,4}([-/.])\d{1,2}\4\d{1,4}\b.*"
-)
+DECIMAL_OR_DATE = re.compile(r"\s*([+-]?\d*[.,]\d+|\d{1,4}([-/.])\d{1,2}\2\d+.*)\s*")
 
 
 def parse_dates(texts: Sequence[str]) -> Array | None:
@@ -128,11 +126,8 @@ def as_table(X: Any, min_rows: int = 1, names: Any = None) -> Any:
         X = np.empty(X.shape)
     elif hasattr(X, "detach"):  # a tensor
         X = X.detach().cpu().numpy()
-    if (
-        records is not None
-        or hasattr(X, "collect_schema")
-        or type(X).__name__ in ("Series", "ChunkedArray")
-    ):
+    is_column = type(X).__name__ in ("Series", "ChunkedArray")
+    if is_column or records is not None or hasattr(X, "collect_schema"):
         raise TypeError(
             f"Got X of type {type(X).__name__}, but expected a table of rows and "
             "columns in memory. Pass pandas.DataFrame(X) for records, "
@@ -168,10 +163,7 @@ def _from_records(records: list[Any], names: list[Any]) -> NDArray[Any]:
                 f"{unknown[:5]}, which fit has not seen. Pass every column of fit and "
                 "no other, with None for a gap; or X.to_frame() if this is a column."
             )
-    table = np.empty((len(records), len(names)), dtype=object)
-    for row, record in enumerate(records):
-        table[row] = [record[name] for name in names]
-    return table
+    return np.array([[row[name] for name in names] for row in records], dtype=object)
 
 
 def as_numbers(X: Any) -> Array | None:
@@ -356,7 +348,7 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
                 "nothing about new ones. Convert it if these are numbers or dates, or "
                 "name it in categorical_features to use it"
             )
-        elif by_type and _looks_misread(known[:1_000]):
+        elif by_type and sum(map(_looks_misread, levels)) > 0.5 * len(levels):
             remarks.append(
                 f"Took column {column.name!r} as categories, although most of its "
                 "texts look like numbers or dates. Convert it with pandas.to_numeric "
@@ -371,8 +363,6 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
     return ColumnReader(column.kind, gaps, levels, column.zone)
 
 
-def _looks_misread(texts: list[str]) -> bool:
-    """Whether text is mostly numbers with decimals, or mostly dates."""
-    alike = sum(bool(NUMBER_OR_DATE.fullmatch(text.strip())) for text in texts)
-    whole = sum(text.strip().lstrip("+-").isdigit() for text in texts)  # perhaps codes
-    return alike >= 0.8 * len(texts) and whole <= 0.5 * len(texts)
+def _looks_misread(text: str) -> bool:
+    """Whether text is a number with decimals, or a date; integers may be codes."""
+    return DECIMAL_OR_DATE.fullmatch(text) is not None
