@@ -132,8 +132,7 @@ class TableEncoder:
 
     def _affected(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
         """Inputs that rest on values which never occurred."""
-        affected: Mask = unseen.astype(np.float32) @ self.sources.astype(np.float32) > 0
-        return affected
+        return np.asarray(unseen.astype(np.float32) @ self.sources > 0)
 
     def alternatives(self, values: Array, unseen: Mask) -> Iterator[Array]:
         """Rows with known values in place of those that never occurred, by draw."""
@@ -425,11 +424,9 @@ class LevelMeans(TransformerMixin, BaseEstimator):
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def fit(self, X: Array, y: Array) -> Self:
-        """Means and counts of all rows."""
-        return self._fit(X, y, X.max(axis=0))
-
-    def _fit(self, X: Array, y: Array, last: Array) -> Self:
+    def fit(self, X: Array, y: Array, last: Array | None = None) -> Self:
+        """Means and counts of all rows; ``last`` has the highest place by column."""
+        last = X.max(axis=0) if last is None else last
         columns = zip(X.T.astype(np.intp), last.astype(np.intp), strict=True)
         effects = [level_effects(places, y, n + 1) for places, n in columns]
         self.means_, self.log_counts_ = map(list, zip(*effects, strict=True))
@@ -445,8 +442,8 @@ class LevelMeans(TransformerMixin, BaseEstimator):
         """Fit, and transform each row by the rows of other folds."""
         outputs, last = np.empty((len(X), 2 * X.shape[1])), X.max(axis=0)
         for rest, held_out in _folds(len(X), self.seed).split(X):
-            means = self._fit(X[rest], y[rest], last)
-            outputs[held_out] = means.transform(X[held_out])
+            fitted = self.fit(X[rest], y[rest], last)
+            outputs[held_out] = fitted.transform(X[held_out])
         self.fit(X, y)
         return outputs
 
@@ -572,10 +569,7 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
 def check_training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any
 ) -> tuple[Any, Array, Array]:
-    """Table, y and weights, of mean one, of the rows that count, all checked.
-
-    The columns of the estimator are set.
-    """
+    """Table, y and weights (of mean one) of ``fit``, checked; set the columns."""
     check_has_target(y)
     check_real("y", y)
     warn_if_reordered(X, y)

@@ -75,8 +75,7 @@ class Column(NamedTuple):
 
     def gap(self) -> Mask:
         """Where a value is missing."""
-        missing: Mask = self.values != self.values
-        return missing
+        return np.asarray(self.values != self.values)
 
     def refuse(self, row: int, expected: str, hint: str) -> NoReturn:
         """Raise for the value in a row: where, what was found, what to do."""
@@ -348,7 +347,9 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
                 "nothing about new ones. Convert it if these are numbers or dates, or "
                 "name it in categorical_features to use it"
             )
-        elif by_type and sum(map(_looks_misread, levels)) > 0.5 * len(levels):
+        elif by_type and 2 * sum(
+            DECIMAL_OR_DATE.fullmatch(text) is not None for text in levels
+        ) > len(levels):  # integers may be codes
             remarks.append(
                 f"Took column {column.name!r} as categories, although most of its "
                 "texts look like numbers or dates. Convert it with pandas.to_numeric "
@@ -361,8 +362,3 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
         return ColumnReader("unused")
     levels += [None] if gaps else []
     return ColumnReader(column.kind, gaps, levels, column.zone)
-
-
-def _looks_misread(text: str) -> bool:
-    """Whether text is a number with decimals, or a date; integers may be codes."""
-    return DECIMAL_OR_DATE.fullmatch(text) is not None
