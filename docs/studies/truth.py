@@ -20,15 +20,15 @@ that, in OUT as small_before.csv, is compared with.
 """
 
 import argparse
-import math
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
+from time import process_time
+from timeit import repeat
 from typing import Any, NamedTuple
 
 import engine
@@ -51,20 +51,13 @@ CLAPS, WITHOUT_KERNEL = "CLAPS", "CLAPS, kernel=False"
 ALPHA, LEVEL = 0.1, 0.9
 N_NEW = 1000  # rows to predict
 MIN_NEW = 50  # a table with fewer left has no part in a case
-GP_OPTIMISED_ROWS, GP_ROWS = 500, 1000
-N_RESAMPLINGS = 20  # of jackknife+-after-bootstrap
 SCORE = "score/sd(y)"
 NAMES = {"method", "set", "seed", "kind", "rows", "size", "r2", "levels"}  # no measures
-HEAD = (
-    *("part", "measure", "rows", "bound", "mean"),
-    *("lowest", "highest", "within", "met"),
-)
+HEAD = "part", "measure", "rows", "bound", "mean", "lowest", "highest", "within", "met"
 GENERATED = Path("generated")  # in place of a file
 Model = Callable[..., ClapsRegressor]  # with the random state of the run
 Rows = Iterator[Row]
 Table = pd.DataFrame
-
-# What CLAPS and its peers tell of new rows --------------------------------------------
 
 
 class Told(NamedTuple):
@@ -95,9 +88,9 @@ def matern(length_scale: Any) -> Any:
 
 
 def tell_gp(X: Array, y: Array, new: Array, seed: int) -> Told:
-    """A length scale for each column, by marginal likelihood on a part of the rows."""
+    """A length scale for each column, by marginal likelihood on at most 500 rows."""
     rows = np.random.default_rng(seed).permutation(len(X))
-    few, many = rows[:GP_OPTIMISED_ROWS], rows[:GP_ROWS]
+    few, many = rows[:500], rows[:1000]
     start = GaussianProcessRegressor(matern(np.ones(X.shape[1])))
     kernel = start.fit(X[few], y[few]).kernel_
     model = GaussianProcessRegressor(kernel, optimizer=None).fit(X[many], y[many])
@@ -126,19 +119,13 @@ def tell_catboost(X: Array, y: Array, new: Array, seed: int) -> Told:
     return Told(mean, noise, lack)
 
 
-PEERS = {
-    "Gaussian process": tell_gp,
-    "deep ensemble": tell_ensemble,
-    "CatBoost": tell_catboost,
-}
+PEERS = {"GP": tell_gp, "deep ensemble": tell_ensemble, "CatBoost": tell_catboost}
 MEANS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda X: X[:, 0],
     "additive": lambda X: np.sin(2 * X[:, 0]) + X[:, 1] ** 2 / 2 + X[:, 2],
     "interaction": lambda X: X[:, 0] * X[:, 1] + np.sin(2 * X[:, 2]),
 }
 UNEVEN = "additive, uneven noise"
-
-# Parts: (seed, model, table, options) → rows ------------------------------------------
 
 
 def noise(seed: int, new: Model, _: Table, **case: Any) -> Rows:
@@ -147,7 +134,7 @@ def noise(seed: int, new: Model, _: Table, **case: Any) -> Rows:
     n, p = map(int, size.split(" × "))
     rng, function = np.random.default_rng(seed), MEANS[kind.split(",")[0]]
     X, sample = rng.standard_normal((n + N_NEW, p)), rng.standard_normal((20_000, p))
-    mean = function(X) * math.sqrt(r2 / (1 - r2)) / function(sample).std()
+    mean = function(X) * np.sqrt(r2 / (1 - r2)) / function(sample).std()
     sd = np.exp(X[:, 0] / 2 - 0.25) if kind == UNEVEN else np.ones(len(X))
     y = mean + sd * rng.standard_normal(len(X))
     if method in PEERS:  # which expect standardised targets
@@ -218,28 +205,23 @@ def sparse(seed: int, new: Model, table: Table) -> Rows:
     kept = ~inside[:i] | (np.random.default_rng(seed + 1).random(i) < 0.01)
     model = new().fit(X[:i][kept], y[:i][kept])
     ends, inside = split_ends(model, X, y, i, j), inside[j:]
-    there = scored(ends[inside], y[j:][inside], np.std(y))
-    everywhere = scored(ends, y[j:], np.std(y))
-    yield {f"{name} inside": value for name, value in there.items()} | everywhere
+    there, sd = scored(ends[inside], y[j:][inside], np.std(y)), np.std(y)
+    yield {f"{name} inside": v for name, v in there.items()} | scored(ends, y[j:], sd)
 
 
 def equal(seed: int, new: Model, table: Table) -> Rows:
     """Medians over new rows, relative to those of the rows as they are."""
     X, y, _, n = shuffled(table, seed)
     rng, every, found = np.random.default_rng(seed + 1), np.arange(n), []
-    kinds = {
-        "as they are": every,
-        "a tenth twice": np.r_[every, rng.permutation(n)[: n // 10]],
-        "a quarter twice": np.r_[every, rng.permutation(n)[: n // 4]],
-        "all twice": np.r_[every, every],
-        "bootstrap": rng.integers(0, n, n),
-    }
+    kinds = {"as they are": every, "bootstrap": rng.integers(0, n, n)}
+    for share, k in {"a tenth": 10, "a quarter": 4, "all": 1}.items():
+        kinds[f"{share} twice"] = np.r_[every, rng.permutation(n)[: n // k]]
     if seed % 10 < 3:  # many fits
         kinds["jackknife+-after-bootstrap"] = every
     for kind, rows in kinds.items():
         given = X.iloc[rows].reset_index(drop=True), y[rows]
         if kind.startswith("jackknife"):
-            options: Any = LEVEL, ClapsScore(), "plus", N_RESAMPLINGS
+            options: Any = LEVEL, ClapsScore(), "plus", 20
             host = mapie.JackknifeAfterBootstrapRegressor(new(), *options)
             model = host.fit_conformalize(*given)
         else:
@@ -267,12 +249,11 @@ def levels(seed: int, new: Model, table: Table, *, levels: str) -> Rows:
     """A level and a flag, or the hours of bikeshare: as integers, then as text."""
     if levels == "fit time":
         times = []
-        for k in (12, 100) * 3:
+        for k in (12, 100):
             X, _, y = level_rows(k, 3000, seed)
-            X, start = named(X, "level"), time.process_time()
-            new().fit(X, y)
-            times.append(time.process_time() - start)
-        yield {"time/12 levels": min(times[1::2]) / min(times[::2])}
+            fit = partial(new().fit, named(X, "level"), y)
+            times.append(min(repeat(fit, timer=process_time, number=1, repeat=3)))
+        yield {"time/12 levels": times[1] / times[0]}
         return
     if levels.isdigit():
         i, column = 30 * int(levels), "level"
@@ -297,8 +278,8 @@ def counts(seed: int, new: Model, table: Table) -> Rows:
     boosting = HistGradientBoostingRegressor(loss="quantile", random_state=0)
     cqr = mapie.ConformalizedQuantileRegressor(boosting, LEVEL).fit(X[:i], y[:i])
     cqr.conformalize(X[i:j], y[i:j])
-    peer = scored(intervals(cqr, X[j:], symmetric_correction=True), y[j:])
-    ours = scored(ends, y[j:])
+    of_cqr = intervals(cqr, X[j:], symmetric_correction=True)
+    ours, peer = scored(ends, y[j:]), scored(of_cqr, y[j:])
     yield {
         "negative": float(np.mean(ends < 0)),
         "not integer": float(np.mean(ends != np.round(ends))),
@@ -309,7 +290,7 @@ def counts(seed: int, new: Model, table: Table) -> Rows:
 
 SMALL_PEERS = {
     "ridge": RidgeCV(np.logspace(-3, 3, 13)),
-    "Gaussian process": GaussianProcessRegressor(matern(1.0), normalize_y=True),
+    "GP": GaussianProcessRegressor(matern(1.0), normalize_y=True),
 }
 
 
@@ -318,13 +299,13 @@ def small(seed: int, new: Model, table: Table, *, rows: int, method: str) -> Row
     X, y, *_ = shuffled(table, seed, rows + N_NEW)
     try:
         if method == CLAPS:
-            model: Any = CalibratedRegressor(new(), LEVEL, random_state=seed)
-            model.fit(X[:rows], y[:rows])
+            fit = CalibratedRegressor(new(), LEVEL, random_state=seed).fit
         else:
             peer = make_pipeline(StandardScaler(), SMALL_PEERS[method])
-            model = mapie.CrossConformalRegressor(peer, LEVEL, random_state=seed)
-            model.fit_conformalize(X[:rows], y[:rows])
-        yield scored(intervals(model, X[rows:]), y[rows:], np.std(y))
+            host = mapie.CrossConformalRegressor(peer, LEVEL, random_state=seed)
+            fit = host.fit_conformalize
+        ends = intervals(fit(X[:rows], y[:rows]), X[rows:])
+        yield scored(ends, y[rows:], np.std(y))
     except ValueError:  # refuses so few rows
         yield {"coverage": None, SCORE: None}
 
@@ -352,8 +333,7 @@ NOISE = {
     "r2": (0.0, 0.1, 0.3, 0.5, 0.8, 0.95),
 }
 KINDS = {"kind": ("permuted", "noise 0.5", "noise 1")}
-N_LEVELS = map(str, (12, 20, 21, 40, 60, 100, 200))
-LEVELS = {"levels": (*N_LEVELS, "bikeshare", "fit time")}
+LEVELS = "12", "20", "21", "40", "60", "100", "200", "bikeshare", "fit time"
 SMALL = {"method": (CLAPS, *SMALL_PEERS), "rows": (24, 50, 100, 200)}
 PARTS = {
     "noise": Part(noise, ["method r2", "method size"], "size kind r2", (), NOISE),
@@ -361,12 +341,10 @@ PARTS = {
     "reasons": Part(reasons, ["rows"], "set", [CHOICE], {"rows": (100, 300, 1500)}),
     "sparse": Part(sparse, ["set"], "", SPARSE),
     "equal": Part(equal, ["set kind"], "", EQUAL, n_seeds=10),
-    "levels": Part(levels, ["levels kind"], "", [BIKES], LEVELS),
+    "levels": Part(levels, ["levels kind"], "", [BIKES], {"levels": LEVELS}),
     "counts": Part(counts, ["set"], "", COUNTS, n_seeds=5),
     "small": Part(small, ["rows method"], "set", [CHOICE], SMALL, n_seeds=20),
 }
-
-# Runs ---------------------------------------------------------------------------------
 
 
 @cache
@@ -405,22 +383,19 @@ def plan(name: str, arguments: argparse.Namespace) -> Iterator[Run]:
     cases = [dict(zip(part.options, values, strict=True)) for values in options]
     for seed, case, path in product(range(first, first + n), cases, paths):
         method = case.get("method", CLAPS)
-        few = len(read(path)) < case.get("rows", 0) + MIN_NEW
-        if few or (method != CLAPS and arguments.without_peers):
+        if method != CLAPS and arguments.without_peers:
             continue
-        ours = CLAPS in method
+        if len(read(path)) < case.get("rows", 0) + MIN_NEW:
+            continue
         key = engine.run_key(
             f"truth, {name}",
             data={"name": path.stem, "hash": int(hashes[path])},
             split={"seed": seed},
-            method=case | ({"parameters": repr(parameters)} if ours else {}),
-            uses_claps=ours,
+            method=case | ({"parameters": repr(parameters)} if CLAPS in method else {}),
+            uses_claps=CLAPS in method,
         )
-        label = ", ".join([name, *map(str, case.values()), f"seed {seed}"])
+        label = ", ".join([name, path.stem, *map(str, case.values()), f"seed {seed}"])
         yield Run(label, key, partial(compute, name, path, seed, params, case))
-
-
-# Tables -------------------------------------------------------------------------------
 
 
 def mean(values: Any) -> float:
@@ -448,7 +423,9 @@ def tables(part: Part, frame: Table) -> Iterator[str]:
             [*map(str, names), *(cell(rows, part.within, name) for name in shown)]
             for names, rows in frame.groupby(by, sort=False, dropna=False)
         ]
-        yield engine.markdown_table([*by, *shown], lines, "l" * len(by) + "r" * 9)
+        yield engine.markdown_table(
+            [*by, *shown], lines, "l" * len(by) + "r" * len(shown)
+        )
 
 
 def judged(name: str, frame: Table) -> Iterator[list[str]]:
@@ -462,10 +439,7 @@ def judged(name: str, frame: Table) -> Iterator[list[str]]:
             continue
         low, high = (float(limit or "nan") for limit in limits)
         n = len(found) - int(((found < low) | (found > high)).sum())
-        ends = [
-            f"{found[at]:.3g} ({', '.join(map(str, np.atleast_1d(at)))})"
-            for at in (found.idxmin(), found.idxmax())
-        ]
+        ends = [f"{found[at]:.3g} ({at})" for at in (found.idxmin(), found.idxmax())]
         asked = " to ".join(limit or "…" for limit in limits)
         count, holds = f"{n} of {len(found)}", "yes" if n == len(found) else "NO"
         yield [name, measure, query, asked, f"{mean(found):.3g}", *ends, count, holds]
