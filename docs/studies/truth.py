@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from time import process_time
 from timeit import repeat
@@ -307,7 +307,7 @@ def small(seed: int, new: Model, table: Table, *, rows: int, method: str) -> Row
         ends = intervals(fit(X[:rows], y[:rows]), X[rows:])
         yield scored(ends, y[rows:], np.std(y))
     except ValueError:  # refuses so few rows
-        yield {"coverage": None, SCORE: None}
+        yield {"coverage": np.nan, SCORE: np.nan}
 
 
 class Part(NamedTuple):
@@ -460,8 +460,8 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.params = {"max_steps": 5, "n_members": 1} if arguments.smoke else {}
     plans = {name: list(plan(name, arguments)) for name in arguments.only}
     if arguments.smoke:
-        plans = {name: runs[:: 1 + len(runs) // 4] for name, runs in plans.items()}
-    failures = engine.run_missing(sum(plans.values(), []), out, arguments.jobs)
+        plans = {name: runs[:: 1 + len(runs) // 3] for name, runs in plans.items()}
+    failures = engine.run_missing([*chain(*plans.values())], out, arguments.jobs)
     for name, runs in plans.items():
         frame = pd.DataFrame(engine.finished_rows(runs, out))
         files = {f"{name}.csv": frame.to_csv(index=False, float_format="%.5g")}

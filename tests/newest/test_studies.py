@@ -326,6 +326,7 @@ def test_smoke_of_the_truth(tmp_path, capsys):
     assert "| 50 | CLAPS before | 0.9 | 1.5 |" in (tmp_path / "small.md").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found")
 @pytest.mark.parametrize("method", truth.PEERS)
 def test_peers_tell_the_noise_of_plain_data(method):
     rng = np.random.default_rng(0)
