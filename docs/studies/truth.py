@@ -15,7 +15,6 @@ choice, met and tables, the target last. The same command goes on where it was s
 With another commit on PYTHONPATH, ``--only small --without-peers`` writes a small.csv
 that, in OUT as small_before.csv, is compared with.
 
-    python docs/studies/truth.py --smoke
     python docs/studies/truth.py --data FOLDER --out docs/benchmarks/truth --jobs 2
 """
 
@@ -49,8 +48,7 @@ from mapie_claps.diagnostics import diagnose
 
 CLAPS, WITHOUT_KERNEL = "CLAPS", "CLAPS, kernel=False"
 ALPHA, LEVEL = 0.1, 0.9
-N_NEW = 1000  # rows to predict
-MIN_NEW = 50  # a table with fewer left has no part in a case
+N_NEW, MIN_NEW = 1000, 50  # rows to predict; a table with fewer left is not used
 SCORE = "score/sd(y)"
 NAMES = {"method", "set", "seed", "kind", "rows", "size", "r2", "levels"}  # no measures
 HEAD = "part", "measure", "rows", "bound", "mean", "lowest", "highest", "within", "met"
