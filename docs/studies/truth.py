@@ -47,9 +47,8 @@ from mapie_claps import CalibratedRegressor, ClapsRegressor, ClapsScore, explain
 from mapie_claps.diagnostics import diagnose
 
 CLAPS, WITHOUT_KERNEL = "CLAPS", "CLAPS, kernel=False"
-ALPHA, LEVEL = 0.1, 0.9
+ALPHA, LEVEL, SCORE = 0.1, 0.9, "score/sd(y)"
 N_NEW, MIN_NEW = 1000, 50  # rows to predict; a table with fewer left is not used
-SCORE = "score/sd(y)"
 NAMES = {"method", "set", "seed", "kind", "rows", "size", "r2", "levels"}  # no measures
 HEAD = "part", "measure", "rows", "bound", "mean", "lowest", "highest", "within", "met"
 GENERATED = Path("generated")  # in place of a file
@@ -402,8 +401,10 @@ def mean(values: Any) -> float:
 
 def means(frame: Table, by: str, measure: str) -> Any:
     """One for each group, without those in which nothing was measured."""
-    groups = by.split() or [lambda _: "all"]
-    return frame.dropna(subset=measure).groupby(groups, sort=False)[measure].agg(mean)
+    frame = frame.dropna(subset=measure)
+    texts = frame[by.split()].astype(str).to_numpy()
+    groups = pd.Series([", ".join(row) or "all" for row in texts], frame.index, object)
+    return frame.groupby(groups, sort=False)[measure].agg(mean)
 
 
 def cell(frame: Table, within: str, measure: str) -> str:
@@ -420,18 +421,18 @@ def tables(part: Part, frame: Table) -> Iterator[str]:
             [*map(str, names), *(cell(rows, part.within, name) for name in shown)]
             for names, rows in frame.groupby(by, sort=False, dropna=False)
         ]
-        yield engine.markdown_table(
-            [*by, *shown], lines, "l" * len(by) + "r" * len(shown)
-        )
+        head, align = [*by, *shown], "l" * len(by) + "r" * len(shown)
+        yield engine.markdown_table(head, lines, align)
 
 
 def judged(name: str, frame: Table) -> Iterator[list[str]]:
     """A line for each bound: mean, groups furthest out, how many hold."""
     for bound in engine.read_csv(Path(__file__).with_name("truth_bounds.csv")):
         part, query, by, measure, *limits = bound.values()
-        own = frame.query(query, engine="python") if query and part == name else frame
-        found = means(own, by, measure) if part == name and measure in own else ()
-        if not len(found):
+        if part != name or measure not in frame:
+            continue
+        own = frame.query(query, engine="python") if query else frame
+        if (found := means(own, by, measure)).empty:
             continue
         low, high = (float(limit or "nan") for limit in limits)
         n = len(found) - int(((found < low) | (found > high)).sum())
@@ -466,8 +467,9 @@ def run(arguments: argparse.Namespace) -> int:
         ours = frame.query("method == @CLAPS") if "method" in frame else frame
         lines += judged(name, ours)
         if (before := out / f"{name}_before.csv").is_file():
-            old = pd.read_csv(before).assign(method="CLAPS before")
-            frame = pd.concat([frame, old])
+            frame = pd.concat(
+                [frame, pd.read_csv(before).assign(method="CLAPS before")]
+            )
         files[f"{name}.md"] = "\n".join(tables(PARTS[name], frame))
         engine.write_files(files, out)
     text = engine.markdown_table(HEAD, lines, "llllrllr")
