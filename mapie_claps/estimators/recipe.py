@@ -60,9 +60,8 @@ class Recipe:
         Standard deviations beyond which a feature is clipped.
     prior_precision, target_map, kernel
         See :class:`~mapie_claps.ClapsRegressor`.
-    variance_prior_precision : float
-        Largest λ of Σ: that of the mean, if it is larger, says too little about rows
-        far from the training rows.
+    variance_precision : float
+        Largest λ of Σ, where λ is chosen and not given as a number.
     linear : bool
         Whether a line may stand in the mean, from which the networks learn the
         difference: under 500 rows, where a curve predicts clearly worse.
@@ -104,7 +103,7 @@ class Recipe:
     variance_floor: float = 1e-6
     input_clip: float | None = 6.0
     prior_precision: float | str = "grid"
-    variance_prior_precision: float = 0.03
+    variance_precision: float = 0.03
     linear: bool = True
     robust: bool = True
     last_layer: str = "ridge"
@@ -164,7 +163,6 @@ PAPER = Recipe(
     variance_floor=1e-3,
     input_clip=None,
     prior_precision=1.0,
-    variance_prior_precision=1.0,
     linear=False,
     robust=False,
     last_layer="trained",
@@ -211,9 +209,7 @@ _FLAG = partial(check_choice, choices=(True, False), hint=_HINT)
 _CHECKS: dict[str, Any] = {
     **dict.fromkeys(("n_members", "max_steps", "batch_size", "patience"), _COUNT),
     **dict.fromkeys(("learning_rate", "max_gradient_norm"), _POSITIVE),
-    **dict.fromkeys(
-        ("variance_floor", "variance_prior_precision", "input_clip"), _POSITIVE
-    ),
+    **dict.fromkeys(("variance_floor", "variance_precision", "input_clip"), _POSITIVE),
     **dict.fromkeys(("scaling_rate", "weight_decay", "initial_bias"), _NOT_NEGATIVE),
     **dict.fromkeys(("bias_in_posterior", "kernel", "linear"), _FLAG),
     **dict.fromkeys(("robust", "noise_shape"), _FLAG),

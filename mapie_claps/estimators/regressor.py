@@ -122,7 +122,9 @@ class ClapsRegressor(LastLayerEstimator):
     prior_precision : float, "grid" or "marglik", optional
         λ, in standardised units. "grid", the default, minimises the predictive negative
         log-likelihood on held-out training rows (under 20 rows nothing is held out, and
-        λ is 1), "marglik" maximises the marginal likelihood.
+        λ is 1), "marglik" maximises the marginal likelihood. A λ that is chosen is that
+        of ŵ; Σ has at most 0.03, since what is best for the mean says too little about
+        rows far from the training rows.
     kernel : bool, optional
         Whether a Gaussian process on the nearest training rows may join the networks,
         True by default. It does where there is next to no noise, with a weight of one
@@ -156,7 +158,7 @@ class ClapsRegressor(LastLayerEstimator):
     target_map_ : MonotoneMap
         T in use.
     prior_precision_ : float
-        λ in use.
+        λ of Σ.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
         Σ of every member, in units of y.
     residual_variance_ : float
@@ -426,7 +428,7 @@ class ClapsRegressor(LastLayerEstimator):
             weights,
             rows,
             prior_precision=recipe.prior_precision,
-            variance_precision=recipe.variance_prior_precision,
+            variance_precision=recipe.variance_precision,
             last_layer=recipe.last_layer,
             with_bias=recipe.bias_in_posterior,
             variance_floor=recipe.variance_floor,

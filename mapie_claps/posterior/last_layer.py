@@ -513,6 +513,7 @@ def fit_posterior(
     views: Sequence[slice] = (slice(0, 1),),
     *,
     prior_precision: float | str,
+    variance_precision: float = math.inf,  # largest λ of Σ where a rule chooses λ
     last_layer: str,
     variance_floor: float,  # of σ²
     held_out_rows: Tensor | None = None,  # (K, n_held_out), their places in the batches
@@ -526,6 +527,8 @@ def fit_posterior(
     final posteriors on all rows.
     """
     sums, homoscedastic = without, without.homoscedastic
+    if isinstance(prior_precision, str):
+        settings["variance_precision"] = variance_precision
     if held_out is not None:
         structure = "diag" if without.gram.ndim == 2 else "full"
         rest = [held_out] if left_out is None else left_out
