@@ -451,8 +451,8 @@ def _refused(value: Any, at: str) -> TypeError:
 
 _WAYS_OUT = {
     "random_state": "Fit with an integer or None as random_state.",
-    "groups": "Use ColumnGroups or EpistemicGroups, or pass labels: conformalize(X, y, "
-    "groups=labels), predict_interval(X, groups=labels).",
+    "partition": "Use ColumnGroups or EpistemicGroups, or pass labels: "
+    "conformalize(X, y, partition=labels), predict_interval(X, partition=labels).",
     "weights": "Use likelihood_ratio with its default classifier, or pass numbers: "
     "conformalize(X, y, weights=...), predict_interval(X, weights=...).",
     "": "ClapsRegressor takes text, categories, dates and gaps itself; or pass to it "

@@ -101,8 +101,8 @@ def test_parts_of_intervals(cal):
     assert interval_parts(plain, X).noise_bounds is None
     with pytest.raises(ValueError, match="Got alpha with a CalibratedRegressor"):
         interval_parts(cal, X, alpha=0.1)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'groups'"):
-        interval_parts(MODEL, X, groups=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'partition'"):
+        interval_parts(MODEL, X, partition=1)
 
 
 # Fit
@@ -132,9 +132,9 @@ def test_fit_keeps_rows_back():
 def test_fit_takes_weights_groups_and_searches():
     side = np.where(X[:, 1] > 0, "n", "s")
     model = CalibratedRegressor(Shaped(), 0.8, random_state=0)
-    model.fit(X, Y, weights=lambda X: np.exp(0.2 * X[:, 0]), groups=side)
+    model.fit(X, Y, weights=lambda X: np.exp(0.2 * X[:, 0]), partition=side)
     assert set(model.effective_sample_size_) == {"n", "s"}
-    assert np.isfinite(model.predict_interval(X, groups=side)[1]).all()
+    assert np.isfinite(model.predict_interval(X, partition=side)[1]).all()
     with pytest.raises(ValueError, match="weights of 3 rows, but X has 500"):
         model.fit(X, Y, weights=np.ones(3))
     search = GridSearchCV(Shaped(), {"shift": [0.0, 9.0]}, cv=2)

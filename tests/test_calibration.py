@@ -110,7 +110,7 @@ def test_each_group_is_calibrated_as_if_alone(sym, weighted):
     labels, own = tuple(rng.choice(["a", "b", 3], 30)), rng.uniform(1, 2, 30)
     given = {"weights": weights} if weighted else {}
     of_rows = {"weights": own} if weighted else {}
-    whole = Calibration(scores, groups=groups, **given)
+    whole = Calibration(scores, partition=groups, **given)
     found = whole.bounds(ALPHA, sym=sym, labels=labels, **of_rows)
     for label in set(groups):
         cal = np.array([v == label for v in groups])
@@ -127,34 +127,34 @@ def test_each_group_is_calibrated_as_if_alone(sym, weighted):
 
 def test_groups_without_enough_rows_are_named():
     groups = ("few",) * 8 + ("many",) * 92
-    rows = Calibration(np.arange(100.0), groups=groups)
+    rows = Calibration(np.arange(100.0), partition=groups)
     with pytest.raises(ValueError, match="Got 8 calibration scores of the group 'few'"):
         rows.bounds(ALPHA, labels=("many", "few"))
     with pytest.raises(ValueError, match="group 'new' in row 6, .*'few', 'many'. Cali"):
         rows.bounds(ALPHA, labels=("many", "new"), first_row=5)
     upper = rows.bounds(ALPHA, labels=("many", "few", "new"), allow_infinite=True).upper
     assert np.isinf(upper[:, 2]).tolist() == [False, True, True]
-    nine = Calibration(np.arange(9.0), groups=("few",) * 9)  # ⌈10 · 0.9⌉ = 9
+    nine = Calibration(np.arange(9.0), partition=("few",) * 9)  # ⌈10 · 0.9⌉ = 9
     assert nine.bounds(ALPHA, labels=("few",)).upper[0, 2] == 8
-    many = Calibration(np.arange(30.0), groups=tuple(range(30)))
+    many = Calibration(np.arange(30.0), partition=tuple(range(30)))
     with pytest.raises(ValueError, match="known are 0, 1, .* 9, …. Cali"):
         many.bounds(ALPHA, labels=(99,))
 
 
 def test_rows_add_up_in_their_order():
-    a = Calibration(np.array([1.0, -2.0]), weights=np.ones(2), groups=("x", "y"))
-    b = Calibration(np.array([-3.0]), weights=np.full(1, 2.0), groups=("x",))
+    a = Calibration(np.array([1.0, -2.0]), weights=np.ones(2), partition=("x", "y"))
+    b = Calibration(np.array([-3.0]), weights=np.full(1, 2.0), partition=("x",))
     both = a.add(b)
     assert both.scores.tolist() == [1, -2, -3]
     assert both.weights.tolist() == [1, 1, 2]
-    assert both.groups == ("x", "y", "x")
+    assert both.partition == ("x", "y", "x")
     assert both.newest(1).scores.tolist() == [-2, -3]
     plain = Calibration(np.array([1.0, -2.0]))
     mixed = plain.add(Calibration(np.array([3.0]), signed=False))
     assert (mixed.scores.tolist(), mixed.signed) == ([1, 2, 3], False)
     for other, message in (
         (a, "Got rows with weights, but the 2 calibration rows .* came without them"),
-        (Calibration(np.ones(1), groups=("x",)), "Got rows with groups"),
+        (Calibration(np.ones(1), partition=("x",)), "Got rows with partition"),
         (Calibration(np.ones(1), fit_id="other"), "scored with another fit, scale or"),
         (Calibration(np.ones(1), support=Support(0.0)), "another fit, scale or suppor"),
     ):
@@ -165,7 +165,7 @@ def test_rows_add_up_in_their_order():
 
 
 def test_sorted_scores_stay_out_of_copies():
-    rows = Calibration(np.arange(9.0), groups=("a",) * 9)
+    rows = Calibration(np.arange(9.0), partition=("a",) * 9)
     rows.bounds(ALPHA, labels=("a",))
     again = pickle.loads(pickle.dumps(rows))
     assert "_sorted" not in vars(again)

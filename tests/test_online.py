@@ -89,22 +89,24 @@ def test_rows_of_one_call_were_predicted_together(cal):
 def test_groups_follow_their_own_misses_and_keep_their_own_window(cal):
     groups = np.where(X[:, 1] > 0, "up", "down").astype(object)
     groups[150:170] = "quiet"
-    cal.conformalize(X[150:300], Y[150:300], groups=groups[150:300])
-    before = cal.predict_interval(X[:1], groups=["quiet"])[1]
+    cal.conformalize(X[150:300], Y[150:300], partition=groups[150:300])
+    before = cal.predict_interval(X[:1], partition=["quiet"])[1]
     y = Y + 50.0 * (groups == "up")
-    cal.observe(X[300:360], y[300:360], groups=groups[300:360], gamma=0.01, window=30)
+    cal.observe(
+        X[300:360], y[300:360], partition=groups[300:360], gamma=0.01, window=30
+    )
     levels = cal.adaptive_levels_
     assert (levels["up"] > 0.95).all()
     assert (levels["down"] < [0.82, 0.91]).all()
     np.testing.assert_array_equal(levels["quiet"], LEVELS)
     np.testing.assert_array_equal(
-        cal.predict_interval(X[:1], groups=["quiet"])[1], before
+        cal.predict_interval(X[:1], partition=["quiet"])[1], before
     )
     sizes = cal.effective_sample_size_
     assert (sizes["up"], sizes["down"], sizes["quiet"]) == (30, 30, 20)
-    new = cal.predict_interval(X[:1], groups=["new"])[1]
+    new = cal.predict_interval(X[:1], partition=["new"])[1]
     assert np.isinf(new).all()  # no error once levels move
-    cal.observe(X[360:361], y[360:361], groups=["new"])
+    cal.observe(X[360:361], y[360:361], partition=["new"])
     assert set(cal.adaptive_levels_) == {"up", "down", "quiet", "new"}
 
 
@@ -176,7 +178,7 @@ def test_a_row_enters_the_posterior_or_the_scores():
     assert len(cal.conformity_scores_) == 200
     groups = np.where(X[:, 1] > 0, "up", "down")
     cal.update_posterior(X[410:415], Y[410:415])
-    cal.conformalize(X[500:], Y[500:], groups=groups[500:])
+    cal.conformalize(X[500:], Y[500:], partition=groups[500:])
     np.testing.assert_array_equal(cal.adaptive_levels_["up"], LEVELS)
 
 

@@ -86,7 +86,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     estimator_ : estimator
         The fitted estimator.
     calibration_ : Calibration
-        Scores of the calibration rows, their weights and groups.
+        Scores of the calibration rows, their weights and partition.
     training_rows_ : tuple of X and y
         The rows that ``fit`` fitted on, if ``keep_training_rows``.
 
@@ -97,9 +97,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     - ``weights`` are likelihood ratios p_target(x) / p_source(x), up to a constant, for
       rows to predict whose x has another distribution. A row whose own weight is too
       large for a finite interval has infinite bounds.
-    - ``groups`` are calibrated apart: labels, the name or position of a column,
-      :class:`~mapie_claps.ColumnGroups` or :class:`~mapie_claps.EpistemicGroups`. They
-      must be fixed before calibration.
+    - ``partition`` are groups that are calibrated apart: labels, a column's name or
+      position, :class:`~mapie_claps.ColumnGroups` or
+      :class:`~mapie_claps.EpistemicGroups`. They must be fixed before calibration.
     - Both may be functions of X, such as :func:`~mapie_claps.likelihood_ratio` gives,
       which then serve further rows too; values of single rows are passed again.
     - ``allow_infinite_bounds`` gives infinite bounds where there are too few scores,
@@ -135,7 +135,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     estimator_: Any
     calibration_: Calibration
     weights_: Any  # function of X, if calibration was given one
-    groups_: Any
+    partition_: Any
     training_rows_: tuple[Any, Any]
 
     def __init__(
@@ -205,7 +205,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         signed: bool = False,
         weights: Any = None,
-        groups: Any = None,
+        partition: Any = None,
         **params: Any,
     ) -> Self:
         """Calibrate from scores that were computed earlier or elsewhere.
@@ -218,7 +218,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             What ``score_rows`` of an object with this estimator and support gives.
         signed : bool, default=False
             Whether scores have their sign; without it there is no distribution.
-        weights, groups : array-like of shape (n_cal,), optional
+        weights, partition : array-like of shape (n_cal,), optional
             Of the rows; see Notes.
         """
         check_unmasked("scores", scores)
@@ -230,11 +230,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got scores of shape {values.shape}, but expected at least one "
                 f"number per calibration row, {kind}."
             )
-        given = check_values(weights, groups)
+        given = check_values(weights, partition)
         if not all(isinstance(value, np.ndarray | tuple | None) for value in given):
             raise TypeError(
-                "Got weights or groups as a function, but from_scores has no rows for "
-                "it. Pass one value per score: EpistemicGroups(...).labels(model, X)."
+                "Got weights or partition as a function, but from_scores has no rows "
+                "for it. Pass a value per score: EpistemicGroups(...).labels(model, X)."
             )
         given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
@@ -248,7 +248,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: Any = None,
         *,
         weights: Any = None,
-        groups: Any = None,
+        partition: Any = None,
     ) -> Self:
         """Fit the estimator on a part of the rows, and calibrate on the rest.
 
@@ -260,7 +260,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Targets.
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
-        weights, groups : callable or array-like of shape (n,), optional
+        weights, partition : callable or array-like of shape (n,), optional
             For calibration; see Notes.
         """
         share, keep = self.calibration_fraction, self.keep_training_rows
@@ -283,7 +283,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit on. "
                 "Collect more rows."
             )
-        given = check_values(weights, groups)
+        given = check_values(weights, partition)
         given.check_length(n)
         random = check_random_state(self.random_state)
         order = random.permutation(n)
@@ -309,7 +309,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def conformalize(
-        self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
+        self, X: Any, y: Any = None, *, weights: Any = None, partition: Any = None
     ) -> Self:
         """Compute the scores of the calibration rows; earlier ones are dropped.
 
@@ -323,10 +323,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             ``ClapsModule`` know theirs, and there is a warning.
         y : array-like of shape (n,), optional
             Their targets.
-        weights, groups : callable or array-like of shape (n,), optional
+        weights, partition : callable or array-like of shape (n,), optional
             See Notes.
         """
-        given = check_values(weights, groups)
+        given = check_values(weights, partition)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
         before = vars(self).get("calibration_", rows)
         if not len(before):
@@ -399,7 +399,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         allow_infinite_bounds : bool, default=False
             See Notes.
         **rows
-            ``weights`` and ``groups`` of these rows, if calibration had them and not
+            ``weights`` and ``partition`` of these rows, if calibration had them and not
             as functions of X.
 
         Returns
@@ -631,7 +631,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         path : path-like
             File to write; see :func:`mapie_claps.load`. Functions for weights and
-            groups must be those of this library.
+            partition must be those of this library.
         """
         from ..files import save
 
@@ -667,8 +667,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Rows of equal weight that the calibration rows are worth; of each group."""
         rows = self._calibrated()
         weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-        groups = rows_by_group(rows.groups).items()
-        sizes = {label: effective_sample_size(weights[some]) for label, some in groups}
+        partition = rows_by_group(rows.partition).items()
+        sizes = {
+            label: effective_sample_size(weights[some]) for label, some in partition
+        }
         return sizes.get(ALL_ROWS, sizes)
 
     @property
@@ -751,16 +753,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not rows.is_plain:
             raise ValueError(
                 f"Got {what} of an object whose rows differ in rank, by weights, "
-                "groups or adaptive levels. Use predict_interval."
+                "partition or adaptive levels. Use predict_interval."
             )
         return rows
 
     def _row_values(
-        self, method: str, weights: Any = None, groups: Any = None
+        self, method: str, weights: Any = None, partition: Any = None
     ) -> RowValues:
-        """Weights and groups of further rows: those given, or as at calibration."""
+        """Weights and partition of further rows: those given, or as at calibration."""
         found = []
-        for name, value in (("weights", weights), ("groups", groups)):
+        for name, value in (("weights", weights), ("partition", partition)):
             had = getattr(self.calibration_, name) is not None
             if value is None and had:
                 value = vars(self).get(f"{name}_")  # a function of X
@@ -779,7 +781,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return Calibration(
             np.empty(0),
             weights=None if given.weights is None else np.empty(0),
-            groups=None if given.groups is None else (),
+            partition=None if given.partition is None else (),
             fit_id=fit_id_of(self._fitted()),
             support=check_support(self.support),
         )
@@ -800,8 +802,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 continue
             rows = distribution_of(model, part, first_row=n_rows)
             scores = none.support.score(rows, y_)
-            weights, groups = given.at(part, rows, n_rows)
-            yield replace(none, scores=scores, weights=weights, groups=groups)
+            weights, partition = given.at(part, rows, n_rows)
+            yield replace(none, scores=scores, weights=weights, partition=partition)
             n_rows += len(y_)
             if by_hand and hasattr(last_step(model), "count_seen"):
                 seen += last_step(model).count_seen(transformed(model, part), y_)
@@ -813,11 +815,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return Calibration.joined(self._scored(X, y, RowValues(*given)))
 
     def _set(self, rows: Calibration, given: RowValues | None = None) -> Self:
-        """Take over calibration rows, and weights and groups as functions of X."""
+        """Take over calibration rows, and weights and partition as functions of X."""
         check_choice("sym", self.sym, (True, False), "Use True for one rank.")
         check_enough_weight(rows, self.levels)  # first: a warning may be an error
         new = {"estimator_": self._fitted(), "calibration_": rows}
-        for name, value in zip(("weights_", "groups_"), given or (), strict=False):
+        for name, value in zip(("weights_", "partition_"), given or (), strict=False):
             new[name] = None if isinstance(value, np.ndarray | tuple) else value
         self.__dict__ = vars(self) | new
         return self
@@ -883,7 +885,7 @@ def interval_parts(
 ) -> IntervalParts:
     """Intervals and what they are made of, in one pass where the score is ours.
 
-    Of a ``CalibratedRegressor`` (parameters: weights and groups), a calibrated MAPIE
+    Of a ``CalibratedRegressor`` (parameters: weights and partition), a calibrated MAPIE
     regressor (``alpha`` for MAPIE 0.9, parameters of its ``predict_interval``), or a
     fitted estimator, which has no levels (parameters of its ``predict``).
     """

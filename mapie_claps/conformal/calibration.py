@@ -21,7 +21,7 @@ from .support import Support
 
 Array = NDArray[np.float64]
 Groups = tuple[Any, ...]  # a label for each row: text or numbers
-ALL_ROWS = None  # the label of all rows where there are no groups
+ALL_ROWS = None  # the label of all rows where there is no partition
 
 
 class ScoreBounds(NamedTuple):
@@ -79,11 +79,11 @@ class AdaptiveLevels:
         return cls(alpha, np.zeros(len(alpha)), 0, *settings)
 
     def after(
-        self, groups: Groups | None, missed: NDArray[np.bool_]
+        self, partition: Groups | None, missed: NDArray[np.bool_]
     ) -> "AdaptiveLevels":
         """After some rows that were predicted together; ``missed`` is (n, m)."""
         moved = {label: self.of(label) for label in self.labels}
-        for label, rows in rows_by_group(groups).items():
+        for label, rows in rows_by_group(partition).items():
             step = self.gamma * (self.alpha - missed[rows]).sum(axis=0)
             moved[label] = self.of(label) + step
         return replace(
@@ -97,7 +97,7 @@ class AdaptiveLevels:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of calibration rows, with weights, groups and levels that may move.
+    """Scores of calibration rows, with weights, partition and levels that may move.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class Calibration:
     scores: Array  # (n,), in the order in which they came
     signed: bool = True  # without signs there is one rank, and no distribution
     weights: Array | None = None  # (n,), likelihood ratios
-    groups: Groups | None = None
+    partition: Groups | None = None
     fit_id: str | None = None  # of the estimator that the scores were made with
     support: Support = field(default_factory=Support)
     levels: AdaptiveLevels | None = None  # once rows were observed
@@ -126,14 +126,14 @@ class Calibration:
     @property
     def is_plain(self) -> bool:
         """Whether one rank holds for all rows."""
-        return self.weights is None and self.groups is None and self.levels is None
+        return self.weights is None and self.partition is None and self.levels is None
 
     @property
     def labels(self) -> list[Any]:
         """Groups that calibration rows belong to, in order."""
-        if self.groups is None:
+        if self.partition is None:
             return [ALL_ROWS]
-        return sorted(set(self.groups), key=lambda v: (isinstance(v, str), v))
+        return sorted(set(self.partition), key=lambda v: (isinstance(v, str), v))
 
     @property
     def signed_scores(self) -> Array:
@@ -154,7 +154,7 @@ class Calibration:
         """Rows of all, scored with the same fit and support; levels of the first."""
         first, *rest = calibrations
         for other in rest:
-            for name in ("weights", "groups"):
+            for name in ("weights", "partition"):
                 had = getattr(first, name) is not None
                 if had == (getattr(other, name) is None):
                     raise ValueError(
@@ -173,13 +173,13 @@ class Calibration:
         scores, signed = np.concatenate([c.scores for c in each]), first.signed
         if not all(c.signed for c in each):
             scores, signed = np.abs(scores), False
-        weights, groups = first.weights, first.groups
+        weights, partition = first.weights, first.partition
         if weights is not None:
             weights = np.concatenate([c.weights for c in each])
-        if groups is not None:
-            groups = tuple(label for c in each for label in c.groups)
+        if partition is not None:
+            partition = tuple(label for c in each for label in c.partition)
         return replace(
-            first, scores=scores, signed=signed, weights=weights, groups=groups
+            first, scores=scores, signed=signed, weights=weights, partition=partition
         )
 
     def levels_at(self, alpha: Array) -> AdaptiveLevels:
@@ -189,13 +189,15 @@ class Calibration:
     def newest(self, n: int) -> "Calibration":
         """The newest n rows of each group: a quiet one keeps its own."""
         places = np.arange(len(self))
-        each = [places[rows][-n:] for rows in rows_by_group(self.groups).values()]
+        each = [places[rows][-n:] for rows in rows_by_group(self.partition).values()]
         kept = np.sort(np.concatenate(each))
         return replace(
             self,
             scores=self.scores[kept],
             weights=None if self.weights is None else self.weights[kept],
-            groups=None if self.groups is None else tuple(self.groups[i] for i in kept),
+            partition=None
+            if self.partition is None
+            else tuple(self.partition[i] for i in kept),
         )
 
     def bounds(
@@ -276,14 +278,14 @@ class Calibration:
         if window is not None:
             window = check_integer("window", window, low=1, hint="Use 500, or None.")
             levels = replace(levels, window=window)
-        of_rows: dict[str, Any] = {"labels": new.groups, "weights": new.weights}
+        of_rows: dict[str, Any] = {"labels": new.partition, "weights": new.weights}
         lower, upper = self.bounds(alpha, sym=sym, allow_infinite=True, **of_rows)
         score = (new.scores if self.signed else np.abs(new.scores))[:, None]
         rows = self.add(new)
         if levels.window is not None:
             rows = rows.newest(levels.window)
         missed = (score > upper) | (score < lower)
-        return replace(rows, levels=levels.after(new.groups, missed))
+        return replace(rows, levels=levels.after(new.partition, missed))
 
     def sorted_scores(self, sym: bool) -> dict[Any, tuple[SortedScores, SortedScores]]:
         """Scores of each group, and from above to below; of many sorted once.
@@ -297,7 +299,7 @@ class Calibration:
         # A score of +∞ is missed by both ends: it counts twice.
         turned = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
         found = {}
-        for label, rows in rows_by_group(self.groups).items():
+        for label, rows in rows_by_group(self.partition).items():
             weights = None if self.weights is None else self.weights[rows]
             above = SortedScores.of(scores[rows], weights)
             below = above if sym else SortedScores.of(turned[rows], weights)
@@ -315,11 +317,11 @@ class Calibration:
         )
 
 
-def rows_by_group(groups: Iterable[Any] | None) -> dict[Any, Any]:
+def rows_by_group(partition: Iterable[Any] | None) -> dict[Any, Any]:
     """Positions of the rows of each group, in the order of first appearance."""
-    if groups is None:
+    if partition is None:
         return {ALL_ROWS: slice(None)}
     found: dict[Any, list[int]] = {}
-    for row, label in enumerate(groups):
+    for row, label in enumerate(partition):
         found.setdefault(label, []).append(row)
     return {label: np.array(rows) for label, rows in found.items()}

@@ -85,7 +85,7 @@ class ColumnGroups:
         if isinstance(at, str) and at not in names:
             there = f"the columns {names}" if names else "no columns with names"
             raise ValueError(
-                f"Got groups={at!r}, but X has {there}. Name a column, or pass one "
+                f"Got partition={at!r}, but X has {there}. Name a column, or pass one "
                 "label per row."
             )
         if isinstance(at, str):
@@ -172,10 +172,10 @@ def _epistemic_fraction(rows: PredictiveDistribution) -> Array:
 
 
 class RowValues(NamedTuple):
-    """Weights and groups: functions of X, or one value for each row."""
+    """Weights and partition: functions of X, or one value for each row."""
 
     weights: Any = None
-    groups: Any = None
+    partition: Any = None
 
     def at(
         self, X: Any, rows: PredictiveDistribution, first_row: int
@@ -206,33 +206,33 @@ class RowValues(NamedTuple):
                 )
 
 
-def check_values(weights: Any = None, groups: Any = None) -> RowValues:
-    """Weights and groups as functions of X, or of all rows; a column as a function."""
+def check_values(weights: Any = None, partition: Any = None) -> RowValues:
+    """Weights and partition as functions of X, or of all rows."""
     if weights is not None and not callable(weights):
         weights = checked_weights(weights, len(np.atleast_1d(weights)))
-    if isinstance(groups, str | int) and not isinstance(groups, bool):
-        groups = ColumnGroups(groups)
-    elif not (callable(groups) or isinstance(groups, EpistemicGroups | None)):
-        groups = checked_labels(groups)
-    return RowValues(weights, groups)
+    if isinstance(partition, str | int) and not isinstance(partition, bool):
+        partition = ColumnGroups(partition)
+    elif not (callable(partition) or isinstance(partition, EpistemicGroups | None)):
+        partition = checked_labels(partition)
+    return RowValues(weights, partition)
 
 
 def checked_labels(labels: Any, n: int | None = None) -> Groups:
     """One label per row, text or a number, none missing."""
-    check_unmasked("groups", labels)
+    check_unmasked("partition", labels)
     given = np.asarray(labels, dtype=object)
     if given.ndim != 1 or (n is not None and len(given) != n):
         of = "" if n is None else f" for {n} rows"
         raise ValueError(
-            f"Got groups of shape {given.shape}{of}, but expected one label per row. "
-            "Pass for example a column of X."
+            f"Got partition of shape {given.shape}{of}, but expected one label per "
+            "row. Pass for example a column of X."
         )
     found = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
     for row, label in enumerate(found):  # NaN does not equal itself
         if not isinstance(label, str | int | float) or label != label:
             raise ValueError(
-                f"Got groups with {label!r} in row {row}, but expected text or numbers "
-                "as labels. Give rows without a label one of their own."
+                f"Got partition with {label!r} in row {row}, but expected text or "
+                "numbers as labels. Give rows without a label one of their own."
             )
     return found
 
@@ -292,7 +292,7 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
             "Calibrate on rows from where predictions are needed."
         )
     needed = ROWS_PER_MISS / (1 - max(levels))
-    for label, some in rows_by_group(rows.groups).items():
+    for label, some in rows_by_group(rows.partition).items():
         weights = rows.weights[some]
         n_effective = effective_sample_size(weights)
         # Few rows of about equal weight are what there is; a few heavy ones are not.

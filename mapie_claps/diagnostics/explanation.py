@@ -179,7 +179,7 @@ def explain(
     why = _explain(model, X, predict_params)
     if not by_column and background is None:
         return why
-    for name in ("weights", "groups"):
+    for name in ("weights", "partition"):
         value = predict_params.get(name)
         if value is not None and not callable(value):
             raise ValueError(
