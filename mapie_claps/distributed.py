@@ -115,7 +115,7 @@ def conformalize(
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
     >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:20], X[:20, 0])
     >>> big = da.from_array(X[20:], chunks=(20, 2))
-    >>> len(conformalize(model, big, big[:, 0]).conformity_scores_)
+    >>> len(conformalize(model, big, big[:, 0]).conformity_scores)
     40
     """
     conformal = CalibratedRegressor(estimator, confidence_level, **params)

@@ -98,7 +98,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     model = estimator
     if type(estimator).__name__ == "CalibratedRegressor":
         estimator._calibrated()  # a file must not make old scores look new
-        model = last_step(estimator.estimator_)
+        model = last_step(estimator.estimators_[0])
     if type(model).__name__ not in ESTIMATORS:
         raise TypeError(
             f"Got an estimator of type {type(model).__name__}, but save knows "
@@ -413,7 +413,7 @@ def _check_predicts(estimator: Any) -> None:
     """Raise unless networks and posteriors fit one another, as one row tells."""
     if type(estimator).__name__ not in ESTIMATORS:
         raise FileFormatError(f"Got a file without one of {', '.join(ESTIMATORS)}.")
-    model = last_step(getattr(estimator, "estimator_", estimator))
+    model = last_step(getattr(estimator, "estimators_", [estimator])[0])
     if type(model).__name__ != "ClapsRegressor":
         return  # only its user knows what a row of a ClapsModule looks like
     inputs = torch.zeros(1, len(model.scaler_X_.mean_), dtype=torch.float64)

@@ -499,8 +499,10 @@ class PredictiveDensityDisplay(Display):
                 f"Got a {type(model).__name__}, but expected a calibrated object "
                 "with signed scores: CalibratedRegressor(model).conformalize(X, y)."
             )
-        scores = np.unique(model.signed_scores_[np.isfinite(model.signed_scores_)])
-        rows = distribution_of(getattr(model, "estimator_", model.estimator), X)
+        rows = distribution_of(model._single("densities"), X)
+        support = check_support(model.support).of(rows.targets)
+        all_scores = model._calibrated().distribution_scores(support)
+        scores = np.unique(all_scores[np.isfinite(all_scores)])
         if rows.aleatoric is None or len(rows) > MAX_ROWS or len(scores) < 2:
             raise ValueError(
                 f"Got {len(rows)} rows and {len(scores)} different scores of a "
@@ -508,10 +510,9 @@ class PredictiveDensityDisplay(Display):
                 "rows, at least two scores, and an estimator that splits its variance, "
                 "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
             )
-        support = check_support(model.support).of(rows.targets)
         curves: list[Any] = []
         for each in (rows, rows.noise_alone):
-            at, height = _densities(each, model.signed_scores_)
+            at, height = _densities(each, all_scores)
             shown = np.isfinite(height) & (at >= support.low) & (at <= support.high)
             curves += [np.where(shown, values, np.nan) for values in (at, height)]
         y, density, y_noise, density_noise = curves

@@ -59,7 +59,7 @@ def test_one_interval_by_every_way(cal):
     data = TensorDataset(torch.from_numpy(X[CAL]), torch.from_numpy(Z[CAL]))
     loader = StreamingConformalRegressor(MODEL, LEVELS)
     loader.conformalize(DataLoader(data, batch_size=37))
-    stored = CalibratedRegressor.from_scores(MODEL, cal.conformity_scores_, LEVELS)
+    stored = CalibratedRegressor.from_scores(MODEL, cal.conformity_scores, LEVELS)
     for found in (
         predict(X[TEST], **options),
         again.predict_interval(X[TEST]),
@@ -113,7 +113,7 @@ def test_fit_keeps_rows_back():
         Shaped(), LEVELS, random_state=0, keep_training_rows=True
     )
     assert model.fit(X, Y) is model
-    assert len(model.conformity_scores_) == 125
+    assert len(model.conformity_scores) == 125
     X_fit, y_fit = model.training_rows_
     assert X_fit.shape == (375, 3)
     kept = ~np.isin(Y, y_fit)
@@ -159,8 +159,16 @@ def test_fit_of_the_default_estimator_hands_weights_on():
     [
         ({"calibration_fraction": 0.0}, (X, Y), "Got calibration_fraction=0.0"),
         ({"calibration_fraction": 1}, (X, Y), "Got calibration_fraction=1,"),
-        ({"calibration_fraction": 0.1}, (X[:4], Y[:4]), "0.1 keeps back 0, but expect"),
-        ({"calibration_fraction": 0.9}, (X[:9], Y[:9]), "0.9 keeps back 8, but expect"),
+        (
+            {"calibration_fraction": 0.1, "cv": None},
+            (X[:4], Y[:4]),
+            "0.1 keeps back 0, but expected .* or use cv=10",
+        ),
+        (
+            {"calibration_fraction": 0.9, "cv": "split"},
+            (X[:9], Y[:9]),
+            "0.9 keeps back 8, but expect",
+        ),
         ({"keep_training_rows": 1}, (X, Y), "Got keep_training_rows=1"),
         ({"confidence_level": 1.5}, (X, Y), "Got confidence_level=1.5"),
         ({"confidence_level": []}, (X, Y), "expected at least one level"),
@@ -191,7 +199,7 @@ def test_calibration_in_steps_and_again(cal):
     np.testing.assert_array_equal(steps.signed_scores_, cal.signed_scores_)
     steps.predict_interval(X)  # sorts
     steps.conformalize(X[:60], Z[:60])
-    assert len(steps.conformity_scores_) == 60
+    assert len(steps.conformity_scores) == 60
     fresh = CalibratedRegressor(MODEL, LEVELS).conformalize(X[:60], Z[:60])
     np.testing.assert_array_equal(
         steps.predict_interval(X)[1], fresh.predict_interval(X)[1]
@@ -295,7 +303,7 @@ def test_copies(cal, duplicate):
         other.predict_interval(X)[1], cal.predict_interval(X)[1]
     )
     other.conformalize(X[:50], Z[:50])
-    assert len(cal.conformity_scores_) == 200
+    assert len(cal.conformity_scores) == 200
 
 
 @pytest.mark.usefixtures("own_random_state")

@@ -84,7 +84,7 @@ def test_noise_alone_goes_through_shape_and_map(fitted_regressor, data):
     model = CalibratedRegressor(fitted_regressor, 0.9).conformalize(*data[1])
     X = data[2][0]
     why, rows = explain(model, X), fitted_regressor.predict_distribution(X)
-    q = np.sort(model.conformity_scores_)[int(np.ceil(0.9 * 131)) - 1]
+    q = np.sort(model.conformity_scores)[int(np.ceil(0.9 * 131)) - 1]
     low, high = rows.noise_alone.interval(np.array([-q]), np.array([q]))
     np.testing.assert_allclose(why.aleatoric_width, high - low)
     assert (why.epistemic_width >= 0).all()

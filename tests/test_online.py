@@ -41,7 +41,7 @@ def test_levels_follow_the_misses_of_the_intervals_issued(cal):
     expected = ALPHA + 0.05 * (ALPHA - out).sum(axis=0)
     np.testing.assert_allclose(1 - cal.adaptive_levels_, expected, atol=1e-12)
     np.testing.assert_allclose(cal.observed_coverage_, 1 - out.mean(axis=0))
-    assert len(cal.conformity_scores_) == 250
+    assert len(cal.conformity_scores) == 250
 
 
 @pytest.mark.parametrize("sym", [True, False])
@@ -55,7 +55,7 @@ def test_the_bound_on_long_run_coverage_holds_whatever_happens(cal, sym):
     bound = (np.maximum(ALPHA, 1 - ALPHA) + gamma) / (gamma * 150)
     assert (np.abs(share - ALPHA) <= bound + 1e-12).all()
     assert np.isinf(issued).any()
-    assert len(cal.conformity_scores_) == 100
+    assert len(cal.conformity_scores) == 100
 
 
 def test_levels_beyond_their_range_give_empty_and_infinite_intervals(cal):
@@ -153,7 +153,7 @@ def test_another_confidence_level_starts_with_new_levels(cal, levels):
     cal.observe(X[340:341], Y[340:341] + 99)
     expected = np.atleast_1d(levels) * 1.02  # step size and window stay
     np.testing.assert_allclose(cal.adaptive_levels_, expected)
-    assert len(cal.conformity_scores_) == 150
+    assert len(cal.conformity_scores) == 150
 
 
 def test_a_row_enters_the_posterior_or_the_scores():
@@ -175,7 +175,7 @@ def test_a_row_enters_the_posterior_or_the_scores():
         cal.conformalize(X[320:370], Y[320:370])
     cal.update_posterior(X[400:410], Y[400:410]).partial_conformalize(X[500:], Y[500:])
     np.testing.assert_array_equal(cal.adaptive_levels_, levels)
-    assert len(cal.conformity_scores_) == 200
+    assert len(cal.conformity_scores) == 200
     groups = np.where(X[:, 1] > 0, "up", "down")
     cal.update_posterior(X[410:415], Y[410:415])
     cal.conformalize(X[500:], Y[500:], partition=groups[500:])

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing, check_random_state
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from .._validation import (
     check_choice,
@@ -24,7 +24,8 @@ from .._validation import (
 from ..estimators.base import MAX_SEEN_ROWS
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import check_has_target, column
-from .calibration import ALL_ROWS, Calibration, ScoreBounds, interval, rows_by_group
+from ..network.rows import row_groups, take_groups
+from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
     check_same_fit,
@@ -32,18 +33,26 @@ from .distribution import (
     distributions,
     fit_id_of,
     last_step,
+    mean_of,
     row_parts,
     transformed,
 )
+from .ends import FoldBounds, ScoreBounds
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
 from .score import UNKNOWN_SCORES, ClapsScore
-from .shift import RowValues, check_enough_weight, check_values, effective_sample_size
-from .support import check_support
+from .shift import RowValues, check_values, effective_sample_size, warn_if_few_count
+from .support import Support, check_support
 
 Array = NDArray[np.float64]
-RowsAndEnds = Iterator[tuple[PredictiveDistribution, ScoreBounds]]
+Folds = NDArray[np.intp]
+RowsAndEnds = Iterator[tuple[list[PredictiveDistribution], ScoreBounds | FoldBounds]]
 SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
+# With fewer rows cv="auto" takes folds: a quarter of them would neither be missed when
+# fitting nor be enough to calibrate on.
+SMALL_TABLE, AUTO_FOLDS = 250, 10
+# Root mean square that scores of a right variance do not have; rows that tell it.
+UNUSUAL, MIN_SCORES = (0.3, 2.0), 30
 DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
@@ -54,8 +63,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     :math:`\lceil(n+1)(1-\alpha)\rceil`-th smallest of the calibration rows' scores.
 
     ``fit`` keeps back some rows, fits the estimator on the others and calibrates on
-    those kept back. With a fitted estimator, ``conformalize`` calibrates on rows that
-    it has not seen. Intervals are those of ``SplitConformalRegressor(estimator,
+    those kept back; in small tables every row trains and calibrates (CV+). With a
+    fitted estimator, ``conformalize`` calibrates on rows that it has not seen.
+    Intervals are those of ``SplitConformalRegressor(estimator,
     conformity_score=ClapsScore(), prefit=True)`` of MAPIE, to the last bit; beyond
     them the same scores give quantiles, probabilities and draws.
 
@@ -67,13 +77,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``GridSearchCV``, ``fit`` takes the model that it chose.
     confidence_level : float or sequence of float, default=0.9
         Levels 1 − α of the intervals.
-    sym : bool, default=True
-        One rank for both ends, or one rank at α/2 for each; see
-        :class:`~mapie_claps.ClapsScore`.
+    sym : "auto" or bool, default="auto"
+        One rank for both ends (True), or one at α/2 for each (False); see
+        :class:`~mapie_claps.ClapsScore`. "auto" takes two if held-out training rows of
+        a ``ClapsRegressor`` prefer them and there are enough calibration rows; with
+        folds it takes one.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
+    cv : "auto", "split", int, splitter or None, default="auto"
+        How ``fit`` calibrates: None or "split" keeps rows back; a number K or a
+        splitter of scikit-learn fits a model for each of K folds, which scores the
+        rows of its fold (CV+). "auto" takes ten folds below 250 rows, unless weights
+        or a partition are given.
     calibration_fraction : float, default=0.25
-        Share of the rows that ``fit`` keeps back.
+        Share of the rows that ``fit`` keeps back, without folds.
     keep_training_rows : bool, default=False
         Whether ``fit`` keeps the rows that it fitted on, for
         :func:`~mapie_claps.diagnostics.nearest_rows`. They stay in memory and in
@@ -83,15 +100,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    estimator_ : estimator
-        The fitted estimator.
+    estimators_ : list of estimator
+        The fitted estimator, or those of the folds.
     calibration_ : Calibration
-        Scores of the calibration rows, their weights and partition.
+        Scores of the calibration rows, with their weights, partition or folds.
     training_rows_ : tuple of X and y
         The rows that ``fit`` fitted on, if ``keep_training_rows``.
 
     Notes
     -----
+    - Intervals cover with probability at least 1 − α if rows are exchangeable. With
+      folds, for each row to predict the model of row i's fold makes the ends of its
+      own score; the ⌈(1−α)(n+1)⌉-th smallest upper end and the ⌊α(n+1)⌋-th smallest
+      lower one count. That covers with probability at least 1 − 2α, and with about
+      1 − α unless the models of the folds differ greatly. Points are means over them.
     - Batches: without y, X may be an iterable of (X, y), or of X where no targets are
       needed. A list of arrays with two or more dimensions is a list of batches.
     - ``weights`` are likelihood ratios p_target(x) / p_source(x), up to a constant, for
@@ -132,7 +154,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     [(50, 2, 2), (50, 2, 2)]
     """
 
-    estimator_: Any
+    estimators_: list[Any]
     calibration_: Calibration
     weights_: Any  # function of X, if calibration was given one
     partition_: Any
@@ -143,8 +165,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         estimator: Any = None,
         confidence_level: float | Sequence[float] = 0.9,
         *,
-        sym: bool = True,
+        sym: bool | str = "auto",
         support: Any = "auto",
+        cv: Any = "auto",
         calibration_fraction: float = 0.25,
         keep_training_rows: bool = False,
         random_state: int | np.random.RandomState | None = None,
@@ -153,6 +176,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.confidence_level = confidence_level
         self.sym = sym
         self.support = support
+        self.cv = cv
         self.calibration_fraction = calibration_fraction
         self.keep_training_rows = keep_training_rows
         self.random_state = random_state
@@ -189,7 +213,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         levels = host.checked_levels(None) if given is None else given
         score, model = host.score, host.ensemble.point_model
         fit_id = getattr(host.conformity_scores, "fit_id", None)
-        check_same_fit(model, fit_id)
+        check_same_fit([model], fit_id)
         if fit_id != fit_id_of(model):
             raise ValueError(UNKNOWN_SCORES)
         params = {"sym": score.sym, "support": score.support}
@@ -231,7 +255,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"number per calibration row, {kind}."
             )
         given = check_values(weights, partition)
-        if not all(isinstance(value, np.ndarray | tuple | None) for value in given):
+        if not all(isinstance(value, np.ndarray | None) for value in given):
             raise TypeError(
                 "Got weights or partition as a function, but from_scores has no rows "
                 "for it. Pass a value per score: EpistemicGroups(...).labels(model, X)."
@@ -247,10 +271,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         weights: Any = None,
         partition: Any = None,
     ) -> Self:
-        """Fit the estimator on a part of the rows, and calibrate on the rest.
+        """Fit on some rows and calibrate on others, once or for each fold.
 
         Parameters
         ----------
@@ -260,11 +285,14 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Targets.
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
+        groups : array-like of shape (n,), optional
+            Labels of rows that belong together, such as a patient's or copies of one
+            row: they stay on one side of the split, or in one fold, as rows do that
+            are equal in X and y. The estimator gets them if its ``fit`` takes them.
         weights, partition : callable or array-like of shape (n,), optional
             For calibration; see Notes.
         """
-        share, keep = self.calibration_fraction, self.keep_training_rows
-        check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
+        keep = self.keep_training_rows
         check_choice("keep_training_rows", keep, (True, False), "Use False.")
         check_has_target(y)
         n = _num_samples(X)
@@ -276,35 +304,43 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got infinity in X, row {row}, column {place}, but expected finite "
                 "numbers. Leave such rows out, or use NaN for gaps."
             )
-        n_cal = round(share * n)
-        if n_cal < 1 or n - n_cal < 2:
-            raise ValueError(
-                f"Got {n} rows, of which calibration_fraction={share!r} keeps back "
-                f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit on. "
-                "Collect more rows."
-            )
         given = check_values(weights, partition)
         given.check_length(n)
+        if callable(groups) or (np.ndim(groups) == 0 and groups is not None):
+            raise TypeError(
+                f"Got groups={groups!r}, but expected one label per row, for rows that "
+                "belong together. Pass groups that are to be calibrated apart as "
+                "partition=...."
+            )
         random = check_random_state(self.random_state)
-        order = random.permutation(n)
-        kept, rest = order[:n_cal], order[n_cal:]
+        folds = self._folds(X, target, row_groups(X, target, groups), given, random)
         template = self.estimator
         if template is None:
             from ..estimators.regressor import ClapsRegressor
 
             template = ClapsRegressor(random_state=random.randint(2**31 - 1))
-        training = _safe_indexing(X, rest), _safe_indexing(y, rest)
-        fit_params = {}
+        of_rows = {}
         if sample_weight is not None:
-            weight = column("sample_weight", sample_weight, n).numpy()
-            fit_params["sample_weight"] = weight[rest]
-        fitted = clone(template).fit(*training, **fit_params)
-        fresh = self._copy(getattr(fitted, "best_estimator_", fitted))
+            of_rows["sample_weight"] = column("sample_weight", sample_weight, n).numpy()
+        if groups is not None and has_fit_parameter(template, "groups"):
+            of_rows["groups"] = np.asarray(groups)
+        models = []
+        for fold in range(folds.max() + 1):
+            rest = np.flatnonzero(folds != fold)
+            training = _safe_indexing(X, rest), _safe_indexing(y, rest)
+            params = {name: values[rest] for name, values in of_rows.items()}
+            fitted = clone(template).fit(*training, **params)
+            models.append(getattr(fitted, "best_estimator_", fitted))
+        fresh = self._copy(models)
+        if len(models) == 1:
+            kept = np.flatnonzero(folds == 0)
+            own = [v[kept] if isinstance(v, np.ndarray) else v for v in given]
+            rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
+        else:
+            support, training = check_support(self.support), (X, y)
+            rows = Calibration.of_folds(models, folds, X, target, support)
         if keep:
             fresh.training_rows_ = training
-        some = (np.ndarray, tuple)
-        own = [_safe_indexing(v, kept) if isinstance(v, some) else v for v in given]
-        rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
         self.__dict__ = fresh._set(rows, given).__dict__
         return self
 
@@ -326,6 +362,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         weights, partition : callable or array-like of shape (n,), optional
             See Notes.
         """
+        self._single("conformalize")
         given = check_values(weights, partition)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
         before = vars(self).get("calibration_", rows)
@@ -370,10 +407,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         allow_infinite_bounds : bool, default=False
             See Notes.
         """
-        ends = self._one_rank("quantiles").bounds(
-            self._alpha, sym=self.sym, allow_infinite=allow_infinite_bounds
-        )
-        found: Array = ends.upper[0] if self.sym else np.concatenate(ends)
+        self._single("quantiles of scores")
+        rows = self._one_rank("quantiles")
+        one = self._takes_one_rank(rows)
+        ends = rows.bounds(self._alpha, sym=one, allow_infinite=allow_infinite_bounds)
+        found: Array = ends.upper[0] if one else np.concatenate(ends[:2])
         return found
 
     def predict(self, X: Any) -> Array:
@@ -384,7 +422,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like or batches
             Inputs.
         """
-        parts = [rows.mean for _, rows, _ in distributions(self._fitted(), X)]
+        parts = [mean_of(rows) for _, rows, _ in distributions(self.fitted_models, X)]
         return np.concatenate([np.empty(0), *parts])
 
     def predict_interval(
@@ -426,7 +464,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         support = check_support(self.support)
         for part, ends in self.rows_and_ends(X, allow_infinite_bounds, **rows):
-            yield part.mean, interval(part, ends, support)
+            yield mean_of(part), ends.interval(part, support)
 
     def explain(self, X: Any, **params: Any) -> Any:
         """Explain predictions: an ``Explanation`` of intervals and both parts of v.
@@ -467,20 +505,17 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         wanted = np.array([check_share("levels", level, hint=hint) for level in each])
         check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
         scores, lower = self._one_rank("quantiles"), wanted < 0.5
-        above, below = (
-            side.scores[side.place(np.minimum(wanted, 1 - wanted), np.ones(1))[0]]
-            for side in scores.sorted_scores(sym=False)[ALL_ROWS]
-        )
-        at = np.where(lower, -below, above)
-        if tails == "normal":
-            # Ranks from below pass over infinite scores: the tail starts after them.
-            first = 1 + int(np.isposinf(scores.scores).sum())
-            at = np.where(np.isfinite(at), at, _tail(scores.scores, wanted, first))
+        # Both ends of intervals of which one counts; 1 itself is no miscoverage.
+        alpha = np.minimum(2 * np.minimum(wanted, 1 - wanted), np.nextafter(1, 0))
+        ends = scores.bounds(alpha, sym=False, allow_infinite=True)
+        beyond = ScoreBounds(*2 * [_tail(scores.scores, wanted)[None]])
         support, found = check_support(self.support), [np.empty((0, len(wanted)))]
-        for _, rows, _ in distributions(self._fitted(), X):
-            # Rounded outwards, as intervals are.
-            low, high = np.moveaxis(interval(rows, ScoreBounds(at, at), support), 1, 0)
-            found.append(np.where(lower, low, high))
+        for _, rows, _ in distributions(self.fitted_models, X):
+            bounds = ends.interval(rows, support)
+            if tails == "normal":
+                outer = beyond.interval(rows, support)
+                bounds = np.where(np.isfinite(bounds), bounds, outer)
+            found.append(np.where(lower, bounds[:, 0], bounds[:, 1]))
         return np.concatenate(found)
 
     def cdf(self, X: Any, y: ArrayLike) -> Array:
@@ -548,18 +583,28 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Seed.
         """
         n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
-        values = np.sort(self._one_rank("draws").signed_scores)
-        finite = values[np.isfinite(values)]
-        at = np.arange(1, len(finite) + 1) / (len(values) + 1)
+        rows = self._one_rank("draws")
         random, support = check_random_state(random_state), check_support(self.support)
         found = [np.empty((0, n_samples))]
-        for _, rows, _ in distributions(self._fitted(), X):
-            level = random.uniform(size=(len(rows), n_samples))
+        for _, each, _ in distributions(self.fitted_models, X):
+            values = rows.distribution_scores(support.of(each[0].targets))
+            order = np.argsort(values)[: np.isfinite(values).sum()]
+            at = np.arange(1, len(order) + 1) / (len(values) + 1)
+            level = random.uniform(size=(len(each[0]), n_samples))
             score = _tail(values, level)
-            if len(finite):
+            fold = np.zeros(level.shape, dtype=int)
+            if len(order):
                 inside = (level >= at[0]) & (level <= at[-1])
-                score = np.where(inside, np.interp(level, at, finite), score)
-            found.append(support.of(rows.targets).nearest(rows.quantile(score)))
+                between = np.interp(level, at, values[order])
+                score = np.where(inside, between, score)
+            if len(order) and rows.folds is not None:  # that of the nearest score
+                near = np.rint(level * (len(values) + 1)).astype(int) - 1
+                fold = rows.folds[order][near.clip(0, len(order) - 1)]
+            drawn = np.empty(level.shape)
+            for j, model in enumerate(each):
+                of_model = support.of(model.targets).nearest(model.quantile(score))
+                drawn = np.where(fold == j, of_model, drawn)
+            found.append(drawn)
         return np.concatenate(found)
 
     def observe(
@@ -592,11 +637,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         **rows
             As in ``predict_interval``.
         """
+        self._single("observe")
         found = self._calibrated()
         given = self._row_values("observe", **rows)
         for new in self._scored(X, y, given, by_hand=True):
             if len(new):
-                found = found.observe(new, self._alpha, self.sym, gamma, window)
+                one = self._takes_one_rank(found)
+                found = found.observe(new, self._alpha, one, gamma, window)
         return self._set(found)
 
     def update_posterior(
@@ -611,14 +658,14 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X, y, sample_weight : array-like or batches
             Rows, as in ``ClapsRegressor.update_posterior``.
         """
-        model = self._fitted()
+        model = self._single("update_posterior")
         if not hasattr(model, "update_posterior"):
             raise TypeError(
                 f"Got an estimator of type {type(model).__name__}, whose posterior "
                 "cannot be updated. Use a ClapsRegressor or ClapsModule, not within a "
                 "Pipeline, or fit it again."
             )
-        fresh = self._copy(model.update_posterior(X, y, sample_weight))
+        fresh = self._copy([model.update_posterior(X, y, sample_weight)])
         before = vars(self).get("calibration_", DROPPED)
         fresh.calibration_ = replace(DROPPED, levels=before.levels)
         self.__dict__ = fresh.__dict__
@@ -638,9 +685,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         save(self, path)
 
     @property
+    def estimator_(self) -> Any:
+        """The fitted estimator, where there is one."""
+        if len(self.estimators_) > 1:
+            raise AttributeError("Got one model for each fold: use estimators_.")
+        return self.estimators_[0]
+
+    @property
     def n_features_in_(self) -> int:
         """Number of columns that the estimator was fitted on."""
-        return int(self.estimator_.n_features_in_)
+        return int(self.estimators_[0].n_features_in_)
 
     @property
     def levels(self) -> list[float]:
@@ -653,7 +707,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return [check_share("confidence_level", level, hint=hint) for level in each]
 
     @property
-    def conformity_scores_(self) -> Array:
+    def conformity_scores(self) -> Array:
         """Absolute scores of the calibration rows, in the order in which they came."""
         return np.abs(self._calibrated().scores)
 
@@ -694,19 +748,22 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Distributions of rows and the scores at their ends, some rows at a time."""
         self._calibrated()
         given, n_rows = self._row_values("predict_interval", **rows), 0
-        for block, part, n_rows in distributions(self._fitted(), X):
-            own, labels = given.at(block, part, n_rows)
+        for block, each, n_rows in distributions(self.fitted_models, X):
+            own, labels = given.at(block, each[0], n_rows)
             # It may have been calibrated again since the last batch.
-            ends = self._calibrated().bounds(
-                self._alpha,
-                sym=self.sym,
-                labels=labels,
-                weights=own,
-                allow_infinite=allow_infinite_bounds,
-                first_row=n_rows,
+            scores = self._calibrated()
+            yield (
+                each,
+                scores.bounds(
+                    self._alpha,
+                    sym=self._takes_one_rank(scores),
+                    labels=labels,
+                    weights=own,
+                    allow_infinite=allow_infinite_bounds,
+                    first_row=n_rows,
+                ),
             )
-            yield part, ends
-            n_rows += len(part)
+            n_rows += len(each[0])
         given.check_length(n_rows)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -721,15 +778,102 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _adaptive(self) -> Any:
         return self.calibration_.levels_at(self._alpha)
 
-    def _fitted(self) -> Any:
-        """The fitted estimator."""
-        found = getattr(self, "estimator_", self.estimator)
-        if found is None:
+    @property
+    def fitted_models(self) -> list[Any]:
+        """The fitted estimator, or those of the folds."""
+        found: list[Any] = vars(self).get("estimators_", [self.estimator])
+        if found == [None]:
             raise NotFittedError(
                 f"Got a {type(self).__name__} without a fitted estimator. Call fit, or "
                 "pass an estimator that is fitted."
             )
         return found
+
+    def _single(self, what: str) -> Any:
+        """The fitted estimator, if there is one alone."""
+        model, *others = self.fitted_models
+        if others:
+            raise ValueError(
+                f"Got {what} of an object with one model for each fold (CV+), but "
+                "expected a single one. Fit with cv=None, which keeps rows back."
+            )
+        return model
+
+    def _takes_one_rank(self, rows: Calibration) -> bool:
+        """Whether both ends have one rank; not decided on calibration scores."""
+        if self.sym != "auto":
+            return bool(self.sym)
+        last = last_step(self.fitted_models[0])
+        if not getattr(last, "prefers_two_ranks_", False) or not rows.signed:
+            return True
+        smallest = min(
+            len(rows) if some == slice(None) else len(some)
+            for some in rows_by_group(rows.partition).values()
+        )
+        few = smallest + 1 < 2 / self._alpha.min()
+        return few or rows.folds is not None
+
+    def _folds(
+        self,
+        X: Any,
+        y: Array,
+        labels: Folds,  # equal ones stay together
+        given: RowValues,
+        random: np.random.RandomState,
+    ) -> Folds:
+        """Fold of each row, (n,); without folds, 0 for rows kept back and −1."""
+        n, cv = len(y), self.cv
+        share = self.calibration_fraction
+        check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
+        plain = given == (None, None)
+        if isinstance(cv, str) and cv == "auto":
+            cv = AUTO_FOLDS if plain and n < SMALL_TABLE else None
+            cv = cv and min(cv, max(2, len(np.unique(labels))))
+        if cv is None or (isinstance(cv, str) and cv == "split"):
+            n_cal = round(share * n)
+            if n_cal < 1 or n - n_cal < 2:
+                raise ValueError(
+                    f"Got {n} rows, of which calibration_fraction={share!r} keeps back "
+                    f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit "
+                    "on. Collect more rows, or use cv=10, which keeps none back."
+                )
+            order = random.permutation(labels.max() + 1)
+            return np.where(take_groups(labels, share, order), 0, -1)
+        if not plain:
+            raise ValueError(
+                f"Got weights or a partition with cv={self.cv!r}, but calibration with "
+                "one model for each fold (CV+) takes neither. Fit with cv=None, which "
+                "keeps rows back."
+            )
+        if hasattr(cv, "split"):
+            folds = np.full(n, -1)
+            for fold, (_, rows) in enumerate(cv.split(X, y, labels)):
+                folds[rows] = np.where(folds[rows] < 0, fold, -2)
+            together = len(np.unique(np.stack([labels, folds]), axis=1).T)
+            if folds.min() < 0 or folds.max() < 1 or together > labels.max() + 1:
+                expected = (
+                    "a splitter with every row in one of at least two test folds, and "
+                    "rows that belong together or are equal in the same one"
+                )
+                raise_for("cv", cv, expected, "Use GroupKFold, or a number of folds.")
+            return folds
+        if isinstance(cv, str):
+            raise_for("cv", cv, "'auto', 'split', a number or a splitter", "Use None.")
+        n_folds = check_integer("cv", cv, low=2, hint="Use 10, or None for a split.")
+        sizes = np.bincount(labels)
+        if len(sizes) < n_folds or n < 3:
+            raise ValueError(
+                f"Got {n} rows, {len(sizes)} of them different or of different groups, "
+                f"for {n_folds} folds (cv={self.cv!r}), but expected at least one for "
+                "each, and 3 rows. Collect more rows, or use fewer folds."
+            )
+        # Large groups first, each to the smallest fold so far.
+        order = random.permutation(len(sizes))
+        fold_of, filled = np.empty(len(sizes), dtype=np.intp), np.zeros(n_folds)
+        for label in order[np.argsort(-sizes[order], kind="stable")]:
+            fold_of[label] = np.argmin(filled)
+            filled[fold_of[label]] += sizes[label]
+        return fold_of[labels]
 
     def _calibrated(self) -> Calibration:
         """Scores, if estimator and support are still those they were made with."""
@@ -739,7 +883,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "conformalize with a fitted estimator (again, if update_posterior has "
                 "dropped the scores), or make it with from_scores."
             )
-        check_same_fit(self._fitted(), self.calibration_.fit_id)
+        check_same_fit(self.fitted_models, self.calibration_.fit_id)
         if check_support(self.support).key != self.calibration_.support.key:
             raise ValueError(
                 f"Got support={self.support!r}, but the calibration rows were scored "
@@ -780,9 +924,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """A calibration with this estimator and support, of no rows yet."""
         return Calibration(
             np.empty(0),
+            target_scores=np.empty(0),
             weights=None if given.weights is None else np.empty(0),
-            partition=None if given.partition is None else (),
-            fit_id=fit_id_of(self._fitted()),
+            partition=None if given.partition is None else np.empty(0, dtype=object),
+            fit_id=fit_id_of(*self.fitted_models),
             support=check_support(self.support),
         )
 
@@ -793,7 +938,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         The first of them has no rows. Rows chosen by hand may be those of the fit.
         """
-        model, none = self._fitted(), self._no_rows(given)
+        model, none = self._single("scores of new rows"), self._no_rows(given)
         n_rows, seen = 0, np.zeros(2, dtype=int)
         yield none
         for part, target in row_parts(model, X, y, need_y=True):
@@ -801,9 +946,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if not len(y_):
                 continue
             rows = distribution_of(model, part, first_row=n_rows)
-            scores = none.support.score(rows, y_)
-            weights, partition = given.at(part, rows, n_rows)
-            yield replace(none, scores=scores, weights=weights, partition=partition)
+            scores, own = none.support.scores(rows, y_)
+            values = dict(
+                zip(RowValues._fields, given.at(part, rows, n_rows), strict=True)
+            )
+            yield replace(none, scores=scores, target_scores=own, **values)
             n_rows += len(y_)
             if by_hand and hasattr(last_step(model), "count_seen"):
                 seen += last_step(model).count_seen(transformed(model, part), y_)
@@ -816,41 +963,43 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set(self, rows: Calibration, given: RowValues | None = None) -> Self:
         """Take over calibration rows, and weights and partition as functions of X."""
-        check_choice("sym", self.sym, (True, False), "Use True for one rank.")
-        check_enough_weight(rows, self.levels)  # first: a warning may be an error
-        new = {"estimator_": self._fitted(), "calibration_": rows}
+        check_choice("sym", self.sym, ("auto", True, False), "Use True for one rank.")
+        # First: a warning may be an error.
+        warn_if_few_count(rows, self.levels)
+        if given is not None:
+            _warn_if_unusual(rows)
+        new = {"estimators_": self.fitted_models, "calibration_": rows}
         for name, value in zip(("weights_", "partition_"), given or (), strict=False):
-            new[name] = None if isinstance(value, np.ndarray | tuple) else value
+            new[name] = None if isinstance(value, np.ndarray) else value
         self.__dict__ = vars(self) | new
         return self
 
-    def _copy(self, estimator: Any) -> Self:
-        """A copy with another fitted estimator, not calibrated."""
+    def _copy(self, models: list[Any]) -> Self:
+        """A copy with other fitted models, not calibrated."""
         fresh = copy.copy(self)
         kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fresh.__dict__ = kept | {"estimator_": estimator}
+        fresh.__dict__ = kept | {"estimators_": models}
         return fresh
 
     def _probability_up_to(
         self, X: Any, limit: Any, name: str, strict: bool = False
     ) -> Array:
         """P(y ≤ limit), or P(y < limit); they differ where a support has gaps."""
-        ordered = np.sort(self._one_rank("a probability").signed_scores)
+        scores = self._one_rank("a probability")
         values, support = _checked_limits(name, limit), check_support(self.support)
         found, stop = [np.empty((0, *values.shape[1:]))], 0
-        for _, rows, start in distributions(self._fitted(), X):
-            stop = start + len(rows)
-            own = values[start:stop] if values.ndim else np.full(len(rows), values)
-            if len(own) != len(rows):
+        for _, each, start in distributions(self.fitted_models, X):
+            stop = start + len(each[0])
+            own = values[start:stop] if values.ndim else np.full(len(each[0]), values)
+            if len(own) != len(each[0]):
                 break
-            cut = support.of(rows.targets).cut(own, strict)
-            score = rows.score(cut)
-            middle = rows.median if cut.ndim == 1 else rows.median[:, None]
-            # Below the domain of a map, not above it.
-            score = np.where(np.isposinf(score) & (cut < middle), -np.inf, score)
-            below = np.searchsorted(ordered, score, side="left")
-            up_to = np.searchsorted(ordered, score, side="right")
-            found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
+            counted = np.ones(own.shape)
+            known = scores.distribution_scores(support.of(each[0].targets))
+            for rows, of_model in zip(each, scores.by_model(known), strict=True):
+                score = rows.score(support.of(rows.targets).cut(own, strict))
+                for side in ("left", "right"):  # below, and up to it
+                    counted += np.searchsorted(np.sort(of_model), score, side)
+            found.append(counted / (2 * (len(known) + 1)))
         if values.ndim and len(values) != stop:
             raise ValueError(
                 f"Got {name} for {len(values)} rows, but X has "
@@ -896,7 +1045,7 @@ def interval_parts(
                 "confidence_level. Leave it out."
             )
         pairs = model.rows_and_ends(X, allow_infinite_bounds, **params)
-        return _joined(pairs, model.support, model.levels)
+        return _joined(pairs, check_support(model.support), model.levels)
     host = CalibratedMapie.of(model)
     if host is None:
         rows = distribution_of(model, X, params)
@@ -909,7 +1058,7 @@ def interval_parts(
         pairs = host.score.rows_and_ends(
             X, ensemble, miss, scores, allow_infinite_bounds, {}
         )
-        return _joined(pairs, host.score.support, levels)
+        return _joined(pairs, check_support(host.score.support), levels)
     if allow_infinite_bounds:
         params["allow_infinite_bounds"] = True
     points, bounds = host.predict_interval(model, X, alpha, params)
@@ -921,25 +1070,41 @@ def interval_parts(
     return IntervalParts(points, bounds, levels, found, None, scaled)
 
 
-def _joined(pairs: RowsAndEnds, support: Any, levels: list[float]) -> IntervalParts:
+def _joined(pairs: RowsAndEnds, support: Support, levels: list[float]) -> IntervalParts:
     """Parts of rows that came some at a time."""
-    none, values = np.empty((0, len(levels))), check_support(support)
-    found = [pair for pair in pairs if len(pair[0])]
-    found = found or [(NO_ROWS, ScoreBounds(none, none))]
-    each = [rows for rows, _ in found]
-    whole: dict[str, Any] = {
-        name: np.concatenate([getattr(rows, name) for rows in each])
-        for name in ("centre", "scale", "aleatoric", "epistemic")
-        if getattr(each[0], name) is not None
-    }
-    bounds = [interval(rows, ends, values) for rows, ends in found]
+    none = np.empty((0, len(levels)))
+    found = [pair for pair in pairs if len(pair[0][0])]
+    found = found or [([NO_ROWS], ScoreBounds(none, none))]
+    bounds = [ends.interval(rows, support) for rows, ends in found]
     noise = None
-    if each[0].aleatoric is not None:
-        alone = [interval(rows.noise_alone, ends, values) for rows, ends in found]
-        noise = np.concatenate(alone)
-    points = np.concatenate([rows.mean for rows in each])
-    joined = [replace(each[0], **whole)]
+    if found[0][0][0].aleatoric is not None:
+        alone = [([r.noise_alone for r in rows], ends) for rows, ends in found]
+        noise = np.concatenate([ends.interval(rows, support) for rows, ends in alone])
+    points = np.concatenate([mean_of(rows) for rows, _ in found])
+    by_model = zip(*(rows for rows, _ in found), strict=True)
+    joined = [PredictiveDistribution.joined(parts) for parts in by_model]
     return IntervalParts(points, np.concatenate(bounds), levels, joined, noise)
+
+
+def _warn_if_unusual(rows: Calibration) -> None:
+    """Warn of scores that standard deviations do not explain."""
+    known = rows.scores if rows.target_scores is None else rows.target_scores
+    finite = np.sort(np.abs(known[np.isfinite(known)]))
+    if len(finite) < MIN_SCORES:
+        return
+    most = finite[: len(finite) - -(-len(finite) // 100)]  # a single row says nothing
+    size = float(np.sqrt(np.mean(np.square(most))))
+    if UNUSUAL[0] <= size <= UNUSUAL[1]:
+        return
+    warnings.warn(
+        f"Got calibration scores whose root mean square is {size:.3g} (without the "
+        "largest 1 %), but expected about 1: errors are not of the size that the "
+        "model's standard deviations say. Intervals hold their level; what they say of "
+        "noise and lack of data does not. Was a network trained on y in other units, "
+        "or for too long, or on calibration rows?",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _warn_if_seen(model: Any, known: int, compared: int) -> None:
@@ -965,13 +1130,15 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
     )
 
 
-def _tail(scores: Array, level: Array, first: int = 1) -> Array:
-    """Scores beyond the outermost, normal; ``first`` is the rank of the smallest."""
+def _tail(scores: Array, level: Array) -> Array:
+    """Scores beyond the outermost, normal."""
     finite = np.sort(scores[np.isfinite(scores)])
     if not len(finite):
         return np.where(level < 0.5, -np.inf, np.inf)
     n, lower = len(scores) + 1, level < 0.5
-    edge = np.where(lower, first / n, len(finite) / n)
+    # Ranks from below pass over scores of +∞ as well, which count twice.
+    first, last = 1 + np.isinf(scores).sum(), n - 1 - np.isposinf(scores).sum()
+    edge = np.where(lower, first / n, last / n)
     start = np.where(lower, finite[0], finite[-1])
     tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
     return tail

@@ -1,48 +1,31 @@
 """Scores of calibration rows → signed scores at the ends of intervals.
 
 One calibration serves every way to an interval: scores in memory, batch by batch or
-from a cluster (``add``), groups that are calibrated apart, rows that count by their
-weight, and confidence levels that move (``observe``).
+from a cluster (``add``), of one model or of the models of folds, groups that are
+calibrated apart, rows that count by their weight, and confidence levels that move
+(``observe``).
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number
-from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
+from .distribution import distribution_of, fit_id_of
+from .ends import FoldBounds, ScoreBounds
 from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
 
 Array = NDArray[np.float64]
-Groups = tuple[Any, ...]  # a label for each row: text or numbers
+Groups = Sequence[Any] | NDArray[Any]  # a label for each row: text or numbers
 ALL_ROWS = None  # the label of all rows where there is no partition
-
-
-class ScoreBounds(NamedTuple):
-    """Signed scores between which intervals lie, (n, m), or (1, m) for all rows."""
-
-    lower: Array
-    upper: Array
-
-
-def interval(
-    rows: PredictiveDistribution, ends: ScoreBounds, support: Support
-) -> Array:  # (n, 2, m)
-    """Intervals between two signed scores, with ends at values that y can take."""
-    bounds = np.stack(rows.interval(*ends), axis=1)
-    bounds = support.of(rows.targets).nearest(bounds)
-    empty = ends.lower > ends.upper
-    if empty.any():  # they hold no value, at a place that has a meaning
-        middle = rows.median[:, None]
-        bounds[:, 0] = np.where(empty, np.nextafter(middle, np.inf), bounds[:, 0])
-        bounds[:, 1] = np.where(empty, middle, bounds[:, 1])
-    return bounds
+BY_ROW = ("scores", "target_scores", "weights", "partition", "folds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +41,7 @@ class AdaptiveLevels:
     n_observed: int = 0
     gamma: float = 0.01  # step size
     window: int | None = None  # newest calibration rows that are kept; None: all
-    labels: Groups = ()  # groups whose miscoverage has moved
+    labels: tuple[Any, ...] = ()  # groups whose miscoverage has moved
     current: Array | None = None  # (n_labels, m), of their next interval
 
     def of(self, label: Any) -> Array:
@@ -112,16 +95,32 @@ class Calibration:
     scores: Array  # (n,), in the order in which they came
     signed: bool = True  # without signs there is one rank, and no distribution
     weights: Array | None = None  # (n,), likelihood ratios
-    partition: Groups | None = None
+    partition: NDArray[Any] | None = None  # (n,), labels
     fit_id: str | None = None  # of the estimator that the scores were made with
     support: Support = field(default_factory=Support)
     levels: AdaptiveLevels | None = None  # once rows were observed
+    # (n,), of the targets themselves: ends that move make those for ranks smaller.
+    target_scores: Array | None = None
+    folds: NDArray[np.intp] | None = None  # (n,), whose models made the scores
 
     def __len__(self) -> int:
         return len(self.scores)
 
     def __getstate__(self) -> dict[str, Any]:  # without the sorted scores
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def of_folds(
+        cls, models: Sequence[Any], folds: Any, X: Any, y: Array, support: Support
+    ) -> "Calibration":
+        """Score each row by the model of its fold, which has not seen it."""
+        scores = np.empty((2, len(y)))
+        for j, model in enumerate(models):
+            own = np.flatnonzero(folds == j)
+            rows = distribution_of(model, _safe_indexing(X, own))
+            scores[:, own] = support.scores(rows, y[own])
+        given: dict[str, Any] = {"target_scores": scores[1], "folds": folds}
+        return cls(scores[0], fit_id=fit_id_of(*models), support=support, **given)
 
     @property
     def is_plain(self) -> bool:
@@ -144,6 +143,23 @@ class Calibration:
                 "made. Calibrate with conformalize, or from_scores(..., signed=True)."
             )
         return self.scores
+
+    def distribution_scores(self, support: Support) -> Array:
+        """Signed scores of the targets themselves."""
+        if self.target_scores is None and support.has_gaps:
+            raise ValueError(
+                "Got scores that were computed elsewhere, of a target with gaps "
+                "between its values: they do not tell how probable each value is. "
+                "Calibrate with conformalize, or with support=None."
+            )
+        scores = self.signed_scores
+        return scores if self.target_scores is None else self.target_scores
+
+    def by_model(self, values: Array) -> list[Array]:
+        """Values of calibration rows, by the model that made their scores."""
+        if self.folds is None:
+            return [values]
+        return [values[self.folds == j] for j in range(self.folds.max() + 1)]
 
     def add(self, other: "Calibration") -> "Calibration":
         """Rows of both; what Dask, Ray and Spark reduce with."""
@@ -169,18 +185,15 @@ class Calibration:
                     "support than those that there are. Score all rows with one "
                     "estimator; conformalize starts again."
                 )
-        each: list[Any] = [first, *rest]
-        scores, signed = np.concatenate([c.scores for c in each]), first.signed
-        if not all(c.signed for c in each):
-            scores, signed = np.abs(scores), False
-        weights, partition = first.weights, first.partition
-        if weights is not None:
-            weights = np.concatenate([c.weights for c in each])
-        if partition is not None:
-            partition = tuple(label for c in each for label in c.partition)
-        return replace(
-            first, scores=scores, signed=signed, weights=weights, partition=partition
-        )
+        each, whole = [first, *rest], dict[str, Any]()
+        for name in BY_ROW:
+            parts = [getattr(c, name) for c in each]
+            some = any(part is None for part in parts)
+            whole[name] = None if some else np.concatenate(parts)
+        if signed := all(c.signed for c in each):
+            return replace(first, **whole)
+        whole |= {"scores": np.abs(whole["scores"]), "target_scores": None}
+        return replace(first, signed=signed, **whole)
 
     def levels_at(self, alpha: Array) -> AdaptiveLevels:
         """Levels that may have moved, for these miscoverages."""
@@ -191,14 +204,8 @@ class Calibration:
         places = np.arange(len(self))
         each = [places[rows][-n:] for rows in rows_by_group(self.partition).values()]
         kept = np.sort(np.concatenate(each))
-        return replace(
-            self,
-            scores=self.scores[kept],
-            weights=None if self.weights is None else self.weights[kept],
-            partition=None
-            if self.partition is None
-            else tuple(self.partition[i] for i in kept),
-        )
+        some = {k: v[kept] for k in BY_ROW if (v := getattr(self, k)) is not None}
+        return replace(self, **some)
 
     def bounds(
         self,
@@ -209,7 +216,7 @@ class Calibration:
         weights: Array | None = None,
         allow_infinite: bool = False,
         first_row: int = 0,
-    ) -> ScoreBounds:
+    ) -> ScoreBounds | FoldBounds:
         """Signed scores at the ends of intervals, at miscoverages (m,).
 
         ``labels`` and ``weights`` are those of n test rows; without them one row of
@@ -217,6 +224,8 @@ class Calibration:
         to 1 or more swapped ones, with no value between them. Too few scores raise,
         unless ends may be infinite or levels move.
         """
+        if self.folds is not None:
+            return self._fold_bounds(alpha, sym, allow_infinite)
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
         if levels is None and not ((alpha > 0) & (alpha < 1)).all():
@@ -261,6 +270,14 @@ class Calibration:
             )
         return found
 
+    def _fold_bounds(self, alpha: Array, sym: bool, allow_infinite: bool) -> FoldBounds:
+        """Ranks among the ends that the models of the folds make."""
+        n, n_ends, upper = len(self), 2 - sym, self._upper_scores(sym)
+        ranks = [conformal_rank(n, each / n_ends) for each in alpha]
+        if max(ranks) > n and not allow_infinite:
+            raise_too_few(n, float(alpha.min()), n_ends)
+        return FoldBounds(-_turned(upper, sym), upper, np.asarray(self.folds), ranks)
+
     def observe(
         self,
         new: "Calibration",
@@ -279,7 +296,7 @@ class Calibration:
             window = check_integer("window", window, low=1, hint="Use 500, or None.")
             levels = replace(levels, window=window)
         of_rows: dict[str, Any] = {"labels": new.partition, "weights": new.weights}
-        lower, upper = self.bounds(alpha, sym=sym, allow_infinite=True, **of_rows)
+        lower, upper = self.bounds(alpha, sym=sym, allow_infinite=True, **of_rows)[:2]
         score = (new.scores if self.signed else np.abs(new.scores))[:, None]
         rows = self.add(new)
         if levels.window is not None:
@@ -295,9 +312,8 @@ class Calibration:
         known: dict[bool, Any] = self.__dict__.setdefault("_sorted", {})
         if sym in known:
             return known[sym]  # type: ignore[no-any-return]
-        scores = np.abs(self.scores) if sym else self.signed_scores
-        # A score of +∞ is missed by both ends: it counts twice.
-        turned = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
+        scores = self._upper_scores(sym)
+        turned = _turned(scores, sym)
         found = {}
         for label, rows in rows_by_group(self.partition).items():
             weights = None if self.weights is None else self.weights[rows]
@@ -306,6 +322,9 @@ class Calibration:
             found[label] = above, below
         known[sym] = found  # at once: other threads must not see a part of it
         return found
+
+    def _upper_scores(self, sym: bool) -> Array:
+        return np.abs(self.scores) if sym else self.signed_scores
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""
@@ -317,7 +336,12 @@ class Calibration:
         )
 
 
-def rows_by_group(partition: Iterable[Any] | None) -> dict[Any, Any]:
+def _turned(scores: Array, sym: bool) -> Array:
+    """Scores from above to below; one of +∞ is missed by both ends: it counts twice."""
+    return scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
+
+
+def rows_by_group(partition: Groups | None) -> dict[Any, Any]:
     """Positions of the rows of each group, in the order of first appearance."""
     if partition is None:
         return {ALL_ROWS: slice(None)}

@@ -1,6 +1,7 @@
 """v → score → interval: ``ClapsScore``, for MAPIE's regressors."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import gen_batches
 
 from .._validation import check_choice, check_unmasked, where_bad
-from ..estimators.predictive import ROUND_OUT, PredictiveDistribution, StdArray
+from ..estimators.predictive import PredictiveDistribution, StdArray
 from . import mapie as _mapie
-from .calibration import Calibration, ScoreBounds, interval
+from .calibration import Calibration
 from .distribution import (
     check_gives_std,
     check_same_fit,
@@ -20,13 +21,10 @@ from .distribution import (
     mean_and_std_alone,
     row_blocks,
 )
-from .quantile import conformal_rank, raise_too_few
+from .ends import BLOCK_ELEMENTS, FoldBounds, ScoreBounds
 from .support import check_support
 
 Array = NDArray[np.float64]
-BLOCK_ELEMENTS = 2**21  # of one n_test × n_cal block of the cross-conformal methods
-
-
 UNKNOWN_SCORES = (
     "Got conformity scores that do not say how they were made, so that no bounds can "
     "be made in the same way. Leave the scores as they are in MAPIE's object."
@@ -143,14 +141,17 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
         if y_std is not None:
             _mapie.check_out_of_sample(mu)
-        rows, fit_id = self._rows(mu, X, y_std), None
+        rows, fit_id, again = self._rows(mu, X, y_std), None, None
         if self.estimator is not None:
             fit_id = fit_id_of(self.estimator)
             if not np.array_equal(rows.mean, mu):
                 self._raise_other("whose predictions are not those of the estimator")
         elif getattr(y_std, "distribution", None) is not None:
             fit_id = y_std.fit_id
-        return StdArray.carry(self._support.score(rows, target), fit_id)
+        elif X is not None:  # folds may have made it
+            again = X, target
+        scores, _ = self._support.scores(rows, target)
+        return StdArray.carry(scores, fit_id, rows=again)
 
     def get_conformity_scores(
         self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
@@ -158,7 +159,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """Scores (n,), absolute if one rank is taken."""
         scores = self.get_signed_conformity_scores(y, y_pred, **kwargs)
         if self.sym:
-            scores = StdArray.carry(np.abs(scores), scores.fit_id)  # type: ignore[attr-defined]
+            carried: Any = scores
+            scores = StdArray.carry(np.abs(scores), carried.fit_id, rows=carried.rows)
         return scores
 
     def get_estimation_distribution(
@@ -214,17 +216,14 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
         options = np.asarray(alpha_np), conformity_scores, allow_infinite_bounds, params
         if models.uses_folds(method):
-            points, lower, upper = self._cross_bounds(
-                X, models, *options, ensemble, method
-            )
-            support = self._support.of(None)
-            return points, support.nearest(lower), support.nearest(upper)
-        parts, found = [], []
-        for rows, ends in self.rows_and_ends(X, models, *options):
-            parts.append(rows.mean)
-            found.append(interval(rows, ends, self._support))
-        bounds = np.concatenate(found)
-        return np.concatenate(parts), bounds[:, 0], bounds[:, 1]
+            points, bounds = self._cross_bounds(X, models, *options, ensemble, method)
+        else:
+            parts, found = [], []
+            for rows, ends in self.rows_and_ends(X, models, *options):
+                parts.append(rows[0].mean)
+                found.append(ends.interval(rows, self._support))
+            points, bounds = np.concatenate(parts), np.concatenate(found)
+        return points, bounds[:, 0], bounds[:, 1]
 
     def rows_and_ends(
         self,
@@ -234,14 +233,14 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         conformity_scores: Array,
         allow_infinite: bool,
         params: dict[str, Any],
-    ) -> Iterator[tuple[PredictiveDistribution, ScoreBounds]]:
+    ) -> Iterator[tuple[list[PredictiveDistribution], ScoreBounds | FoldBounds]]:
         """Distributions of rows and the scores at their ends, some rows at a time."""
         model = models.point_model
         if self.estimator is not None and model is not self.estimator:
             name = type(model).__name__
             self._raise_other(f"which is another object than the {name}")
         fit_id = getattr(conformity_scores, "fit_id", None)
-        check_same_fit(model, fit_id)
+        check_same_fit([model], fit_id)
         scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
         ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite)
         first_row = 0
@@ -252,7 +251,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 if not isinstance(conformity_scores, StdArray) and not rows.is_plain:
                     raise ValueError(UNKNOWN_SCORES)
                 rows = mean_and_std_alone(rows)
-            yield rows, ends
+            yield [rows], ends
 
     def _cross_bounds(
         self,
@@ -264,30 +263,42 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         params: dict[str, Any],
         aggregate: bool,
         method: str,
-    ) -> tuple[Array, Array, Array]:
-        """Bounds of CV+, jackknife+ and their minmax forms, in row blocks."""
-        scores = np.asarray(conformity_scores, dtype=np.float64)
-        n, n_ends = len(scores), 1 if self.sym else 2
-        below = scores if self.sym else np.where(np.isposinf(scores), np.inf, -scores)
-        ranks = [conformal_rank(n, each / n_ends) for each in alpha]
-        if max(ranks) > n and not allow_infinite:
-            raise_too_few(n, float(alpha.min()), n_ends)
+    ) -> tuple[Array, Array]:
+        """Bounds of CV+, jackknife+ and their minmax forms.
+
+        Where each row has one model that has not seen it, that model's distribution
+        makes the row's score; MAPIE's scores know mean and standard deviation alone.
+        Where a row has several, these are aggregated, and all is made of them.
+        """
         each = [distribution_of(model, X, params) for model in models.fold_models]
-        mu, std = (np.stack([getattr(r, k) for r in each], 1) for k in ("mean", "std"))
-        points, size = np.empty(len(mu)), (len(mu), len(ranks))
-        lower, upper = np.full(size, -np.inf), np.full(size, np.inf)
-        finite = [j for j, rank in enumerate(ranks) if rank <= n]
-        kept = [ranks[j] for j in finite]
-        one_sided = _plus if method == "plus" else _minmax
-        for block in gen_batches(len(mu), max(1, BLOCK_ELEMENTS // max(1, n))):
-            centre, scale = models.by_row(mu[block]), models.by_row(std[block])
-            if finite:  # the lower bound is the upper one of −y
-                lower[block, finite] = -one_sided(-centre, scale, below, kept)
-                upper[block, finite] = one_sided(centre, scale, scores, kept)
+        mu, folds = np.stack([rows.mean for rows in each], axis=1), models.folds
+        known, points = getattr(conformity_scores, "rows", None), np.empty(len(mu))
+        scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
+        size = max(1, BLOCK_ELEMENTS // (2 * max(1, len(scores))))
+        blocks = list(gen_batches(len(mu), size))
+        if folds is None:
+            scores = replace(scores, folds=np.arange(len(scores)))
+            std = np.stack([rows.std for rows in each], axis=1)
+        elif known is None or params:
+            each = [mean_and_std_alone(rows) for rows in each]
+            scores = replace(scores, folds=folds)
+        else:
+            own = models.fold_models, folds, *known, self._support
+            scores = Calibration.of_folds(*own)
+        if method == "minmax":
+            scores = replace(scores, folds=None)
+        ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite)
+        bounds = np.empty((len(mu), 2, len(alpha)))
+        for block in blocks:
+            centre, rows = models.by_row(mu[block]), [r.take(block) for r in each]
+            if folds is None:
+                both = centre.T, models.by_row(std[block]).T
+                rows = [from_mean_and_std(*pair) for pair in zip(*both, strict=True)]
+            bounds[block] = ends.interval(rows, self._support)
             points[block] = models.aggregate(centre)
         if not aggregate:
             points[:] = models.point_model.predict(X, **params)
-        return points, lower, upper
+        return points, bounds
 
     def _rows(self, mu: Array, X: Any, y_std: Any) -> PredictiveDistribution:
         """Distribution of the held estimator, or of what MAPIE passes."""
@@ -309,19 +320,3 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             "(cv='prefit' in MAPIE 0.9); to scale another model's intervals use "
             "ClapsScaleEstimator."
         )
-
-
-def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
-    """k-th smallest of μ₋ᵢ(x) + Rᵢ √v₋ᵢ(x) over the calibration rows i."""
-    by_row = centre + scale * (scores * ROUND_OUT)
-    by_row.partition(sorted({k - 1 for k in ranks}), axis=1)
-    bounds: Array = np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
-    return bounds
-
-
-def _minmax(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
-    """Largest of μ₋ᵢ(x) + q √v₋ᵢ(x) over the calibration rows i."""
-    quantiles = np.sort(scores)[[k - 1 for k in ranks]] * ROUND_OUT
-    largest = [(centre + scale * q).max(axis=1) for q in quantiles]
-    bounds: Array = np.nextafter(np.stack(largest, axis=1), np.inf)
-    return bounds

@@ -27,7 +27,7 @@ from .._validation import (
 from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
 from ..network.target import IDENTITY
-from .calibration import ALL_ROWS, Calibration, Groups, rows_by_group
+from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import distribution_of
 
 Array = NDArray[np.float64]
@@ -79,7 +79,7 @@ class ColumnGroups:
         kept = [label for label, count in counts.items() if count >= min_rows]
         return cls(column, tuple(sorted(kept, key=lambda v: (isinstance(v, str), v))))
 
-    def __call__(self, X: Any) -> Groups:
+    def __call__(self, X: Any) -> tuple[Any, ...]:
         """Values of the column, or "other", for each row."""
         at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
         if isinstance(at, str) and at not in names:
@@ -151,7 +151,7 @@ class EpistemicGroups:
         edges = edges[(edges > 0) & (edges < 1)]
         return cls(edges.tolist())  # raises if all rows are known equally well
 
-    def labels(self, estimator: Any, X: Any) -> Groups:
+    def labels(self, estimator: Any, X: Any) -> tuple[int, ...]:
         """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes.
 
         Parameters
@@ -161,7 +161,7 @@ class EpistemicGroups:
         """
         return self.of_distribution(distribution_of(estimator, X))
 
-    def of_distribution(self, rows: PredictiveDistribution) -> Groups:
+    def of_distribution(self, rows: PredictiveDistribution) -> tuple[int, ...]:
         """Label of each row of a predictive distribution."""
         fraction = _epistemic_fraction(rows)
         return tuple(np.searchsorted(self.edges, fraction, side="right").tolist())
@@ -185,7 +185,7 @@ class RowValues(NamedTuple):
         checks: tuple[Any, ...] = checked_weights, checked_labels
         for values, checked in zip(self, checks, strict=True):
             if isinstance(values, EpistemicGroups):
-                values = values.of_distribution(rows)
+                values = checked(values.of_distribution(rows))
             elif callable(values):
                 values = checked(values(X), len(rows))
             elif values is not None:
@@ -197,7 +197,7 @@ class RowValues(NamedTuple):
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
         for name, values in self._asdict().items():
-            if not isinstance(values, np.ndarray | tuple) or len(values) == n:
+            if not isinstance(values, np.ndarray) or len(values) == n:
                 continue
             if len(values) < n or not at_least:
                 raise ValueError(
@@ -217,24 +217,25 @@ def check_values(weights: Any = None, partition: Any = None) -> RowValues:
     return RowValues(weights, partition)
 
 
-def checked_labels(labels: Any, n: int | None = None) -> Groups:
+def checked_labels(labels: Any, n: int | None = None) -> NDArray[Any]:
     """One label per row, text or a number, none missing."""
     check_unmasked("partition", labels)
-    given = np.asarray(labels, dtype=object)
+    given = np.array(labels, dtype=object)
+    if given.ndim == 1:  # numbers as Python has them
+        given[:] = [v.item() if isinstance(v, np.generic) else v for v in given]
     if given.ndim != 1 or (n is not None and len(given) != n):
         of = "" if n is None else f" for {n} rows"
         raise ValueError(
             f"Got partition of shape {given.shape}{of}, but expected one label per "
             "row. Pass for example a column of X."
         )
-    found = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
-    for row, label in enumerate(found):  # NaN does not equal itself
+    for row, label in enumerate(given):  # NaN does not equal itself
         if not isinstance(label, str | int | float) or label != label:
             raise ValueError(
                 f"Got partition with {label!r} in row {row}, but expected text or "
                 "numbers as labels. Give rows without a label one of their own."
             )
-    return found
+    return given
 
 
 def checked_weights(weights: Any, n: int) -> Array:
@@ -281,7 +282,7 @@ def effective_sample_size(weights: ArrayLike) -> float:
     return float(share.sum() ** 2 / np.square(share).sum())
 
 
-def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
+def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
     """Raise if no calibration row has weight; warn where few have nearly all of it."""
     if rows.weights is None or not len(rows):
         return

@@ -224,7 +224,7 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
     from ..conformal.scale_estimator import ClapsScaleEstimator
 
     if isinstance(model, CalibratedRegressor):
-        return [getattr(model, "estimator_", model.estimator)]
+        return model.fitted_models if folds else model.fitted_models[:1]
     host = CalibratedMapie.of(model)
     if host is None:
         return [model]
