@@ -24,7 +24,7 @@ from .._validation import (
 from ..estimators.base import MAX_SEEN_ROWS
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import check_has_target, column
-from ..network.rows import row_groups, take_groups
+from ..network.rows import row_groups
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
@@ -38,6 +38,7 @@ from .distribution import (
     transformed,
 )
 from .ends import FoldBounds, ScoreBounds
+from .folds import assign_folds
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
 from .score import UNKNOWN_SCORES, ClapsScore
@@ -45,14 +46,11 @@ from .shift import RowValues, check_values, effective_sample_size, warn_if_few_c
 from .support import Support, check_support
 
 Array = NDArray[np.float64]
-Folds = NDArray[np.intp]
 RowsAndEnds = Iterator[tuple[list[PredictiveDistribution], ScoreBounds | FoldBounds]]
 SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
-# With fewer rows cv="auto" takes folds: a quarter of them would neither be missed when
-# fitting nor be enough to calibrate on.
-SMALL_TABLE, AUTO_FOLDS = 250, 10
 # Root mean square that scores of a right variance do not have; rows that tell it.
-UNUSUAL, MIN_SCORES = (0.3, 2.0), 30
+# Without noise a floor of the variance makes it next to nothing.
+NO_NOISE, UNUSUAL, MIN_SCORES = 1e-3, (0.3, 2.5), 30
 DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
@@ -112,8 +110,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     - Intervals cover with probability at least 1 − α if rows are exchangeable. With
       folds, for each row to predict the model of row i's fold makes the ends of its
       own score; the ⌈(1−α)(n+1)⌉-th smallest upper end and the ⌊α(n+1)⌋-th smallest
-      lower one count. That covers with probability at least 1 − 2α, and with about
-      1 − α unless the models of the folds differ greatly. Points are means over them.
+      lower one count. That covers with probability at least 1 − 2α − √(2/n) whatever
+      the models do, and with about 1 − α in practice. Points are means over folds.
     - Batches: without y, X may be an iterable of (X, y), or of X where no targets are
       needed. A list of arrays with two or more dimensions is a list of batches.
     - ``weights`` are likelihood ratios p_target(x) / p_source(x), up to a constant, for
@@ -262,8 +260,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
-        rows = replace(made._no_rows(given), scores=values, signed=signed)
-        return made._set(replace(rows, **given._asdict()))
+        rows = replace(made._no_rows(given), target_scores=None, **given._asdict())
+        return made._set(replace(rows, scores=values, signed=signed))
 
     def fit(
         self,
@@ -313,7 +311,15 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "partition=...."
             )
         random = check_random_state(self.random_state)
-        folds = self._folds(X, target, row_groups(X, target, groups), given, random)
+        folds = assign_folds(
+            self.cv,
+            self.calibration_fraction,
+            X,
+            target,
+            labels=row_groups(X, target, groups),
+            with_values=any(value is not None for value in given),
+            random=random,
+        )
         template = self.estimator
         if template is None:
             from ..estimators.regressor import ClapsRegressor
@@ -508,7 +514,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # Both ends of intervals of which one counts; 1 itself is no miscoverage.
         alpha = np.minimum(2 * np.minimum(wanted, 1 - wanted), np.nextafter(1, 0))
         ends = scores.bounds(alpha, sym=False, allow_infinite=True)
-        beyond = ScoreBounds(*2 * [_tail(scores.scores, wanted)[None]])
+        beyond = ScoreBounds(*2 * [_tail(scores.scores, wanted, twice=True)[None]])
         support, found = check_support(self.support), [np.empty((0, len(wanted)))]
         for _, rows, _ in distributions(self.fitted_models, X):
             bounds = ends.interval(rows, support)
@@ -588,18 +594,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         found = [np.empty((0, n_samples))]
         for _, each, _ in distributions(self.fitted_models, X):
             values = rows.distribution_scores(support.of(each[0].targets))
-            order = np.argsort(values)[: np.isfinite(values).sum()]
-            at = np.arange(1, len(order) + 1) / (len(values) + 1)
+            order, n = np.argsort(values), len(values)
+            finite = np.flatnonzero(np.isfinite(values[order]))
             level = random.uniform(size=(len(each[0]), n_samples))
-            score = _tail(values, level)
-            fold = np.zeros(level.shape, dtype=int)
-            if len(order):
+            score, at = _tail(values, level), (finite + 1) / (n + 1)
+            if len(finite):
                 inside = (level >= at[0]) & (level <= at[-1])
-                between = np.interp(level, at, values[order])
+                between = np.interp(level, at, values[order[finite]])
                 score = np.where(inside, between, score)
-            if len(order) and rows.folds is not None:  # that of the nearest score
-                near = np.rint(level * (len(values) + 1)).astype(int) - 1
-                fold = rows.folds[order][near.clip(0, len(order) - 1)]
+            near = np.rint(level * (n + 1)).astype(int).clip(1, n) - 1
+            fold = near * 0 if rows.folds is None else rows.folds[order][near]
             drawn = np.empty(level.shape)
             for j, model in enumerate(each):
                 of_model = support.of(model.targets).nearest(model.quantile(score))
@@ -806,74 +810,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         last = last_step(self.fitted_models[0])
         if not getattr(last, "prefers_two_ranks_", False) or not rows.signed:
             return True
-        smallest = min(
-            len(rows) if some == slice(None) else len(some)
-            for some in rows_by_group(rows.partition).values()
-        )
-        few = smallest + 1 < 2 / self._alpha.min()
+        groups = rows_by_group(rows.partition).values()
+        few = min(len(rows.scores[some]) for some in groups) + 1 < 2 / self._alpha.min()
         return few or rows.folds is not None
-
-    def _folds(
-        self,
-        X: Any,
-        y: Array,
-        labels: Folds,  # equal ones stay together
-        given: RowValues,
-        random: np.random.RandomState,
-    ) -> Folds:
-        """Fold of each row, (n,); without folds, 0 for rows kept back and −1."""
-        n, cv = len(y), self.cv
-        share = self.calibration_fraction
-        check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
-        plain = given == (None, None)
-        if isinstance(cv, str) and cv == "auto":
-            cv = AUTO_FOLDS if plain and n < SMALL_TABLE else None
-            cv = cv and min(cv, max(2, len(np.unique(labels))))
-        if cv is None or (isinstance(cv, str) and cv == "split"):
-            n_cal = round(share * n)
-            if n_cal < 1 or n - n_cal < 2:
-                raise ValueError(
-                    f"Got {n} rows, of which calibration_fraction={share!r} keeps back "
-                    f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit "
-                    "on. Collect more rows, or use cv=10, which keeps none back."
-                )
-            order = random.permutation(labels.max() + 1)
-            return np.where(take_groups(labels, share, order), 0, -1)
-        if not plain:
-            raise ValueError(
-                f"Got weights or a partition with cv={self.cv!r}, but calibration with "
-                "one model for each fold (CV+) takes neither. Fit with cv=None, which "
-                "keeps rows back."
-            )
-        if hasattr(cv, "split"):
-            folds = np.full(n, -1)
-            for fold, (_, rows) in enumerate(cv.split(X, y, labels)):
-                folds[rows] = np.where(folds[rows] < 0, fold, -2)
-            together = len(np.unique(np.stack([labels, folds]), axis=1).T)
-            if folds.min() < 0 or folds.max() < 1 or together > labels.max() + 1:
-                expected = (
-                    "a splitter with every row in one of at least two test folds, and "
-                    "rows that belong together or are equal in the same one"
-                )
-                raise_for("cv", cv, expected, "Use GroupKFold, or a number of folds.")
-            return folds
-        if isinstance(cv, str):
-            raise_for("cv", cv, "'auto', 'split', a number or a splitter", "Use None.")
-        n_folds = check_integer("cv", cv, low=2, hint="Use 10, or None for a split.")
-        sizes = np.bincount(labels)
-        if len(sizes) < n_folds or n < 3:
-            raise ValueError(
-                f"Got {n} rows, {len(sizes)} of them different or of different groups, "
-                f"for {n_folds} folds (cv={self.cv!r}), but expected at least one for "
-                "each, and 3 rows. Collect more rows, or use fewer folds."
-            )
-        # Large groups first, each to the smallest fold so far.
-        order = random.permutation(len(sizes))
-        fold_of, filled = np.empty(len(sizes), dtype=np.intp), np.zeros(n_folds)
-        for label in order[np.argsort(-sizes[order], kind="stable")]:
-            fold_of[label] = np.argmin(filled)
-            filled[fold_of[label]] += sizes[label]
-        return fold_of[labels]
 
     def _calibrated(self) -> Calibration:
         """Scores, if estimator and support are still those they were made with."""
@@ -1094,7 +1033,7 @@ def _warn_if_unusual(rows: Calibration) -> None:
         return
     most = finite[: len(finite) - -(-len(finite) // 100)]  # a single row says nothing
     size = float(np.sqrt(np.mean(np.square(most))))
-    if UNUSUAL[0] <= size <= UNUSUAL[1]:
+    if size < NO_NOISE or UNUSUAL[0] <= size <= UNUSUAL[1]:
         return
     warnings.warn(
         f"Got calibration scores whose root mean square is {size:.3g} (without the "
@@ -1130,15 +1069,15 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
     )
 
 
-def _tail(scores: Array, level: Array) -> Array:
-    """Scores beyond the outermost, normal."""
+def _tail(scores: Array, level: Array, twice: bool = False) -> Array:
+    """Scores beyond the outermost, normal; +∞ may count twice, as for ranks."""
     finite = np.sort(scores[np.isfinite(scores)])
     if not len(finite):
         return np.where(level < 0.5, -np.inf, np.inf)
     n, lower = len(scores) + 1, level < 0.5
-    # Ranks from below pass over scores of +∞ as well, which count twice.
-    first, last = 1 + np.isinf(scores).sum(), n - 1 - np.isposinf(scores).sum()
-    edge = np.where(lower, first / n, last / n)
+    high = np.isposinf(scores).sum()
+    first = 1 + np.isneginf(scores).sum() + twice * high
+    edge = np.where(lower, first, n - 1 - high) / n
     start = np.where(lower, finite[0], finite[-1])
     tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
     return tail

@@ -98,8 +98,8 @@ def raise_too_few(n: int, alpha: float, n_ends: int = 1, of: str = "") -> None:
     raise ValueError(
         f"Got {n} calibration scores{of}, but confidence_level={1 - alpha:g}{two} "
         f"needs at least {needed}. Calibrate on more rows (where fit keeps them back, "
-        "with a larger calibration_fraction), lower confidence_level, or pass "
-        "allow_infinite_bounds=True to get (-inf, inf)."
+        "with a larger calibration_fraction or with cv=10), lower confidence_level, or "
+        "pass allow_infinite_bounds=True to get (-inf, inf)."
     )
 
 
