@@ -107,11 +107,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    - Intervals cover with probability at least 1 − α if rows are exchangeable. With
-      folds, for each row to predict the model of row i's fold makes the ends of its
-      own score; the ⌈(1−α)(n+1)⌉-th smallest upper end and the ⌊α(n+1)⌋-th smallest
-      lower one count. That covers with probability at least 1 − 2α − √(2/n) whatever
-      the models do, and with about 1 − α in practice. Points are means over folds.
+    - Coverage is at least 1 − α if rows are exchangeable. With folds, the model of row
+      i's fold makes ends of the row's score; the ⌈(1−α)(n+1)⌉-th smallest upper and
+      the ⌊α(n+1)⌋-th smallest lower end count. Coverage is then at least
+      1 − 2α − √(2/n), and about 1 − α in practice. Points are means over folds.
     - Batches: without y, X may be an iterable of (X, y), or of X where no targets are
       needed. A list of arrays with two or more dimensions is a list of batches.
     - ``weights`` are likelihood ratios p_target(x) / p_source(x), up to a constant, for
@@ -189,15 +188,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         mapie : object
             A calibrated ``SplitConformalRegressor`` (``MapieRegressor`` of MAPIE 0.9
-            with ``cv="prefit"``) with a ``ClapsScore``.
+            with ``cv="prefit"``) with a ``ClapsScore``; one with ``sym=False`` for
+            predictive distributions.
         confidence_level : float or sequence of float, optional
-            Levels of the intervals; by default those of the object. MAPIE 0.9 keeps
-            none.
-
-        Returns
-        -------
-        CalibratedRegressor
-            With the same intervals; with a distribution if the score has ``sym=False``.
+            Levels; by default those of the object. MAPIE 0.9 keeps none.
         """
         host = CalibratedMapie.of(mapie)
         ours = host is not None and isinstance(host.score, ClapsScore)
@@ -207,8 +201,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "per fold, but expected a calibrated SplitConformalRegressor of MAPIE "
                 "with conformity_score=ClapsScore()."
             )
-        given = confidence_level
-        levels = host.checked_levels(None) if given is None else given
+        levels = confidence_level
+        if levels is None:
+            levels = host.checked_levels(None)
         score, model = host.score, host.ensemble.point_model
         fit_id = getattr(host.conformity_scores, "fit_id", None)
         check_same_fit([model], fit_id)
@@ -377,13 +372,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._set(rows, given)
 
     def partial_conformalize(self, X: Any, y: Any = None, **rows: Any) -> Self:
-        """Add calibration rows to those there are.
-
-        Parameters
-        ----------
-        X, y, **rows
-            As in ``conformalize``.
-        """
+        """Add calibration rows, as ``conformalize`` takes them, to those there are."""
         if not self.__sklearn_is_fitted__():  # perhaps calibrated on no rows so far
             functions = {k: vars(self).get(f"{k}_") for k in RowValues._fields}
             return self.conformalize(X, y, **functions | rows)
@@ -393,26 +382,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._set(Calibration.joined([before, *new]))
 
     def score_rows(self, X: Any, y: Any = None, signed: bool = False) -> Array:
-        """Compute scores (n,) without keeping them.
-
-        Parameters
-        ----------
-        X, y : array-like or batches
-            Rows, as in ``conformalize``.
-        signed : bool, default=False
-            Whether scores keep their sign.
-        """
+        """Compute scores (n,), absolute or signed, of rows as in ``conformalize``."""
         scores = self._score(X, y).scores
         return scores if signed else np.abs(scores)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
-        """Conformal quantile of each level, (n_levels,); both ends with ``sym=False``.
-
-        Parameters
-        ----------
-        allow_infinite_bounds : bool, default=False
-            See Notes.
-        """
+        """Conformal quantile of each level, (n_levels,); both ends with ``sym=False``."""
         self._single("quantiles of scores")
         rows = self._one_rank("quantiles")
         one = self._takes_one_rank(rows)
@@ -421,13 +396,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def predict(self, X: Any) -> Array:
-        """Predict the mean of y, (n,).
-
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        """
+        """Predict the mean of y, (n,)."""
         parts = [mean_of(rows) for _, rows, _ in distributions(self.fitted_models, X)]
         return np.concatenate([np.empty(0), *parts])
 
@@ -461,25 +430,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def iter_intervals(
         self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
     ) -> Iterator[tuple[Array, Array]]:
-        """Predict points and intervals one batch at a time, in flat memory.
-
-        Parameters
-        ----------
-        X, allow_infinite_bounds, **rows
-            As in ``predict_interval``; large batches are divided.
-        """
+        """Predict as ``predict_interval`` does, one batch at a time, in flat memory."""
         support = check_support(self.support)
         for part, ends in self.rows_and_ends(X, allow_infinite_bounds, **rows):
             yield mean_of(part), ends.interval(part, support)
 
     def explain(self, X: Any, **params: Any) -> Any:
-        """Explain predictions: an ``Explanation`` of intervals and both parts of v.
-
-        Parameters
-        ----------
-        X, **params
-            As in :func:`mapie_claps.explain` and ``predict_interval``.
-        """
+        """Explain predictions, as :func:`mapie_claps.explain` does."""
         from ..diagnostics import explain
 
         return explain(self, X, **params)
@@ -527,19 +484,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def cdf(self, X: Any, y: ArrayLike) -> Array:
         """Predict the probability that a target is at most y.
 
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        y : float, or array-like of shape (n,) or (n, m)
-            Values of the target: one for all rows, or those of each row.
-
-        Returns
-        -------
-        ndarray of shape (n,) or (n, m)
-            With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1):
-            the middle of what a conformal predictive system leaves open. Where a
-            ``support`` has gaps, the score is taken half way to the next value.
+        With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1): the
+        middle of what a conformal predictive system leaves open. Where a ``support``
+        has gaps, the score is taken half way to the next value. Values y are a number,
+        or (n,) or (n, m) for the rows.
         """
         return self._probability_up_to(X, y, "y")
 
@@ -548,12 +496,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Array:
         """Predict the probability (n,) of a target above, below or between limits.
 
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        above, below : float or array-like of shape (n,), optional
-            Limits: one of them, or both. They themselves do not count.
+        Limits are numbers or (n,), and do not count themselves.
         """
         if above is None and below is None:
             raise ValueError(
@@ -578,15 +521,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         It is linear between scores, with normal tails beyond the outermost, and keeps
         to the ``support``.
-
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        n_samples : int, default=1
-            Draws from each row, independent of one another.
-        random_state : int, RandomState or None, default=None
-            Seed.
         """
         n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
         rows = self._one_rank("draws")
@@ -653,14 +587,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def update_posterior(
         self, X: Any, y: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Let rows enter the posterior; all scores are dropped, adaptive levels stay.
+        """Let rows enter the posterior, as ``ClapsRegressor.update_posterior`` does.
 
-        Calibrate again, with ``conformalize``, on rows that the posterior has not seen.
-
-        Parameters
-        ----------
-        X, y, sample_weight : array-like or batches
-            Rows, as in ``ClapsRegressor.update_posterior``.
+        All scores are dropped, adaptive levels stay: calibrate again, with
+        ``conformalize``, on rows that the posterior has not seen.
         """
         model = self._single("update_posterior")
         if not hasattr(model, "update_posterior"):
@@ -676,13 +606,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def save(self, path: Any) -> None:
-        """Write the calibrated object to a file, without pickle.
+        """Write to a file, without pickle; :func:`mapie_claps.load` reads it.
 
-        Parameters
-        ----------
-        path : path-like
-            File to write; see :func:`mapie_claps.load`. Functions for weights and
-            partition must be those of this library.
+        Weights and partition as functions must be those of this library.
         """
         from ..files import save
 
@@ -726,9 +652,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._calibrated()
         weights = np.ones(len(rows)) if rows.weights is None else rows.weights
         partition = rows_by_group(rows.partition).items()
-        sizes = {
-            label: effective_sample_size(weights[some]) for label, some in partition
-        }
+        sizes = {k: effective_sample_size(weights[some]) for k, some in partition}
         return sizes.get(ALL_ROWS, sizes)
 
     @property
@@ -756,17 +680,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             own, labels = given.at(block, each[0], n_rows)
             # It may have been calibrated again since the last batch.
             scores = self._calibrated()
-            yield (
-                each,
-                scores.bounds(
-                    self._alpha,
-                    sym=self._takes_one_rank(scores),
-                    labels=labels,
-                    weights=own,
-                    allow_infinite=allow_infinite_bounds,
-                    first_row=n_rows,
-                ),
-            )
+            options = labels, own, allow_infinite_bounds, n_rows
+            one = self._takes_one_rank(scores)
+            yield each, scores.bounds(self._alpha, one, *options)
             n_rows += len(each[0])
         given.check_length(n_rows)
 
@@ -886,9 +802,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 continue
             rows = distribution_of(model, part, first_row=n_rows)
             scores, own = none.support.scores(rows, y_)
-            values = dict(
-                zip(RowValues._fields, given.at(part, rows, n_rows), strict=True)
-            )
+            values = given.at(part, rows, n_rows)._asdict()
             yield replace(none, scores=scores, target_scores=own, **values)
             n_rows += len(y_)
             if by_hand and hasattr(last_step(model), "count_seen"):
@@ -936,8 +850,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             known = scores.distribution_scores(support.of(each[0].targets))
             for rows, of_model in zip(each, scores.by_model(known), strict=True):
                 score = rows.score(support.of(rows.targets).cut(own, strict))
+                ordered = np.sort(of_model)
                 for side in ("left", "right"):  # below, and up to it
-                    counted += np.searchsorted(np.sort(of_model), score, side)
+                    counted += np.searchsorted(ordered, score, side)
             found.append(counted / (2 * (len(known) + 1)))
         if values.ndim and len(values) != stop:
             raise ValueError(
@@ -983,7 +898,7 @@ def interval_parts(
                 "Got alpha with a CalibratedRegressor, whose levels are its "
                 "confidence_level. Leave it out."
             )
-        pairs = model.rows_and_ends(X, allow_infinite_bounds, **params)
+        pairs = list(model.rows_and_ends(X, allow_infinite_bounds, **params))
         return _joined(pairs, check_support(model.support), model.levels)
     host = CalibratedMapie.of(model)
     if host is None:
@@ -992,12 +907,9 @@ def interval_parts(
         return IntervalParts(rows.mean, none, [], [rows], none)
     levels, ensemble = host.checked_levels(alpha), host.ensemble
     ours = isinstance(host.score, ClapsScore)
-    if ours and not ensemble.uses_folds() and not params:
-        miss, scores = 1 - np.asarray(levels), host.conformity_scores
-        pairs = host.score.rows_and_ends(
-            X, ensemble, miss, scores, allow_infinite_bounds, {}
-        )
-        return _joined(pairs, check_support(host.score.support), levels)
+    if ours and ensemble.is_split and not params:
+        same = CalibratedRegressor.from_mapie(model, levels)
+        return interval_parts(same, X, None, allow_infinite_bounds)
     if allow_infinite_bounds:
         params["allow_infinite_bounds"] = True
     points, bounds = host.predict_interval(model, X, alpha, params)
@@ -1009,7 +921,7 @@ def interval_parts(
     return IntervalParts(points, bounds, levels, found, None, scaled)
 
 
-def _joined(pairs: RowsAndEnds, support: Support, levels: list[float]) -> IntervalParts:
+def _joined(pairs: Any, support: Support, levels: list[float]) -> IntervalParts:
     """Parts of rows that came some at a time."""
     none = np.empty((0, len(levels)))
     found = [pair for pair in pairs if len(pair[0][0])]
@@ -1019,10 +931,9 @@ def _joined(pairs: RowsAndEnds, support: Support, levels: list[float]) -> Interv
     if found[0][0][0].aleatoric is not None:
         alone = [([r.noise_alone for r in rows], ends) for rows, ends in found]
         noise = np.concatenate([ends.interval(rows, support) for rows, ends in alone])
-    points = np.concatenate([mean_of(rows) for rows, _ in found])
     by_model = zip(*(rows for rows, _ in found), strict=True)
     joined = [PredictiveDistribution.joined(parts) for parts in by_model]
-    return IntervalParts(points, np.concatenate(bounds), levels, joined, noise)
+    return IntervalParts(mean_of(joined), np.concatenate(bounds), levels, joined, noise)
 
 
 def _warn_if_unusual(rows: Calibration) -> None:

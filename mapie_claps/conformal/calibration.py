@@ -210,7 +210,6 @@ class Calibration:
     def bounds(
         self,
         alpha: Array,
-        *,
         sym: bool = True,
         labels: Groups | None = None,
         weights: Array | None = None,

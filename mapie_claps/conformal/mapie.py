@@ -8,9 +8,8 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   the folds, and column j of ``k_`` marks the calibration rows of fold j with 1.
   Beside it, ``conformity_score_function_`` is the score in use.
 - From 1.5 on, MAPIE asks the models for ``predict(X, return_std=True)`` if, and only
-  if, the score is an instance of ``StdConformityScore``. That class's own bounds take
-  one order statistic too few below, build an n_test × n_cal matrix and ignore
-  ``minimize_interval_width``; none of them is used here.
+  if, the score is a ``StdConformityScore``. That class's own bounds take one order
+  statistic too few below, and are not used here.
 - In split mode the score receives the very array of standard deviations that the model
   returned, subclass and attributes included; with folds it is copied. What the score
   returns is kept as it is and handed back when predicting.

@@ -1,6 +1,5 @@
 """v → score → interval: ``ClapsScore``, for MAPIE's regressors."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from .distribution import (
     mean_and_std_alone,
     row_blocks,
 )
-from .ends import BLOCK_ELEMENTS, FoldBounds, ScoreBounds
+from .ends import BLOCK_ELEMENTS
 from .support import check_support
 
 Array = NDArray[np.float64]
@@ -56,13 +55,12 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         Values that y can take: "integer" (from 0 where no training target of a
         ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
         range as a tuple (low, high), where None is no bound, a list of values, or
-        "training", the range of the estimator's training targets, and the integers if
-        all of these were integers. End points move to the nearest such value, which
-        loses none that y can take. A calibration target outside has the score +∞.
-        "auto" takes what the training targets of a ``ClapsRegressor`` tell: an end on
-        which at least 1 % and ten of them lie, no fewer than on the next value, is a
-        bound (zero for claims, a cap for prices), and at most 16 distinct integers are
-        grades. None takes nothing.
+        "training", the range of the training targets, and integers if all of them are.
+        End points move to the nearest such value. A target has the score of the
+        smallest interval that then holds it, and +∞ if it is impossible. "auto" takes
+        what training targets of a ``ClapsRegressor`` tell: integers if all are, zero as
+        a bound if none is negative, and an end on which at least 1 % and ten of them
+        lie, no fewer than on the next value (a cap for prices). None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both
@@ -70,8 +68,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
 
     Notes
     -----
-    CV+ and jackknife+ combine mean and standard deviation of several models, which
-    have no common shape. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a
+    With ``CrossConformalRegressor`` each fold's own model scores its rows; jackknife+
+    after bootstrap combines mean and standard deviation of several models. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a
     standard deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
     prefit=True)``, or use ``CalibratedRegressor.observe``.
 
@@ -218,14 +216,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         if models.uses_folds(method):
             points, bounds = self._cross_bounds(X, models, *options, ensemble, method)
         else:
-            parts, found = [], []
-            for rows, ends in self.rows_and_ends(X, models, *options):
-                parts.append(rows[0].mean)
-                found.append(ends.interval(rows, self._support))
-            points, bounds = np.concatenate(parts), np.concatenate(found)
+            points, bounds = self._split_bounds(X, models, *options)
         return points, bounds[:, 0], bounds[:, 1]
 
-    def rows_and_ends(
+    def _split_bounds(
         self,
         X: Any,
         models: _mapie.Ensemble,
@@ -233,16 +227,16 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         conformity_scores: Array,
         allow_infinite: bool,
         params: dict[str, Any],
-    ) -> Iterator[tuple[list[PredictiveDistribution], ScoreBounds | FoldBounds]]:
-        """Distributions of rows and the scores at their ends, some rows at a time."""
-        model = models.point_model
+    ) -> tuple[Array, Array]:
+        """Points and bounds of the model that makes the point predictions."""
+        model, points, bounds = models.point_model, [], []
         if self.estimator is not None and model is not self.estimator:
             name = type(model).__name__
             self._raise_other(f"which is another object than the {name}")
         fit_id = getattr(conformity_scores, "fit_id", None)
         check_same_fit([model], fit_id)
         scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
-        ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite)
+        ends = scores.bounds(alpha, self.sym, allow_infinite=allow_infinite)
         first_row = 0
         for block in [X] if params else row_blocks(X):  # they may hold a value per row
             rows = distribution_of(model, block, params, first_row)
@@ -251,7 +245,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 if not isinstance(conformity_scores, StdArray) and not rows.is_plain:
                     raise ValueError(UNKNOWN_SCORES)
                 rows = mean_and_std_alone(rows)
-            yield [rows], ends
+            points.append(rows.mean)
+            bounds.append(ends.interval([rows], self._support))
+        return np.concatenate(points), np.concatenate(bounds)
 
     def _cross_bounds(
         self,

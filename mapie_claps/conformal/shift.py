@@ -67,12 +67,7 @@ class ColumnGroups:
     def from_training(cls, X: Any, column: str | int, min_rows: int = 100) -> Self:
         """Keep the values that enough training rows have; all others are one group.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Training rows; not calibration rows, whose numbers must not decide.
-        column, min_rows : optional
-            The column, and training rows that a group of its own has at least.
+        Not calibration rows: their numbers must not decide.
         """
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
         counts = Counter(cls(column)(X))
@@ -133,17 +128,11 @@ class EpistemicGroups:
 
     @classmethod
     def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
-        """Edges at evenly spaced quantiles of training rows.
+        """Edges at evenly spaced quantiles of rows, for at most so many groups.
 
-        Parameters
-        ----------
-        estimator : estimator
-            Fitted; its predictions have an aleatoric and an epistemic part.
-        X : array-like of shape (n, p)
-            Training rows, or better others that are not used for calibration: training
-            rows are better known than new ones.
-        n_groups : int, default=3
-            Groups, at most: equal edges are taken once.
+        The fitted estimator gives both parts of v. Rows are training rows, or better
+        others that are not used for calibration, since those are better known than new
+        ones.
         """
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
@@ -152,13 +141,7 @@ class EpistemicGroups:
         return cls(edges.tolist())  # raises if all rows are known equally well
 
     def labels(self, estimator: Any, X: Any) -> tuple[int, ...]:
-        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes.
-
-        Parameters
-        ----------
-        estimator, X
-            As in ``from_training``.
-        """
+        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes."""
         return self.of_distribution(distribution_of(estimator, X))
 
     def of_distribution(self, rows: PredictiveDistribution) -> tuple[int, ...]:
@@ -177,9 +160,7 @@ class RowValues(NamedTuple):
     weights: Any = None
     partition: Any = None
 
-    def at(
-        self, X: Any, rows: PredictiveDistribution, first_row: int
-    ) -> tuple[Any, Any]:
+    def at(self, X: Any, rows: PredictiveDistribution, first_row: int) -> "RowValues":
         """Weights and labels of some rows, whose first is number ``first_row``."""
         stop, found = first_row + len(rows), []
         checks: tuple[Any, ...] = checked_weights, checked_labels
@@ -192,7 +173,7 @@ class RowValues(NamedTuple):
                 self.check_length(stop, at_least=True)
                 values = values[first_row:stop]
             found.append(values)
-        return found[0], found[1]
+        return RowValues(*found)
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
@@ -257,17 +238,8 @@ def checked_weights(weights: Any, n: int) -> Array:
 def effective_sample_size(weights: ArrayLike) -> float:
     r"""Compute how many rows of equal weight the weighted ones are worth.
 
-    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`.
-
-    Parameters
-    ----------
-    weights : array-like of shape (n,)
-        Likelihood ratios, of at least 0.
-
-    Returns
-    -------
-    float
-        n for equal weights, 1 if one row has all the weight, 0 if none has any.
+    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`: n for equal weights, 1 if
+    one row has all the weight, 0 if none has any.
 
     Examples
     --------
@@ -313,7 +285,7 @@ def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
 def likelihood_ratio(
     X_source: Any, X_target: Any, *, estimator: Any = None, clip: float = 20.0
 ) -> "RowRatio":
-    r"""Estimate how much more frequent rows are in the target than in the source.
+    r"""Estimate how much more frequent rows are in the target, as a function of X.
 
     :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
     regression on standardised columns that tells the two apart:
@@ -333,11 +305,6 @@ def likelihood_ratio(
         default X is taken as numbers.
     clip : float, default=20.0
         Ratios are clipped to [1/clip, clip].
-
-    Returns
-    -------
-    callable
-        A function of X, for ``conformalize(X, y, weights=...)``.
 
     Examples
     --------
