@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import tiny
 from known_model import Plain, Shaped, grades, table
 from sklearn.linear_model import BayesianRidge
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
 
-from mapie_claps import CalibratedRegressor, ColumnGroups, explain
+from mapie_claps import CalibratedRegressor, ColumnGroups, explain, load
 from mapie_claps.diagnostics import diagnose, rank_rows
 
 X, Y = table(300)
@@ -95,6 +96,17 @@ def test_copies_and_a_model_fitted_again(folds):
     other.estimators_[3].fit(*FIT)
     with pytest.raises(ValueError, match="Got a Shaped that was fitted again"):
         other.predict_interval(TEST)
+
+
+def test_a_file_keeps_the_folds(tmp_path):
+    pytest.importorskip("safetensors")
+    model = CalibratedRegressor(tiny(max_steps=9), 0.8, cv=3, random_state=0).fit(*FIT)
+    model.save(tmp_path / "model.claps")
+    again = load(tmp_path / "model.claps")
+    np.testing.assert_array_equal(
+        again.predict_interval(TEST)[1], model.predict_interval(TEST)[1]
+    )
+    np.testing.assert_array_equal(again.sample(TEST, 3, 0), model.sample(TEST, 3, 0))
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return scores if signed else np.abs(scores)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
-        """Conformal quantile of each level, (n_levels,); both ends with ``sym=False``."""
+        """Conformal quantile of each level, (n_levels,); of two ranks both ends."""
         self._single("quantiles of scores")
         rows = self._one_rank("quantiles")
         one = self._takes_one_rank(rows)

@@ -69,9 +69,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     Notes
     -----
     With ``CrossConformalRegressor`` each fold's own model scores its rows; jackknife+
-    after bootstrap combines mean and standard deviation of several models. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a
-    standard deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
-    prefit=True)``, or use ``CalibratedRegressor.observe``.
+    after bootstrap combines mean and standard deviation of several models. MAPIE's
+    ``TimeSeriesRegressor`` refuses scores that ask for a standard deviation: pass it
+    ``ResidualNormalisedScore(ClapsScaleEstimator(model), prefit=True)``, or use
+    ``CalibratedRegressor.observe``.
 
     Examples
     --------
