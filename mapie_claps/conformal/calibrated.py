@@ -350,18 +350,15 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Compute the scores of the calibration rows; earlier ones are dropped.
 
-        Adaptive levels start again too, unless ``update_posterior`` has dropped the
-        scores: then they go on.
+        Adaptive levels start again, or go on after ``update_posterior``.
 
         Parameters
         ----------
         X : array-like of shape (n, ...), or batches
             Calibration rows, which the estimator has not seen; ``ClapsRegressor`` and
             ``ClapsModule`` know theirs, and there is a warning.
-        y : array-like of shape (n,), optional
-            Their targets.
-        weights, partition : callable or array-like of shape (n,), optional
-            See Notes.
+        y, weights, partition : array-like of shape (n,), optional
+            Their targets, and what the Notes say; the last two may be functions of X.
         """
         self._single("conformalize")
         given = check_values(weights, partition)
@@ -403,7 +400,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict_interval(
         self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
     ) -> tuple[Array, Array]:
-        """Predict points and intervals, in the shapes of MAPIE.
+        """Predict points (n,) and intervals (n, 2, n_levels), as MAPIE does.
 
         Parameters
         ----------
@@ -414,15 +411,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         **rows
             ``weights`` and ``partition`` of these rows, if calibration had them and not
             as functions of X.
-
-        Returns
-        -------
-        tuple of ndarray
-            Points (n,), intervals (n, 2, n_levels).
         """
-        found = list(self.iter_intervals(X, allow_infinite_bounds, **rows))
-        if len(found) == 1:
-            return found[0]
+        found = self.iter_intervals(X, allow_infinite_bounds, **rows)
         none = np.empty(0), np.empty((0, 2, len(self.levels)))
         points, bounds = zip(none, *found, strict=True)
         return np.concatenate(points), np.concatenate(bounds)
@@ -453,15 +443,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         levels : float or array-like of shape (m,)
             Levels τ in (0, 1): rank :math:`\lceil\tau(n+1)\rceil` among the signed
             scores from the median up, :math:`\lfloor\tau(n+1)\rfloor` below it, so that
-            quantiles err outwards.
+            quantiles (n, m) err outwards: α/2 and 1 − α/2 make the interval of
+            ``sym=False``.
         tails : {"infinite", "normal"}, default="infinite"
             What lies beyond the outermost scores: infinity, or a normal tail of the
             scores' standard deviation, without a guarantee.
-
-        Returns
-        -------
-        ndarray of shape (n, m)
-            Quantiles; at α/2 and 1 − α/2 they are the interval of ``sym=False``.
         """
         hint = "Use for example [0.05, 0.5, 0.95]."
         each = np.atleast_1d(np.asarray(levels, dtype=object))
@@ -658,7 +644,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def adaptive_levels_(self) -> Any:
         """Levels 1 − α_t of the next interval, (n_levels,); a dict if by group."""
-        rows, levels = self.calibration_, self._adaptive
+        rows, levels = self.calibration_, self.calibration_.levels_at(self._alpha)
         labels = rows.labels if len(rows) else levels.labels or [ALL_ROWS]
         found = {label: 1 - levels.of(label) for label in labels}
         return found.get(ALL_ROWS, found)
@@ -666,7 +652,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def observed_coverage_(self) -> Array:
         """Share of the observed rows that their intervals covered, (n_levels,)."""
-        levels = self._adaptive
+        levels = self.calibration_.levels_at(self._alpha)
         n_observed = levels.n_observed or np.nan
         return np.asarray(1 - levels.n_missed / n_observed)
 
@@ -695,10 +681,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return 1 - np.asarray(self.levels)
 
     @property
-    def _adaptive(self) -> Any:
-        return self.calibration_.levels_at(self._alpha)
-
-    @property
     def fitted_models(self) -> list[Any]:
         """The fitted estimator, or those of the folds."""
         found: list[Any] = vars(self).get("estimators_", [self.estimator])
@@ -711,13 +693,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _single(self, what: str) -> Any:
         """The fitted estimator, if there is one alone."""
-        model, *others = self.fitted_models
-        if others:
+        if len(self.fitted_models) > 1:
             raise ValueError(
                 f"Got {what} of an object with one model for each fold (CV+), but "
                 "expected a single one. Fit with cv=None, which keeps rows back."
             )
-        return model
+        return self.fitted_models[0]
 
     def _takes_one_rank(self, rows: Calibration) -> bool:
         """Whether both ends have one rank; not decided on calibration scores."""

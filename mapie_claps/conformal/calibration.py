@@ -53,13 +53,10 @@ class AdaptiveLevels:
 
     def at(self, alpha: Array) -> "AdaptiveLevels":
         """At these miscoverages: from the start, if they are others than so far."""
-        same = np.array_equal(alpha, self.alpha)
-        return self if same else AdaptiveLevels.start(alpha, self.gamma, self.window)
-
-    @classmethod
-    def start(cls, alpha: Array, *settings: Any) -> "AdaptiveLevels":
-        """No row was observed so far."""
-        return cls(alpha, np.zeros(len(alpha)), 0, *settings)
+        if np.array_equal(alpha, self.alpha):
+            return self
+        none = np.zeros(len(alpha))
+        return AdaptiveLevels(alpha, none, gamma=self.gamma, window=self.window)
 
     def after(
         self, partition: Groups | None, missed: NDArray[np.bool_]
@@ -190,14 +187,14 @@ class Calibration:
             parts = [getattr(c, name) for c in each]
             some = any(part is None for part in parts)
             whole[name] = None if some else np.concatenate(parts)
-        if signed := all(c.signed for c in each):
-            return replace(first, **whole)
-        whole |= {"scores": np.abs(whole["scores"]), "target_scores": None}
-        return replace(first, signed=signed, **whole)
+        if not all(c.signed for c in each):
+            whole |= {"scores": np.abs(whole["scores"]), "target_scores": None}
+            whole["signed"] = False
+        return replace(first, **whole)
 
     def levels_at(self, alpha: Array) -> AdaptiveLevels:
         """Levels that may have moved, for these miscoverages."""
-        return (self.levels or AdaptiveLevels.start(alpha)).at(alpha)
+        return (self.levels or AdaptiveLevels(np.empty(0), np.empty(0))).at(alpha)
 
     def newest(self, n: int) -> "Calibration":
         """The newest n rows of each group: a quiet one keeps its own."""

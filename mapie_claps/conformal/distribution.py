@@ -43,8 +43,8 @@ def from_mean_and_std(
     carried = getattr(std, "distribution", None)
     if isinstance(carried, PredictiveDistribution):
         return _checked(carried, first_row)
-    for name, values in (("predictions", mu), ("standard deviations", std)):
-        check_unmasked(name, values)
+    check_unmasked("predictions", mu)
+    check_unmasked("standard deviations", std)
     centre, scale = (np.asarray(v, dtype=np.float64) for v in (mu, std))
     if scale.shape != centre.shape or scale.ndim != 1:
         raise ValueError(
