@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
+import torch
 from conftest import tiny
 from known_model import Plain, Shaped, grades, table
 from sklearn.linear_model import BayesianRidge
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from mapie_claps import CalibratedRegressor, ColumnGroups, explain, load
 from mapie_claps.diagnostics import diagnose, rank_rows
@@ -188,6 +192,21 @@ def test_equal_rows_stay_together_and_count_by_row(cv):
         np.testing.assert_array_equal(first, second)
     with pytest.raises(ValueError, match="rows that belong together or are equal"):
         model.set_params(cv=KFold(5)).fit(*twice)
+
+
+@pytest.mark.parametrize("cv", [None, 5])
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, list, torch.from_numpy])
+def test_rows_that_only_the_estimator_reads(kind, cv):
+    def numbers(X):
+        return X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
+
+    pipe = make_pipeline(FunctionTransformer(numbers), BayesianRidge())
+    model = CalibratedRegressor(pipe, cv=cv, random_state=0).fit(kind(X[:60]), Y[:60])
+    expected = CalibratedRegressor(pipe, cv=cv, random_state=0).fit(X[:60], Y[:60])
+    np.testing.assert_allclose(
+        model.predict_interval(kind(TEST))[1], expected.predict_interval(TEST)[1]
+    )
+    assert model.predict_interval(kind(TEST)[:0])[1].shape == (0, 2, 1)
 
 
 @pytest.mark.parametrize("groups", ["g", 3, np.isnan, ColumnGroups("g")])

@@ -24,7 +24,6 @@ from .._validation import (
 from ..estimators.base import MAX_SEEN_ROWS
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import check_has_target, column
-from ..network.rows import row_groups
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
@@ -38,7 +37,7 @@ from .distribution import (
     transformed,
 )
 from .ends import FoldBounds, ScoreBounds
-from .folds import assign_folds
+from .folds import assign_folds, rows_together
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
 from .score import UNKNOWN_SCORES, ClapsScore
@@ -311,7 +310,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.calibration_fraction,
             X,
             target,
-            labels=row_groups(X, target, groups),
+            labels=rows_together(X, target, groups),
             with_values=any(value is not None for value in given),
             random=random,
         )

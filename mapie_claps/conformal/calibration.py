@@ -17,7 +17,7 @@ from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number
 from ..exceptions import EffectiveSampleSizeWarning
-from .distribution import distribution_of, fit_id_of
+from .distribution import distribution_of, fit_id_of, row_parts
 from .ends import FoldBounds, ScoreBounds
 from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
@@ -114,8 +114,9 @@ class Calibration:
         scores = np.empty((2, len(y)))
         for j, model in enumerate(models):
             own = np.flatnonzero(folds == j)
-            rows = distribution_of(model, _safe_indexing(X, own))
-            scores[:, own] = support.scores(rows, y[own])
+            part = _safe_indexing(X, own), y[own]
+            ((some, target),) = row_parts(model, *part, need_y=True)
+            scores[:, own] = support.scores(distribution_of(model, some), target)
         given: dict[str, Any] = {"target_scores": scores[1], "folds": folds}
         return cls(scores[0], fit_id=fit_id_of(*models), support=support, **given)
 

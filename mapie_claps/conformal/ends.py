@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import gen_batches
 
 from ..estimators.predictive import PredictiveDistribution
 from .support import Support
@@ -56,7 +55,8 @@ class FoldBounds(NamedTuple):
         found = np.empty((len(rows[0]), 2, len(self.ranks)))
         size = max(1, BLOCK_ELEMENTS // (2 * len(self.folds)))
         own = [self.folds == j for j in range(len(rows))]
-        for block in gen_batches(len(found), size):
+        for start in range(0, len(found), size):
+            block = slice(start, start + size)
             each = [
                 _of_model(model.take(block), self.lower[i], self.upper[i], support)
                 for model, i in zip(rows, own, strict=True)
