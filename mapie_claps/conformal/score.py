@@ -211,39 +211,35 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "Got minimize_interval_width=True (optimize_beta in MAPIE 0.9), which "
                 "would choose on calibration scores. Leave it False."
             )
-        models = _mapie.Ensemble(estimator)
+        models, alpha = _mapie.Ensemble(estimator), np.asarray(alpha_np)
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
-        options = np.asarray(alpha_np), conformity_scores, allow_infinite_bounds, params
+
+        def ends_of(scores: Calibration) -> Any:
+            return scores.bounds(alpha, self.sym, allow_infinite=allow_infinite_bounds)
+
+        options = X, models, conformity_scores, ends_of, params
         if models.uses_folds(method):
-            points, bounds = self._cross_bounds(X, models, *options, ensemble, method)
+            points, bounds = self._cross_bounds(*options, ensemble, method)
         else:
-            points, bounds = self._split_bounds(X, models, *options)
+            points, bounds = self._split_bounds(*options)
         return points, bounds[:, 0], bounds[:, 1]
 
     def _split_bounds(
-        self,
-        X: Any,
-        models: _mapie.Ensemble,
-        alpha: Array,
-        conformity_scores: Array,
-        allow_infinite: bool,
-        params: dict[str, Any],
+        self, X: Any, models: Any, known_scores: Any, ends_of: Any, params: Any
     ) -> tuple[Array, Array]:
         """Points and bounds of the model that makes the point predictions."""
         model, points, bounds = models.point_model, [], []
         if self.estimator is not None and model is not self.estimator:
             name = type(model).__name__
             self._raise_other(f"which is another object than the {name}")
-        fit_id = getattr(conformity_scores, "fit_id", None)
+        fit_id, first_row = getattr(known_scores, "fit_id", None), 0
         check_same_fit([model], fit_id)
-        scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
-        ends = scores.bounds(alpha, self.sym, allow_infinite=allow_infinite)
-        first_row = 0
+        ends = ends_of(Calibration(np.asarray(known_scores, float), not self.sym))
         for block in [X] if params else row_blocks(X):  # they may hold a value per row
             rows = distribution_of(model, block, params, first_row)
             first_row += len(rows)
             if fit_id is None and self.estimator is None:
-                if not isinstance(conformity_scores, StdArray) and not rows.is_plain:
+                if not isinstance(known_scores, StdArray) and not rows.is_plain:
                     raise ValueError(UNKNOWN_SCORES)
                 rows = mean_and_std_alone(rows)
             points.append(rows.mean)
@@ -253,49 +249,43 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     def _cross_bounds(
         self,
         X: Any,
-        models: _mapie.Ensemble,
-        alpha: Array,
-        conformity_scores: Array,
-        allow_infinite: bool,
-        params: dict[str, Any],
+        models: Any,
+        known_scores: Any,
+        ends_of: Any,
+        params: Any,
         aggregate: bool,
         method: str,
     ) -> tuple[Array, Array]:
-        """Bounds of CV+, jackknife+ and their minmax forms.
+        """Points and bounds of CV+, jackknife+ and their minmax forms.
 
         Where each row has one model that has not seen it, that model's distribution
         makes the row's score; MAPIE's scores know mean and standard deviation alone.
         Where a row has several, these are aggregated, and all is made of them.
         """
         each = [distribution_of(model, X, params) for model in models.fold_models]
-        mu, folds = np.stack([rows.mean for rows in each], axis=1), models.folds
-        known, points = getattr(conformity_scores, "rows", None), np.empty(len(mu))
-        scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
-        size = max(1, BLOCK_ELEMENTS // (2 * max(1, len(scores))))
-        blocks = list(gen_batches(len(mu), size))
+        folds, rows_known = models.folds, getattr(known_scores, "rows", None)
+        mu, std = (np.stack([getattr(r, k) for r in each], 1) for k in ("mean", "std"))
+        scores = Calibration(np.asarray(known_scores, float), not self.sym)
         if folds is None:
             scores = replace(scores, folds=np.arange(len(scores)))
-            std = np.stack([rows.std for rows in each], axis=1)
-        elif known is None or params:
+        elif rows_known is None or params:
             each = [mean_and_std_alone(rows) for rows in each]
             scores = replace(scores, folds=folds)
         else:
-            own = models.fold_models, folds, *known, self._support
+            own = models.fold_models, folds, *rows_known, self._support
             scores = Calibration.of_folds(*own)
-        if method == "minmax":
-            scores = replace(scores, folds=None)
-        ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite)
-        bounds = np.empty((len(mu), 2, len(alpha)))
-        for block in blocks:
+        ends = ends_of(replace(scores, folds=None) if method == "minmax" else scores)
+        points, bounds = [], []
+        for block in gen_batches(len(mu), max(1, BLOCK_ELEMENTS // (2 * len(scores)))):
             centre, rows = models.by_row(mu[block]), [r.take(block) for r in each]
             if folds is None:
                 both = centre.T, models.by_row(std[block]).T
                 rows = [from_mean_and_std(*pair) for pair in zip(*both, strict=True)]
-            bounds[block] = ends.interval(rows, self._support)
-            points[block] = models.aggregate(centre)
+            bounds.append(ends.interval(rows, self._support))
+            points.append(models.aggregate(centre))
         if not aggregate:
-            points[:] = models.point_model.predict(X, **params)
-        return points, bounds
+            points = [models.point_model.predict(X, **params)]
+        return np.concatenate(points), np.concatenate(bounds)
 
     def _rows(self, mu: Array, X: Any, y_std: Any) -> PredictiveDistribution:
         """Distribution of the held estimator, or of what MAPIE passes."""
