@@ -66,13 +66,10 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def all_names() -> list[tuple[str, str]]:
-    """Module and name of all that is public; of two places the first.
-
-    metrics comes before what shows its names again: pages of source lead to one place.
-    """
+    """Module and name of all that is public; of two places the first."""
     done: set[int] = set()
     found = []
-    for module in sorted(public_modules(), key=lambda m: m is not mapie_claps.metrics):
+    for module in public_modules():
         for name in public_names(module):
             if id(getattr(module, name)) not in done:
                 done.add(id(getattr(module, name)))

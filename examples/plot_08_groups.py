@@ -16,8 +16,7 @@ import numpy as np
 from mapie.regression import SplitConformalRegressor
 
 from mapie_claps import ClapsRegressor, ClapsScore
-from mapie_claps.diagnostics import coverage_interval
-from mapie_claps.metrics import coverage, mean_width
+from mapie_claps.metrics import evaluate_intervals
 
 rng = np.random.default_rng(0)
 
@@ -66,18 +65,12 @@ for shift, name, colour in (
         rows = group_test == g
         mapie = together if name == "one" else by_group[g]
         bounds = mapie.predict_interval(X_test[rows])[1]
-        found, width = coverage(y_test[rows], bounds)[0], mean_width(bounds)[0]
-        low, high = coverage_interval(round(found * rows.sum()), int(rows.sum()))
+        table = evaluate_intervals(y_test[rows], bounds, 0.9)
+        found, width = table["coverage"][0], table["width"][0]
+        limits = [found - table["coverage_low"], table["coverage_high"] - found]
         label = f"{name} calibration" if name == "one" else name
         style = {"color": colour, "label": label if g == 0 else None}
-        axes[0].errorbar(
-            g + shift,
-            found,
-            [[found - low], [high - found]],
-            fmt="o",
-            capsize=3,
-            **style,
-        )
+        axes[0].errorbar(g + shift, found, limits, fmt="o", capsize=3, **style)
         axes[1].bar(g + shift, width, 0.18, edgecolor="black", **style)
         print(f"{label:16} group {g}: coverage {found:.3f}, width {width:.2f}")
 axes[0].axhline(0.9, color="black", ls="--", lw=1)

@@ -15,8 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mapie_claps import CalibratedRegressor, ClapsRegressor, likelihood_ratio
-from mapie_claps.diagnostics import coverage_interval
-from mapie_claps.metrics import coverage, mean_width
+from mapie_claps.metrics import evaluate_intervals
 
 rng = np.random.default_rng(0)
 
@@ -68,11 +67,11 @@ for i, (name, weights) in enumerate(
     calibrated = CalibratedRegressor(model, 0.9)
     calibrated.conformalize(X_cal, y_cal, weights=weights)
     bounds = calibrated.predict_interval(X_test)[1]
-    found = coverage(y_test, bounds)[0]
-    low, high = coverage_interval(round(found * len(y_test)), len(y_test))
-    n = calibrated.effective_sample_size_
-    print(f"{name:16} {found:.3f}, width {mean_width(bounds)[0]:.2f}, {n:.0f} rows")
-    ax.errorbar(i, found, [[found - low], [high - found]], fmt="o", capsize=3)
+    table = evaluate_intervals(y_test, bounds, 0.9)
+    found, n = table["coverage"][0], calibrated.effective_sample_size_
+    print(f"{name:16} {found:.3f}, width {table['width'][0]:.2f}, {n:.0f} rows")
+    limits = [found - table["coverage_low"], table["coverage_high"] - found]
+    ax.errorbar(i, found, limits, fmt="o", capsize=3)
 ax.axhline(0.9, color="black", ls="--", lw=1)
 ax.set(xticks=range(3), xticklabels=["unweighted", "known", "estimated"])
 ax.set(ylabel="coverage of the new rows", xlim=(-0.5, 2.5))

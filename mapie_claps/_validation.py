@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -183,3 +184,14 @@ def new_tensors_on(device: Any) -> AbstractContextManager[object]:
     # Not torch.get_default_device: up to torch 2.6 it fails after a reset to None.
     same = torch.empty(0).device.type == target.type
     return nullcontext() if same else target
+
+
+def import_extra(extra: str, *names: str) -> Any:
+    """Import modules that an extra installs, and return the first of them."""
+    try:
+        first, *_ = map(import_module, names)
+    except ImportError as error:
+        raise ImportError(
+            f"{names[0]} cannot be imported: pip install 'mapie-claps[{extra}]'."
+        ) from error
+    return first

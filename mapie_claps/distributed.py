@@ -11,19 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ._validation import import_extra
 from .conformal.calibrated import CalibratedRegressor
 from .conformal.calibration import Calibration
 from .conformal.shift import check_values
 from .estimators.base import LastLayerEstimator
 from .posterior.last_layer import LastLayerSums
 
-try:
-    import dask
-    import dask.array
-except ImportError as error:
-    raise ImportError(
-        "mapie_claps.distributed needs Dask: pip install mapie-claps[dask]."
-    ) from error
+dask = import_extra("dask", "dask", "dask.array", "dask.dataframe")
 
 __all__ = ["conformalize", "fit_posterior", "predict_interval"]
 
@@ -48,19 +43,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     Returns
     -------
     ClapsRegressor or ClapsModule
-        A fitted copy.
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> import numpy as np, torch
-    >>> from mapie_claps import ClapsModule
-    >>> from mapie_claps.distributed import fit_posterior
-    >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:20], X[:20, 0])
-    >>> big = da.from_array(X, chunks=(20, 2))
-    >>> fit_posterior(model, big, big[:, 0]).sums_.n_rows
-    60
+        A fitted copy; see :func:`predict_interval` for an example.
     """
     parts = _on_partitions(_sums, estimator, X, y)
     merge = dask.delayed(_added, traverse=False)
@@ -105,18 +88,6 @@ def conformalize(
     CalibratedRegressor
         Calibrated; for :func:`predict_interval`, and for arrays and batches. One score
         for each row came back from the workers.
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> import numpy as np, torch
-    >>> from mapie_claps import ClapsModule
-    >>> from mapie_claps.distributed import conformalize
-    >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:20], X[:20, 0])
-    >>> big = da.from_array(X[20:], chunks=(20, 2))
-    >>> len(conformalize(model, big, big[:, 0]).conformity_scores)
-    40
     """
     conformal = CalibratedRegressor(estimator, confidence_level, **params)
     given = check_values(weights, partition)
@@ -150,24 +121,24 @@ def predict_interval(
     >>> import dask.array as da
     >>> import numpy as np, torch
     >>> from mapie_claps import ClapsModule
-    >>> from mapie_claps.distributed import conformalize, predict_interval
+    >>> from mapie_claps.distributed import (
+    ...     conformalize, fit_posterior, predict_interval)
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
     >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X[:20], X[:20, 0])
-    >>> big = da.from_array(X[20:], chunks=(20, 2))
-    >>> points, intervals = predict_interval(conformalize(model, big, big[:, 0]), big)
+    >>> big = da.from_array(X, chunks=(20, 2))
+    >>> model = fit_posterior(model, big[:40], big[:40, 0])
+    >>> conformal = conformalize(model, big[40:], big[40:, 0])
+    >>> points, intervals = predict_interval(conformal, big)
     >>> intervals.compute().shape
-    (40, 2, 1)
+    (60, 2, 1)
     """
     levels = conformal.levels
     names = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
     columns = ["prediction", *names]
     parts = _on_partitions(_intervals, (conformal, columns, allow_infinite_bounds), X)
     if not hasattr(X, "rechunk"):
-        import pandas as pd
-        from dask.dataframe import from_delayed
-
-        meta = pd.DataFrame({c: np.empty(0) for c in columns}, X._meta.index[:0])
-        return from_delayed(parts, meta=meta, divisions=X.divisions)
+        meta = _intervals((conformal, columns, False), X._meta.iloc[:0])
+        return dask.dataframe.from_delayed(parts, meta=meta, divisions=X.divisions)
     blocks = [
         dask.array.from_delayed(part, (n, len(columns)), dtype=np.float64)
         for part, n in zip(parts, X.chunks[0], strict=True)
@@ -193,8 +164,7 @@ def _scores(settings: Any, X: Any, y: Any) -> Calibration:
     """Signed scores of one partition, with weights and labels."""
     conformal, given = settings
     _check_rows(X, y)
-    found: Calibration = conformal._score(X, y, *given)
-    return found
+    return conformal._score(X, y, *given)  # type: ignore[no-any-return]
 
 
 def _intervals(settings: Any, X: Any) -> Any:
@@ -204,11 +174,8 @@ def _intervals(settings: Any, X: Any) -> Any:
     if len(X):
         points, bounds = conformal.predict_interval(X, allow_infinite)
         found = np.column_stack([points, bounds[:, 0], bounds[:, 1]])
-    if not hasattr(X, "iloc"):
-        return found
-    import pandas as pd
-
-    return pd.DataFrame(found, X.index, columns)
+    # type(X): a DataFrame of pandas.
+    return type(X)(found, X.index, columns) if hasattr(X, "iloc") else found
 
 
 def _check_rows(X: Any, y: Any) -> None:

@@ -14,7 +14,7 @@ class NumericalWarning(UserWarning):
 
 
 class FileFormatError(ValueError):
-    """A file is not what ``save`` wrote: foreign, damaged, or from a newer version."""
+    """A file is foreign, damaged, of another format, or not of the network given."""
 
 
 class OutsideCalibrationWarning(UserWarning):

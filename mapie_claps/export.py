@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ._validation import import_extra
 from .conformal.calibrated import CalibratedRegressor
 from .conformal.ends import ScoreBounds
 from .conformal.support import Support, check_support
@@ -72,13 +73,7 @@ def to_onnx(
     >>> session = onnxruntime.InferenceSession(path)  # doctest: +SKIP
     >>> session.run(["lower", "upper"], {"X": X[:5]})  # doctest: +SKIP
     """
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "to_onnx needs onnx and onnxscript: pip install 'mapie-claps[export]'."
-        ) from error
+    onnx = import_extra("export", "onnx", "onnxscript")
     graph, description = _intervals_of(model, confidence_level)
     if graph.forward_pass.kernel is not None:
         raise ValueError(

@@ -2,9 +2,11 @@
 
 One safetensors file: tensors, and as metadata a configuration in JSON and a hash of
 both. In the JSON numbers, strings, booleans, null and lists stand for themselves; all
-else is an object whose first key says what it is. An object of one of ``CLASSES`` is
-stored as the attributes that ``copy.copy`` would take over. Reading builds objects of
-these classes from numbers and strings, and runs nothing that the file says.
+else is a node, whose first key says what it is. An object of one of ``CLASSES`` is
+stored as its state: the fields of a dataclass; the attributes, parameters, buffers and
+submodules of a torch module; what ``__getstate__`` of an estimator gives. Reading
+builds objects of these classes from numbers and strings, and runs nothing that the file
+says.
 """
 
 import hashlib
@@ -17,6 +19,7 @@ from collections import UserList
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +28,15 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from ._validation import new_tensors_on
+from ._validation import import_extra, new_tensors_on
+from .conformal.calibrated import CalibratedRegressor
 from .conformal.distribution import last_step
+from .estimators.module import ClapsModule, ModuleAdapter, private_copy
+from .estimators.regressor import ClapsRegressor
 from .exceptions import FileFormatError
 
-FORMAT, FORMAT_VERSION = "mapie_claps", 4
-KEYS = {"format", "format_version", "config", "sha256"}
-NUMBERED = {"array", "class", "objects", "tensor"}
-ADAPTER = ["network", "last_layer_name", "column", "noise", "noise_output"]
-ADAPTER += ["precision", "device", "noise_head", "variance_floor"]
-ESTIMATORS = ("CalibratedRegressor", "ClapsModule", "ClapsRegressor")
-# Classes whose objects a file may hold. Nothing else is ever built.
+FORMAT = "mapie_claps 5"
+# Classes whose objects a file may hold, by their module. Nothing else is ever built.
 _BY_MODULE = {
     "mapie_claps.conformal.calibrated": "CalibratedRegressor",
     "mapie_claps.conformal.calibration": "AdaptiveLevels Calibration",
@@ -61,9 +62,32 @@ _BY_MODULE = {
     "sklearn.preprocessing": "FunctionTransformer LabelBinarizer LabelEncoder "
     "MaxAbsScaler MinMaxScaler OneHotEncoder OrdinalEncoder PolynomialFeatures "
     "PowerTransformer QuantileTransformer RobustScaler StandardScaler TargetEncoder",
-    "torch.nn": "Linear ModuleList",
+    "torch.nn": "ModuleList",
 }
 CLASSES = {name: at for at, names in _BY_MODULE.items() for name in names.split()}
+# Attributes that are code of a user, if they can be called: the argument of load.
+GIVEN = {"module": "network", "network": "network"}
+GIVEN |= {"noise_variance": "noise_variance", "noise": "noise_variance"}
+# Of a torch module: what these hold is stored, but for hooks.
+TABLES = set(vars(nn.Module())) - {"training"}
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    """A plain type of NumPy."""
+    if not re.fullmatch(r"[<=|]?[fiubmMOU]\d*(\[\w+\])?", text):
+        raise FileFormatError(f"Got an array of the unknown type {text!r}.")
+    return np.dtype(text)
+
+
+# Nodes of one key.
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "dict": dict,
+    "dtype": _dtype,
+    "scalar": lambda array: array[()],
+    "set": set,
+    "slice": lambda ends: slice(*ends),
+    "tuple": tuple,
+}
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
@@ -89,33 +113,20 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     >>> X = np.linspace(-1, 1, 40)[:, None]
     >>> model = ClapsRegressor.paper(random_state=0).fit(X, X[:, 0])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "model.claps")
-    ...     save(model, path)
-    ...     again = load(path)
+    ...     save(model, os.path.join(folder, "model.claps"))
+    ...     again = load(os.path.join(folder, "model.claps"))
     >>> np.array_equal(model.predict(X), again.predict(X))
     True
     """
-    model = estimator
-    if type(estimator).__name__ == "CalibratedRegressor":
+    if type(estimator) is CalibratedRegressor:
         estimator._calibrated()  # a file must not make old scores look new
-        model = last_step(estimator.estimators_[0])
-    if type(model).__name__ not in ESTIMATORS:
-        raise TypeError(
-            f"Got an estimator of type {type(model).__name__}, but save knows "
-            f"{', '.join(ESTIMATORS)}. Save the last step of a Pipeline, the "
-            "best_estimator_ of a search, CalibratedRegressor.from_mapie(...) of an "
-            "object of MAPIE."
-        )
-    check_is_fitted(model)
-    encoder = _Encoder()
-    config = json.dumps(encoder.encode(estimator, ""))
-    metadata = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "config": config,
-        "sha256": _hash(config, encoder.tensors),
-    }
-    content = _safetensors().torch.save(encoder.tensors, metadata)
+    for model in _models(estimator):
+        check_is_fitted(model)
+    writer = _Writer()
+    config = json.dumps(writer.node(estimator, ""))
+    digest = _hash(config, writer.tensors)
+    metadata = {"format": FORMAT, "config": config, "sha256": digest}
+    content = _safetensors().torch.save(writer.tensors, metadata)
     _write_atomically(Path(path), content)
 
 
@@ -147,280 +158,226 @@ def load(
     Raises
     ------
     FileFormatError
-        If the file is not one of ours, damaged, or written by a newer format.
+        If the file is not one of ours, damaged, or of another format, or does not go
+        with the network.
 
     Examples
     --------
-    >>> import os, tempfile
-    >>> import numpy as np, torch
-    >>> from mapie_claps import ClapsModule, load, save
-    >>> net = torch.nn.Linear(1, 1)
-    >>> X = np.linspace(-1, 1, 40)[:, None]
-    >>> model = ClapsModule(net).fit(X, X[:, 0])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(model, os.path.join(folder, "model.claps"))
-    ...     again = load(os.path.join(folder, "model.claps"), torch.nn.Linear(1, 1))
-    >>> np.array_equal(model.predict(X), again.predict(X))
-    True
+    >>> from mapie_claps import load
+    >>> model = load("own.claps", network=MyNetwork())  # doctest: +SKIP
     """
     damage = LookupError, TypeError, AttributeError, ValueError, RuntimeError
+    given = {"network": network, "noise_variance": noise_variance}
     try:
         with new_tensors_on("cpu"):
             config, tensors = _read(Path(path))
-            decoder = _Decoder(tensors, network, noise_variance)
-            estimator = json.loads(config, object_hook=decoder)
-            decoder.check_used()
+            _check_nodes(config, given)  # before anything is built
+            if network is not None:
+                given["network"] = private_copy(network, "module", "cpu")
+            estimator = json.loads(config, object_hook=_Reader(tensors, given))
             _check_predicts(estimator)
+            if tensors:
+                raise FileFormatError(f"Got tensors without a use: {list(tensors)}.")
             return estimator
-    except _WrongPartError:
-        raise
     except (_safetensors().SafetensorError, *damage) as error:
         ours = isinstance(error, FileFormatError)
         what = str(error) if ours else f"{type(error).__name__}: {error}"
         raise FileFormatError(f"Cannot load {str(path)!r}. {what}") from error
 
 
-class _WrongPartError(TypeError):
-    """What the caller passed, or did not pass, does not suit the file."""
+class _Writer:
+    """Turns objects into nodes, and gathers their tensors.
 
-
-class _Encoder:
-    """Turns objects into JSON, and gathers their tensors.
-
-    Tensors, arrays and objects of our classes are numbered in the order in which they
-    are finished; ``{"same": number}`` stands for one that occurs again.
+    ``{"same": k}`` stands for the k-th node, in the order in which they end.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self.n_numbered = 0
-        self.known: dict[int, tuple[Any, Any]] = {}  # id → node, and whose id it is
+        self.known: dict[int, tuple[int, Any]] = {}  # number, and whose id it is
 
-    def encode(self, value: Any, at: str) -> Any:
+    def node(self, value: Any, at: str) -> Any:
         """JSON of an object; ``at`` says where it stands."""
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, UserList):  # of scikit-learn, which warns of a change
             value = value.data
         if type(value) is list:
-            return [self.encode(v, f"{at}.{i}") for i, v in enumerate(value)]
+            return [self.node(v, f"{at}.{i}") for i, v in enumerate(value)]
         if id(value) in self.known:
-            return self.known[id(value)][0]
-        node = self._content(value, at)
-        if not NUMBERED.isdisjoint(node):
-            self.known[id(value)] = {"same": self.n_numbered}, value
-            self.n_numbered += 1
-        return node
+            return {"same": self.known[id(value)][0]}
+        found = self._node(value, at)
+        self.known[id(value)] = len(self.known), value
+        return found
 
-    def _content(self, value: Any, at: str) -> dict[str, Any]:
-        if type(value).__name__ in CLASSES:
-            return self._object(value, at)
+    def _node(self, value: Any, at: str) -> dict[str, Any]:
+        name, role = type(value).__name__, at.rpartition(".")[2]
+        if name in CLASSES and _class(name) is type(value):
+            return {"class": name, "state": self._pairs(_state(value), at)}
+        if role in GIVEN and callable(value):
+            weights = dict(value.state_dict()) if role == "network" else None
+            return {"given": GIVEN[role], "weights": self.node(weights, at)}
         if isinstance(value, Tensor):
-            grad = value.requires_grad if isinstance(value, nn.Parameter) else None
-            return {"tensor": self._keep(value, at), "parameter": grad}
+            parameter = isinstance(value, nn.Parameter)
+            return self._tensor(value, at) | {"parameter": parameter}
         if isinstance(value, np.generic):
-            return {"scalar": self.encode(np.asarray(value), at)}
+            return {"scalar": self.node(np.asarray(value), at)}
         if type(value) is np.ndarray:
             return self._array(value, at)
         if type(value) in (tuple, set):
-            return {type(value).__name__: self.encode(list(value), at)}
+            return {name: self.node(list(value), at)}
         if isinstance(value, dict):
-            return {"dict": self.encode(list(value), at), **self._values(value, at)}
+            return {"dict": self._pairs(value, at)}
         if type(value) is slice:
             return {"slice": [value.start, value.stop, value.step]}
-        if isinstance(value, np.dtype):
-            return {"dtype": value.str}
-        if isinstance(value, type) and issubclass(value, np.generic):
-            return {"type": np.dtype(value).str}
+        is_type = isinstance(value, type) and issubclass(value, np.generic)
+        if is_type or isinstance(value, np.dtype):
+            return {"dtype": np.dtype(value).str}
         raise _refused(value, at)
 
-    def _values(self, values: dict[Any, Any], at: str) -> dict[str, Any]:
-        return {"values": [self.encode(v, f"{at}.{k}") for k, v in values.items()]}
+    def _pairs(self, values: dict[Any, Any], at: str) -> list[Any]:
+        return [
+            [self.node(k, at), self.node(v, f"{at}.{k}")] for k, v in values.items()
+        ]
 
-    def _keep(self, value: Tensor, at: str) -> list[Any]:
-        """Name of a tensor in the file, and its axes there.
-
-        Axes keep their order in memory: products of matrices that are stored in another
-        order may differ in the last bit.
-        """
+    def _tensor(self, value: Tensor, at: str) -> dict[str, Any]:
+        # Axes keep their order in memory: products of matrices that are stored in
+        # another order may differ in the last bit.
         axes = np.argsort([-step for step in value.stride()], stable=True).tolist()
         name = at.removeprefix(".")
         while name in self.tensors:
             name += "'"
         # A clone: safetensors refuses tensors that share memory.
         self.tensors[name] = value.detach().cpu().permute(axes).clone().contiguous()
-        return [name, axes]
+        return {"tensor": name, "axes": axes}
 
     def _array(self, value: np.ndarray[Any, Any], at: str) -> dict[str, Any]:
         kind, size = value.dtype.kind, value.dtype.itemsize
         if kind in "OU":
-            values = self.encode(value.ravel().tolist(), at)
-            return {"objects": values, "shape": list(value.shape), "dtype": kind}
+            values = self.node(value.ravel().tolist(), at)
+            return {"objects": values, "shape": list(value.shape), "text": kind == "U"}
         if kind not in "fiubmM" or size > 8:
             raise _refused(value, at)
-        dtype = value.dtype.newbyteorder("=")
-        array = np.array(value, dtype=dtype)
-        # Neither torch nor safetensors knows all of these.
-        array = array.view(f"i{size}") if kind in "umM" else array
-        return {"array": self._keep(torch.from_numpy(array), at), "dtype": dtype.str}
-
-    def _object(self, value: Any, at: str) -> dict[str, Any]:
-        name, weights = type(value).__name__, None
-        if _class(name) is not type(value):
-            raise _refused(value, at)
-        if name == "ClapsModule":
-            # Its user's code; the weights are those of the copy that fit made.
-            adapter = value.network_
-            found = dict(adapter.network.state_dict())
-            weights = {"weights": self.encode(found, f"{at}.weights")}
-            for part in (value.module, adapter.network):
-                self.known[id(part)] = {"given": "network"}, part
-            for part in filter(callable, (value.noise_variance, adapter.noise)):
-                self.known[id(part)] = {"given": "noise_variance"}, part
-        if is_dataclass(value):
-            state = {f.name: getattr(value, f.name) for f in fields(value)}
-        elif name == "ModuleAdapter":
-            state = {k: getattr(value, k) for k in ADAPTER}
-        else:
-            state = dict(value.__getstate__())
-            state.pop("training_rows_", None)  # these stay with the user
-        values = self._values(state, at)
-        return {"class": name, "weights": weights, "names": list(state)} | values
+        array = np.array(value, dtype=value.dtype.newbyteorder("="))
+        # Neither torch nor safetensors knows all types: some go as signed integers.
+        signed = array.view(f"i{size}") if kind in "umM" else array
+        return self._tensor(torch.from_numpy(signed), at) | {"dtype": array.dtype.str}
 
 
-class _Decoder:
-    """Turns nodes of the JSON back into objects, from the inside to the outside."""
+def _state(value: Any) -> dict[str, Any]:
+    """What an object of one of the classes is made of."""
+    if is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, nn.Module):
+        own = {k: v for k, v in vars(value).items() if k not in TABLES}
+        return own | value._parameters | value._buffers | value._modules
+    state = dict(value.__getstate__())
+    state.pop("training_rows_", None)  # these stay with the user
+    return state
 
-    def __init__(self, tensors: dict[str, Tensor], network: Any, noise: Any) -> None:
-        self.tensors = tensors
-        self.given = {"network": network, "noise_variance": noise}
-        self.used: set[str] = set()
+
+class _Reader:
+    """Turns nodes, whose content has been read, back into objects."""
+
+    def __init__(self, tensors: dict[str, Tensor], given: dict[str, Any]) -> None:
+        self.tensors, self.given = tensors, given
         self.known: list[Any] = []
 
     def __call__(self, node: dict[str, Any]) -> Any:
-        """Object of a node, whose content has been decoded."""
-        value = self._value(node)
-        if not NUMBERED.isdisjoint(node):
-            self.known.append(value)
-        return value
-
-    def _value(self, node: dict[str, Any]) -> Any:
-        match next(iter(node.items()), None):
-            case ("class", name):
-                state = dict(zip(node["names"], node["values"], strict=True))
-                return _new_object(name, state)
-            case ("tensor", kept):
-                tensor, grad = self._kept(*kept), node["parameter"]
-                return tensor if grad is None else nn.Parameter(tensor, bool(grad))
-            case ("array", kept):
-                array, dtype = self._kept(*kept).numpy(), _dtype(node["dtype"])
-                if dtype.kind == "O" or dtype.itemsize != array.itemsize:
-                    raise FileFormatError(f"Got {kept[0]!r} as an array of {dtype}.")
-                return array.view(dtype)
-            case ("objects", values):
-                objects = np.empty(len(values), dtype=object)
-                objects[:] = values
-                return objects.astype(_dtype(node["dtype"])).reshape(node["shape"])
-            case ("scalar", array):
-                return array[()]
-            case ("tuple" | "set" as kind, values):
-                return {"tuple": tuple, "set": set}[kind](values)
-            case ("dict", keys):
-                return dict(zip(keys, node["values"], strict=True))
-            case ("slice", ends):
-                return slice(*ends)
-            case ("dtype", text):
-                return _dtype(text)
-            case ("type", text):
-                return _dtype(text).type
-            case ("same", number):
+        """Object of a node."""
+        match node:
+            case {"same": number}:
                 return self.known[number]
-            case ("weights", weights):
-                return self._take_weights(weights)
-            case ("given", name):
-                return self._given(name)
-        raise FileFormatError(f"Got an object with the unknown keys {sorted(node)}.")
-
-    def _kept(self, name: str, axes: list[int]) -> Tensor:
-        return self.tensors[name].permute(np.argsort(axes).tolist())
-
-    def _take_weights(self, weights: dict[str, Tensor]) -> None:
-        """Give a copy of the network that was passed the weights of the file."""
-        from .estimators.module import private_copy
-
-        network = private_copy(self._given("network"), "module", "cpu")
-        try:
-            network.load_state_dict(weights)
-        except RuntimeError as error:
-            raise _WrongPartError(
-                "Got a network of another class than the estimator was fitted with. "
-                f"{error}"
-            ) from error
-        for name, tensor in network.state_dict().items():
-            if not torch.equal(tensor.double(), weights[name].double()):
-                raise _WrongPartError(
-                    f"Got a network whose {name!r} is of {tensor.dtype}, which cannot "
-                    "hold the weights of the file. Pass it in the type it had in fit."
-                )
-        self.given["network"] = network
-
-    def _given(self, name: str) -> Any:
-        """What the caller has to pass."""
-        self.used.add(name)
-        if not callable(value := self.given[name]):
-            raise _WrongPartError(
-                f"Got {name}={value!r}, but the file holds a ClapsModule with a {name} "
-                f"that is your own code. Pass it again: load(path, {name}={name})."
-            )
+            case {"class": name, "state": state}:
+                value = _new_object(_class(name), dict(state))
+            case {"given": name, "weights": weights}:
+                value = self.given[name]
+                if weights is not None:
+                    _load_weights(value, weights)
+            case {"tensor": name, "axes": axes, "parameter": parameter}:
+                value = self._tensor(name, axes)
+                value = nn.Parameter(value, False) if parameter else value
+            case {"tensor": name, "axes": axes, "dtype": text}:
+                value, dtype = self._tensor(name, axes).numpy(), _dtype(text)
+                if dtype.kind in "OU" or dtype.itemsize != value.itemsize:
+                    raise FileFormatError(f"Got {name!r} as an array of {dtype}.")
+                value = value.view(dtype)
+            case {"objects": values, "shape": shape, "text": text}:
+                value = np.empty(len(values), dtype=object)
+                value[:] = values
+                value = value.astype("U" if text else "O").reshape(shape)
+            case _:
+                ((kind, content),) = node.items()
+                value = KINDS[kind](content)
+        self.known.append(value)
         return value
 
-    def check_used(self) -> None:
-        """Raise for what the file has no use for."""
-        for name, value in self.given.items():
-            if value is not None and name not in self.used:
-                raise _WrongPartError(
-                    f"Got {name} of type {type(value).__name__}, which the estimator "
-                    "in the file was fitted without. Leave it out."
-                )
+    def _tensor(self, name: str, axes: list[int]) -> Tensor:
+        return self.tensors.pop(name).permute(np.argsort(axes).tolist())
 
 
-def _new_object(name: str, state: dict[str, Any]) -> Any:
+def _new_object(cls: Any, state: dict[str, Any]) -> Any:
     """An object of a class of the list."""
-    cls = _class(name)
     if is_dataclass(cls):
         return cls(**state)  # type: ignore[operator]
-    if name == "ModuleAdapter":
-        return _new_adapter(**state)
-    for key in state:
-        if hasattr(cls, key):  # a method, or a property
-            raise FileFormatError(f"Got the attribute {key!r} of a {name}.")
+    for name in state:
+        if hasattr(cls, name) or name in TABLES:  # a method, a property, hooks
+            raise FileFormatError(f"Got the attribute {name!r} of a {cls.__name__}.")
     made = cls.__new__(cls)
-    made.__setstate__(state)  # scikit-learn's compares versions
+    if not isinstance(made, nn.Module):
+        made.__setstate__(state)  # scikit-learn's compares versions
+        return made
+    nn.Module.__init__(made)
+    if cls is ModuleAdapter:  # its constructor watches layers of a copy of the network
+        used = {name: state.pop(name) for name in signature(cls).parameters}
+        network = private_copy(used["network"], used["precision"], used["device"])
+        made = cls(**used | {"network": network})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            made.register_buffer(name, value)
+        else:
+            setattr(made, name, value)
     return made
 
 
-def _new_adapter(noise_head: Any, variance_floor: float, **state: Any) -> Any:
-    """An adapter on a copy of the network, as ``ClapsModule.fit`` makes it."""
-    from .estimators.module import ModuleAdapter, private_copy
+def _load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Give a network the weights of the file."""
+    network.load_state_dict(weights)
+    for name, value in network.state_dict().items():
+        if not torch.equal(value.double(), weights[name].double()):
+            raise FileFormatError(
+                f"Got a network whose {name!r} is of {value.dtype}, which cannot hold "
+                "the weights of the file. Pass it in the type that it had in fit."
+            )
 
-    copied = private_copy(state.pop("network"), state["precision"], state["device"])
-    made = ModuleAdapter(copied, **state)
-    made.noise_head, made.variance_floor = noise_head, variance_floor
-    return made
+
+def _models(estimator: Any) -> list[Any]:
+    """The fitted models that an estimator consists of."""
+    models = [estimator]
+    if type(estimator) is CalibratedRegressor:
+        state = vars(estimator)
+        found = state.get("estimators_", [state.get("estimator_")])
+        models = [last_step(model) for model in found]
+    for model in models:
+        if type(model) not in (ClapsModule, ClapsRegressor):
+            raise TypeError(
+                f"Got an estimator of type {type(model).__name__}, but save knows "
+                "CalibratedRegressor, ClapsModule and ClapsRegressor. Save the last "
+                "step of a Pipeline, the best_estimator_ of a search, "
+                "CalibratedRegressor.from_mapie(...) of an object of MAPIE."
+            )
+    return models
 
 
 def _check_predicts(estimator: Any) -> None:
     """Raise unless networks and posteriors fit one another, as one row tells."""
-    if type(estimator).__name__ not in ESTIMATORS:
-        raise FileFormatError(f"Got a file without one of {', '.join(ESTIMATORS)}.")
-    model = last_step(getattr(estimator, "estimators_", [estimator])[0])
-    if type(model).__name__ != "ClapsRegressor":
-        return  # only its user knows what a row of a ClapsModule looks like
-    inputs = torch.zeros(1, len(model.scaler_X_.mean_), dtype=torch.float64)
-    mu, aleatoric, epistemic = model.forward_(inputs, model.scale)
-    finite = bool((mu + aleatoric + epistemic).isfinite())
-    if not finite or float(aleatoric) <= 0 or float(epistemic) < 0:
-        raise FileFormatError("Got a model that predicts no finite mean and variance.")
+    for model in _models(estimator):
+        if type(model) is ClapsModule:
+            continue  # only its user knows what a row looks like
+        inputs = torch.zeros(1, len(model.scaler_X_.mean_), dtype=torch.float64)
+        mu, aleatoric, epistemic = model.forward_(inputs, model.scale)
+        finite = bool((mu + aleatoric + epistemic).isfinite())
+        if not finite or float(aleatoric) <= 0 or float(epistemic) < 0:
+            raise FileFormatError("Got a model without a finite mean and variance.")
 
 
 def _class(name: str) -> Any:
@@ -430,62 +387,53 @@ def _class(name: str) -> Any:
     return getattr(import_module(CLASSES[name]), name)
 
 
-def _dtype(text: str) -> np.dtype[Any]:
-    """A plain type of NumPy."""
-    if not re.fullmatch(r"[<=|]?[fiubmMOU]\d*(\[\w+\])?", text):
-        raise FileFormatError(f"Got an array of the unknown type {text!r}.")
-    return np.dtype(text)
-
-
 def _refused(value: Any, at: str) -> TypeError:
-    """Error for what a file cannot hold, with the way out."""
+    """Error for what a file cannot hold, with the ways out."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         kind += f" of {value.dtype}"
-    way_out = next(text for word, text in _WAYS_OUT.items() if word in at)
+    names = [name for name, module in CLASSES.items() if "sklearn" in module]
     return TypeError(
-        f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold. "
-        + way_out
+        f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold. Use an "
+        "integer or None as random_state; ColumnGroups, EpistemicGroups, "
+        "likelihood_ratio or values of the rows as partition and weights; of "
+        f"transformers only those of scikit-learn that are {', '.join(names)}."
     )
-
-
-_WAYS_OUT = {
-    "random_state": "Fit with an integer or None as random_state.",
-    "partition": "Use ColumnGroups or EpistemicGroups, or pass labels: "
-    "conformalize(X, y, partition=labels), predict_interval(X, partition=labels).",
-    "weights": "Use likelihood_ratio with its default classifier, or pass numbers: "
-    "conformalize(X, y, weights=...), predict_interval(X, weights=...).",
-    "": "ClapsRegressor takes text, categories, dates and gaps itself; or pass to it "
-    "transformers of scikit-learn alone, of these: "
-    + ", ".join(name for name, module in CLASSES.items() if "sklearn" in module),
-}
 
 
 def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
     """Configuration and tensors of a file of ours that is whole."""
-    with path.open("rb") as raw:
-        start = raw.read(9)  # length of the header, then its first character
-    if start[8:] != b"{":
-        raise FileFormatError(
-            "Got a file that is no safetensors file. A pickle is never opened here."
-        )
     with _safetensors().safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    if metadata.get("format") != FORMAT:
-        raise FileFormatError("Got a safetensors file that mapie_claps did not write.")
-    if (version := int(metadata["format_version"])) != FORMAT_VERSION:
+    if (found := metadata.pop("format", None)) != FORMAT:
         raise FileFormatError(
-            f"Got format version {version}, but this version of mapie-claps reads "
-            f"{FORMAT_VERSION}. "
-            + ("Upgrade mapie-claps." if version > FORMAT_VERSION else "Fit again.")
+            f"Got a safetensors file of the format {found!r}, but expected {FORMAT!r}. "
+            "Read it with the version of mapie-claps that wrote it, or fit again."
         )
-    whole = metadata.get("sha256") == _hash(metadata["config"], tensors)
-    if not whole or set(metadata) != KEYS:
+    config = metadata.pop("config")
+    if metadata != {"sha256": _hash(config, tensors)}:
         raise FileFormatError(
             "Got content that does not match its hash: the file was damaged or changed."
         )
-    return metadata["config"], tensors
+    return config, tensors
+
+
+def _check_nodes(config: str, given: dict[str, Any]) -> None:
+    """Raise for unknown classes, and for code of the user that does not belong."""
+    nodes: list[dict[str, Any]] = []
+    json.loads(config, object_hook=nodes.append)
+    for node in nodes:
+        if "class" in node:
+            _class(node["class"])
+    for name, part in given.items():
+        needed = any(node.get("given") == name for node in nodes)
+        if needed == (part is None):
+            do = f"Pass load(path, {name}=...) again" if needed else "Leave it out"
+            raise FileFormatError(
+                f"Got {name} of type {type(part).__name__}, but the file holds an "
+                f"estimator {'with' if needed else 'without'} such code of yours. {do}."
+            )
 
 
 def _hash(config: str, tensors: dict[str, Tensor]) -> str:
@@ -524,12 +472,4 @@ def _write_atomically(path: Path, content: bytes) -> None:
 
 
 def _safetensors() -> Any:
-    """Return the safetensors package, which is an extra."""
-    try:
-        import safetensors
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError(
-            "save and load need safetensors: pip install mapie-claps[save]."
-        ) from error
-    return safetensors
+    return import_extra("save", "safetensors", "safetensors.torch")

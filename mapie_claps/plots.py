@@ -7,7 +7,7 @@ Colours are told apart by colour-blind readers and in grey.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from textwrap import fill
 from typing import Any, ClassVar, Self
 
@@ -44,56 +44,6 @@ class Display(ABC):
     n_axes: ClassVar[int] = 1
     figsize: ClassVar[tuple[float, float]] = (7, 4)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw on axes, as many as ``ax_`` has, or on a new figure if None."""
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError as error:
-                raise ImportError(
-                    "Plots need matplotlib. Install it with "
-                    "pip install 'mapie-claps[plot]'."
-                ) from error
-            options: Any = {"figsize": self.figsize, "layout": "constrained"}
-            _, ax = plt.subplots(self.n_axes, sharex=self.n_axes > 1, **options)
-        axes = np.ravel(np.asarray(ax, dtype=object))
-        if len(axes) != self.n_axes:
-            raise ValueError(
-                f"Got ax with {len(axes)} axes, but expected {self.n_axes}. Pass what "
-                f"plt.subplots({self.n_axes}) returned, or None."
-            )
-        self.ax_ = axes[0] if self.n_axes == 1 else axes
-        self.figure_ = axes[0].figure
-        self._draw(self.ax_)
-        return self
-
-    @abstractmethod
-    def _draw(self, ax: Any) -> None:
-        """Put everything on the axes."""
-
-
-@dataclass(eq=False, repr=False)
-class ExplanationDisplay(Display):
-    """A picture of intervals that were explained.
-
-    Parameters
-    ----------
-    explanation : Explanation
-        What :func:`~mapie_claps.explain` gave.
-    X : array-like of shape (n, p) or (n,), optional
-        Inputs of these rows.
-    y : array-like of shape (n,), optional
-        True values of the rows.
-    level : int, default=0
-        Position of the confidence level.
-    """
-
-    explanation: Explanation
-    X: Any = None
-    y: ArrayLike | None = None
-    _: KW_ONLY
-    level: int = 0
-
     @classmethod
     def from_estimator(
         cls,
@@ -121,13 +71,55 @@ class ExplanationDisplay(Display):
         Display
             The display, drawn.
         """
-        names = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         own = {name: params.pop(name) for name in names & params.keys()}
         return cls._of(model, X, y, own, params).plot(ax)
 
+    def plot(self, ax: Any = None) -> Self:
+        """Draw on axes, as many as ``ax_`` has, or on a new figure if None."""
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError as error:
+                raise ImportError(
+                    "Plots need matplotlib. Install it with "
+                    "pip install 'mapie-claps[plot]'."
+                ) from error
+            options: Any = {"figsize": self.figsize, "layout": "constrained"}
+            _, ax = plt.subplots(self.n_axes, sharex=self.n_axes > 1, **options)
+        axes = np.ravel(np.asarray(ax, dtype=object))
+        if len(axes) != self.n_axes:
+            raise ValueError(
+                f"Got ax with {len(axes)} axes, but expected {self.n_axes}. Pass what "
+                f"plt.subplots({self.n_axes}) returned, or None."
+            )
+        self.ax_ = axes[0] if self.n_axes == 1 else axes
+        self.figure_ = axes[0].figure
+        self._draw(self.ax_)
+        return self
+
+    @classmethod
+    @abstractmethod
+    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
+        """The display, of its own parameters and of those of ``explain``."""
+
+    @abstractmethod
+    def _draw(self, ax: Any) -> None:
+        """Put everything on the axes."""
+
+
+@dataclass(eq=False, repr=False)
+class ExplanationDisplay(Display):
+    """A picture of intervals that were explained, see :class:`IntervalDisplay`."""
+
+    explanation: Explanation
+    X: Any = None
+    y: ArrayLike | None = None
+    _: KW_ONLY
+    level: int = 0
+
     @classmethod
     def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        """The display, of its parameters and of those of ``explain``."""
         return cls(explain(model, X, **params), X, y, **own)
 
     def _percent(self) -> str:
@@ -153,9 +145,12 @@ class IntervalDisplay(ExplanationDisplay):
 
     Parameters
     ----------
-    explanation, X, y, level
-        What was explained, inputs and true values of the rows, and the position of the
-        confidence level that is drawn, as in all displays.
+    explanation : Explanation
+        What :func:`~mapie_claps.explain` gave.
+    X, y : array-like of shape (n, p) and (n,), optional
+        Inputs and true values of the rows.
+    level : int, default=0
+        Position of the confidence level that is drawn.
     training_rows : tuple of array-like, optional
         x and y of points to draw.
 
@@ -226,6 +221,8 @@ class IntervalDisplay(ExplanationDisplay):
 class CoverageDisplay(ExplanationDisplay):
     """Coverage and width by group, or of all rows together.
 
+    As in ``CoverageDisplay.from_estimator(model, X, y, groups=X["district"])``.
+
     Parameters
     ----------
     explanation, X, y, level
@@ -237,18 +234,6 @@ class CoverageDisplay(ExplanationDisplay):
     ----------
     table_ : dict of ndarray
         What is drawn: see :func:`~mapie_claps.diagnostics.summarise`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import Explanation
-    >>> from mapie_claps.plots import CoverageDisplay
-    >>> half, h2 = np.ones((4, 1)), np.ones(4)
-    >>> why = Explanation(0 * h2, -half, half, (0.9,), h2, 3 * h2, half)
-    >>> display = CoverageDisplay(why, y=[0, 3, 0, 0], groups=list("aabb"))
-    >>> display.plot(Figure().subplots(2)).table_["coverage"]
-    array([0.5, 1. ])
     """
 
     n_axes = 2
@@ -266,13 +251,9 @@ class CoverageDisplay(ExplanationDisplay):
         first = self.level % n_levels + (0 if self.groups is None else n_levels)
         columns = group_columns(why, self.y, self.groups)
         self.table_ = table = {k: v[first::n_levels] for k, v in columns.items()}
-        found = table["coverage"]
-        limits = [
-            (found - table["coverage_low"]).tolist(),
-            (table["coverage_high"] - found).tolist(),
-        ]
+        found, ends = table["coverage"], (table["coverage_low"], table["coverage_high"])
         style: Any = {"fmt": "o", "color": "black", "capsize": 3, "label": "coverage"}
-        ax[0].errorbar(np.arange(len(found)), found, limits, **style)
+        ax[0].errorbar(range(len(found)), found, np.abs(ends - found), **style)
         level = why.confidence_level[self.level]
         ax[0].axhline(level, color=NOMINAL, ls="--", lw=1, label=percent)
         ax[0].set_ylabel("coverage")
@@ -287,57 +268,39 @@ class CoverageDisplay(ExplanationDisplay):
 class WidestRowsDisplay(ExplanationDisplay):
     """The rows with the widest intervals, each split into noise and lack of data.
 
-    Bars say which columns make the rows wide if the explanation is by column, as with
-    ``from_estimator(model, X, background=X_cal)``.
+    Bars say which columns make the rows wide if the explanation is by column, as in
+    ``WidestRowsDisplay.from_estimator(model, X, background=X_cal)``.
 
     Parameters
     ----------
     explanation, X, y, level
-        As in :class:`IntervalDisplay`; y is not used.
+        As in :class:`IntervalDisplay`; X and y are not used.
     n_rows : int, default=10
         Number of rows to show; all if there are fewer.
-    labels : sequence of str, optional
-        Names of the rows; by default the index of a pandas DataFrame, or positions.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import Explanation
-    >>> from mapie_claps.plots import WidestRowsDisplay
-    >>> half, h2 = np.array([[1.0], [2.0]]), np.ones(2)
-    >>> why = Explanation(0 * h2, -half, half, (0.9,), h2, 3 * h2, half)
-    >>> ax = WidestRowsDisplay(why).plot(Figure().subplots()).ax_
-    >>> [text.get_text() for text in ax.get_yticklabels()]
-    ['row 1', 'row 0']
     """
 
     _: KW_ONLY
     n_rows: int = 10
-    labels: Sequence[Any] | None = None
 
     @classmethod
     def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        """Columns are told apart for the rows that are drawn alone: it takes long."""
         background = params.pop("background", None)
         display = super()._of(model, X, y, own, params)
-        if background is None:
-            return display
-        rows, names = display._widest()
-        X = _safe_indexing(X, rows)
-        why = explain(model, X, background=background, **params)
-        return cls(why, X, **own | {"labels": names})
+        if background is not None:
+            # Of the rows that are drawn alone, since it takes long.
+            rows, names = display._widest()
+            some = _safe_indexing(X, rows)
+            why = explain(model, some, background=background, **params)
+            display.explanation = replace(why, index=names)
+        return display
 
     def _widest(self) -> tuple[NDArray[np.intp], list[Any]]:
         """Positions and names of the rows that are drawn."""
         check_integer("n_rows", self.n_rows, low=1, hint="Use 10.")
         self._percent()  # checks the level
-        width = self.explanation.width[:, self.level]
+        width, index = self.explanation.width[:, self.level], self.explanation.index
         rows = np.argsort(-width, kind="stable")[: self.n_rows]
-        names = self.labels
-        if names is None:
-            names = self.X.index if hasattr(self.X, "iloc") else range(len(width))
-        return rows, [names[i] for i in rows]
+        return rows, [i if index is None else index[i] for i in rows]
 
     def _draw(self, ax: Any) -> None:
         why, (rows, names) = self.explanation, self._widest()
@@ -361,7 +324,8 @@ class ColumnsDisplay(ExplanationDisplay):
 
     For one row the bars add up to the difference between its width and that of the
     reference. For many rows they are mean sizes without sign. The ten columns of the
-    largest contributions are shown.
+    largest contributions are shown, as in
+    ``ColumnsDisplay.from_estimator(model, X, background=X_cal)``.
 
     Parameters
     ----------
@@ -369,19 +333,6 @@ class ColumnsDisplay(ExplanationDisplay):
         As in :class:`IntervalDisplay`; by column, X and y are not used.
     row : int, optional
         Position of the row to draw; if None, all rows whose interval is finite.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import ClapsRegressor, explain
-    >>> from mapie_claps.plots import ColumnsDisplay
-    >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> why = explain(model.fit(X, X[:, 0]), X[:5], by_column=True, background=X)
-    >>> ax = ColumnsDisplay(why, row=3).plot(Figure().subplots()).ax_
-    >>> sorted(text.get_text()[:3] for text in ax.get_yticklabels())
-    ['x0=', 'x1=']
     """
 
     _: KW_ONLY
@@ -400,15 +351,14 @@ class ColumnsDisplay(ExplanationDisplay):
             )
         parts = np.stack([getattr(adds, part)[:, :, self.level] for part in PARTS])
         if self.row is None:
-            parts, labels = np.abs(parts), list(adds.names)
-            shown = parts[:, np.isfinite(parts).all(axis=(0, 2))]
-            rows = counted(shown.shape[1], "row")
-            title = f"Mean contribution of each column over {rows}"
-            parts, what = shown.mean(axis=1), "mean size of what is added to"
+            parts = np.abs(parts[:, np.isfinite(parts).all(axis=(0, 2))])
+            n_rows, labels = counted(parts.shape[1], "row"), list(adds.names)
+            title = f"Mean contribution of each column over {n_rows}"
+            parts, xlabel = parts.mean(axis=1), "mean change of"
         else:
             values = zip(adds.names, adds.values[self.row], strict=True)
             labels = [f"{name}={value}" for name, value in values]
-            title, what = adds.sentence(self.row, self.level), "added to"
+            title, xlabel = adds.sentence(self.row, self.level), "added to"
             parts = parts[:, self.row]
         order = np.argsort(-np.abs(parts).sum(axis=0), kind="stable")[:MAX_COLUMNS]
         place, height = np.arange(len(order)), 0.38
@@ -418,10 +368,9 @@ class ColumnsDisplay(ExplanationDisplay):
         ax.axvline(0, color=ROWS, lw=0.8)
         ax.set_yticks(place, [labels[j] for j in order])
         ax.invert_yaxis()
-        width = "standard deviation"
-        if self.explanation.confidence_level:
-            width = f"width of the {self._percent()} interval"
-        ax.set_xlabel(f"{what} the {width},\ncompared with the reference")
+        calibrated = bool(self.explanation.confidence_level)
+        what = f"{self._percent()} width" if calibrated else "standard deviation"
+        ax.set_xlabel(f"{xlabel} the {what}")
         ax.set_title(fill(title, 60), fontsize=9)
         ax.legend(**LEGEND)
 
@@ -433,7 +382,8 @@ class PredictiveDensityDisplay(Display):
     Where the curve of noise alone is narrower, more training rows there would narrow
     the other. Densities are those of the signed calibration scores, smoothed by a
     normal kernel, through the score of each row. Values outside the bounds of a
-    ``support`` are left out, and its gaps are not drawn.
+    ``support`` are left out, and its gaps are not drawn. ``from_estimator`` needs a
+    ``CalibratedRegressor`` with signed scores and at most 12 rows.
 
     Parameters
     ----------
@@ -442,7 +392,7 @@ class PredictiveDensityDisplay(Display):
     y_noise, density_noise : ndarray of shape (n, m)
         The same without φᵀΣφ, at the same calibration.
     labels : sequence of str
-        Names of the rows.
+        Names of the rows; from ``from_estimator`` their positions, or those given.
 
     Examples
     --------
@@ -452,7 +402,7 @@ class PredictiveDensityDisplay(Display):
     >>> from mapie_claps.plots import PredictiveDensityDisplay
     >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X, np.exp(X[:, 0]))
+    >>> model = CalibratedRegressor(model, cv=None).fit(X, np.exp(X[:, 0]))
     >>> display = PredictiveDensityDisplay.from_estimator(
     ...     model, [[0.0], [4.0]], ax=Figure().subplots())
     >>> display.density.shape
@@ -466,58 +416,36 @@ class PredictiveDensityDisplay(Display):
     labels: Sequence[str]
 
     @classmethod
-    def from_estimator(
-        cls,
-        model: Any,
-        X: ArrayLike,
-        *,
-        labels: Sequence[str] | None = None,
-        ax: Any = None,
-    ) -> Self:
-        """Draw the densities of some rows.
-
-        Parameters
-        ----------
-        model, X : CalibratedRegressor and array-like of shape (n, p)
-            Calibrated, with signed scores, on an estimator that splits its variance;
-            and at most 12 rows.
-        labels, ax : optional
-            Names of the rows, by default their positions; and axes to draw on.
-
-        Returns
-        -------
-        PredictiveDensityDisplay
-            The display, drawn.
-        """
+    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
         # What calibrates loads torch; a plot of numbers does without.
         from .conformal.calibrated import CalibratedRegressor
         from .conformal.distribution import distribution_of
         from .conformal.support import check_support
 
-        if not isinstance(model, CalibratedRegressor):
+        if not isinstance(model, CalibratedRegressor) or y is not None or params:
             raise TypeError(
-                f"Got a {type(model).__name__}, but expected a calibrated object "
-                "with signed scores: CalibratedRegressor(model).conformalize(X, y)."
+                f"Got a {type(model).__name__} with parameters {sorted(params)}, but "
+                "expected a calibrated object, CalibratedRegressor(model)."
+                "conformalize(X, y), X and perhaps labels. Leave y and others out."
             )
         rows = distribution_of(model._single("densities"), X)
         support = check_support(model.support).of(rows.targets)
-        all_scores = model._calibrated().distribution_scores(support)
-        scores = np.unique(all_scores[np.isfinite(all_scores)])
-        if rows.aleatoric is None or len(rows) > MAX_ROWS or len(scores) < 2:
+        scores = model._calibrated().distribution_scores(support)
+        scores = scores[np.isfinite(scores)]
+        n, n_scores = len(rows), len(np.unique(scores))
+        if rows.aleatoric is None or n > MAX_ROWS or n_scores < 2:
             raise ValueError(
-                f"Got {len(rows)} rows and {len(scores)} different scores of a "
+                f"Got {n} rows and {n_scores} different scores of a "
                 f"{type(model.estimator).__name__}, but expected at most {MAX_ROWS} "
                 "rows, at least two scores, and an estimator that splits its variance, "
                 "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
             )
         curves: list[Any] = []
         for each in (rows, rows.noise_alone):
-            at, height = _densities(each, all_scores)
+            at, height = _densities(each, scores)
             shown = np.isfinite(height) & (at >= support.low) & (at <= support.high)
             curves += [np.where(shown, values, np.nan) for values in (at, height)]
-        y, density, y_noise, density_noise = curves
-        names = labels or [f"row {i}" for i in range(len(rows))]
-        return cls(y, density, y_noise, density_noise, names).plot(ax)
+        return cls(*curves, **{"labels": [f"row {i}" for i in range(n)]} | own)
 
     def _draw(self, ax: Any) -> None:
         highest = np.nanmax([np.nanmax(self.density), np.nanmax(self.density_noise)])
@@ -540,10 +468,9 @@ def _densities(rows: Any, scores: Array) -> tuple[Array, Array]:
     """Values of y and densities (n, N_POINTS) between the outer levels of each row."""
     from scipy.stats import gaussian_kde
 
-    smooth = gaussian_kde(scores[np.isfinite(scores)])
+    smooth = gaussian_kde(scores)
     room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
-    ends = smooth.dataset.min() - room, smooth.dataset.max() + room
-    wide = np.linspace(*ends, 4 * N_POINTS)
+    wide = np.linspace(scores.min() - room, scores.max() + room, 4 * N_POINTS)
     below = np.cumsum(smooth(wide))
     low, high = np.interp([OUTSIDE, 1 - OUTSIDE], below / below[-1], wide).tolist()
     at = np.linspace(low, high, N_POINTS)

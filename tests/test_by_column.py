@@ -133,6 +133,11 @@ def contributions(aleatoric, epistemic, reference=(10.0, 1.0)):
         ([9.0, 1.0, 0.5], "mostly a=0"),
         # The leader alone explains half, another is nearly as large.
         ([1.0, 7.0, 5.0], "mostly b=1 and c=2 together"),
+        ([0.47, 0.51, 0.02], "mostly b=1 and a=0 together"),
+        ([6.0, 2.9, 0.0], "mostly a=0"),
+        ([6.0, 3.1, 0.0], "mostly a=0 and b=1 together"),
+        # The leader is far ahead of each other column and not most of it.
+        ([2.0, *[0.9] * 6], "mostly a=0, b=1 and c=2 together"),
         ([5.0, 5.0, 5.0], "mostly a=0, b=1 and c=2 together"),
         # A column that takes away is no cause.
         ([9.0, -3.0, 0.0], "mostly a=0"),
@@ -151,10 +156,12 @@ def test_sentences_name_every_column_near_the_leader(adds, cause):
     ("noise", "lack", "shown"),
     [
         (7.6, 4.2, "wide by 11.8: 7.6 noise, ; 4.2 lack"),
-        (2.45, 2.45, "wide by 4.9: 2.4 noise, ; 2.5 lack"),
+        (2.45, 2.45, "wide by 4.9: 2.5 noise, ; 2.4 lack"),
+        (10.4, 0.2, "wide by 10.6: 10.4 noise, ; 0.2 lack"),
+        (20.3, 0.4, "wide by 21: 20 noise, ; 1 lack"),
         (0.00123, 0.0001, "wide by 0.00133: 0.00123 noise, ; 0.00010 lack"),
         (0.0, 0.0, "wide by 0: 0 noise, ; 0 lack"),
-        (26.4, 1.4, "wide by 28: 26 noise, ; 2 lack"),
+        (26.45, 1.4, "wide by 28: 27 noise, ; 1 lack"),
     ],
 )
 def test_numbers_add_up_as_they_are_printed(noise, lack, shown):
@@ -179,7 +186,28 @@ def test_sentences_say_what_is_usual():
     assert frame.loc[0, ("aleatoric", "hour")] == pytest.approx(20)
     assert frame.loc[1, ("epistemic", "depth")] == pytest.approx(10)
     many = explain(model, pd.concat([X] * 4), background=usual).by_column
-    assert repr(many).splitlines()[-1] == "… 3 more rows"
+    assert repr(many).startswith("Contributions of 2 columns in 8 rows (5 shown)\n")
+    named = explain(model, X.set_axis(["<a>", "b"]), background=usual).by_column
+    assert list(named.to_frame().index) == ["<a>", "b"]
+    assert repr(named).splitlines()[2].startswith("row b: wide by 21: 10 noise")
+    html = named._repr_html_()
+    assert html.count("<tr>") == 2
+    assert "<td>row &lt;a&gt;</td><td>wide by 31: 30 noise, mostly hour=17;" in html
+
+
+def test_noise_beyond_the_background_is_not_known():
+    """As a row of the background it is known, and few rows cannot tell."""
+    model = Formula(lambda a: 1 + 0.1 * a, lambda a: a)
+    X, known = np.array([[50.0], [30.0]]), np.arange(31.0)[:, None]
+    adds = explain(model, X, background=known).by_column
+    assert adds.outside.tolist() == [True, False]
+    assert adds.sentence(0) == (
+        "wide by 56: 6 not known (outside the background); 50 lack of data, mostly "
+        "x0=50"
+    )
+    assert adds.sentence(1).startswith("wide by 34: 4 noise, mostly x0=30; 30 lack of")
+    assert explain(model, X, background=known[:19]).by_column.outside is None
+    assert explain(model, X, by_column=True).by_column.outside is None
 
 
 def test_infinite_intervals_have_no_contributions(fitted, data):

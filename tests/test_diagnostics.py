@@ -4,12 +4,14 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from formula_model import Formula
 from mapie.conformity_scores import AbsoluteConformityScore, ResidualNormalisedScore
 from mapie_api import calibrated_prefit
 from scipy.stats import binom
 from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -20,7 +22,13 @@ from mapie_claps import (
     ClapsScore,
     explain,
 )
-from mapie_claps.diagnostics import diagnose, nearest_rows, rank_rows, summarise
+from mapie_claps.diagnostics import (
+    diagnose,
+    nearest_rows,
+    predict_frame,
+    rank_rows,
+    summarise,
+)
 from mapie_claps.exceptions import OutsideCalibrationWarning
 
 LEVELS = [0.8, 0.9]
@@ -134,9 +142,12 @@ def test_an_explanation_prints_as_a_table(calibrated, data):
     assert lines[0] == "Explanation of 4 rows, level 0.8, 0.9"
     assert lines[1].split()[:3] == ["prediction", "lower_0.8", "upper_0.8"]
     assert len(lines) == 6
-    many = repr(explain(calibrated.estimator, data[2][0]))
-    assert many.splitlines()[0] == "Explanation of 120 rows"
-    assert many.splitlines()[-1] == "… 115 more rows"
+    many = repr(explain(calibrated.estimator, data[2][0])).splitlines()
+    assert (many[0], len(many)) == ("Explanation of 120 rows (5 shown)", 7)
+    html = why._repr_html_()
+    assert html.startswith("<p>Explanation of 4 rows, level 0.8, 0.9</p>")
+    assert html.count("<tr>") == 5
+    assert "<tr><td>prediction</td><td>lower_0.8</td>" in html
 
 
 def test_pipelines_are_explained(data):
@@ -160,7 +171,38 @@ def test_tables_keep_their_index(calibrated, data):
     X, _ = data[2]
     table = diagnose(calibrated, pd.DataFrame(X, index=[f"id{i}" for i in range(120)]))
     assert table.index[7] == "id7"
+    why = explain(calibrated, pd.DataFrame(X[:2], index=["a", "b"]))
+    pd.testing.assert_frame_equal(
+        why.to_frame(), pd.DataFrame(why.columns(), index=["a", "b"])
+    )
     assert list(diagnose(calibrated, X[:2].tolist()).index) == [0, 1]
+
+
+def test_predictions_as_a_frame(calibrated, data):
+    X, why = data[2][0][:7], explain(calibrated, data[2][0][:7])
+    frame = predict_frame(calibrated, pd.DataFrame(X, index=list("abcdefg")))
+    assert list(frame.index) == list("abcdefg")
+    ends = ("lower", "upper", "aleatoric_width", "epistemic_width")
+    names = [f"{end}_{level}" for level in LEVELS for end in ends]
+    assert list(frame) == ["prediction", *names, "epistemic_fraction"]
+    for name in frame:
+        np.testing.assert_array_equal(frame[name], why.columns()[name])
+    of_polars = predict_frame(calibrated, pl.DataFrame(X))
+    assert isinstance(of_polars, pl.DataFrame)
+    np.testing.assert_array_equal(of_polars, frame)
+
+
+def test_a_frame_of_a_model_without_parts(formula, data):
+    ridge = BayesianRidge().fit(*data[0])
+    model = CalibratedRegressor(ridge, 0.9).conformalize(*data[1])
+    frame, bounds = predict_frame(model, data[2][0]), model.predict_interval(data[2][0])
+    np.testing.assert_array_equal(frame[["lower", "upper"]], bounds[1][:, :, 0])
+    parts = ["aleatoric_width", "epistemic_width", "epistemic_fraction"]
+    assert frame[parts].isna().all(axis=None)
+    mapie, options = calibrated_prefit(formula, AbsoluteConformityScore(), data[1], 0.9)
+    frame = predict_frame(mapie, data[2][0], **options)
+    assert frame[parts[:2]].isna().all(axis=None)
+    assert frame[parts[2]].between(0, 1).all()
 
 
 def test_standing_among_the_calibration_rows(formula, data):

@@ -195,7 +195,7 @@ def test_groups_that_are_no_functions(module, of_frame):
 def test_without_dask(monkeypatch):
     monkeypatch.setitem(sys.modules, "dask", None)
     monkeypatch.delitem(sys.modules, "mapie_claps.distributed")
-    with pytest.raises(ImportError, match=r"pip install mapie-claps\[dask\]"):
+    with pytest.raises(ImportError, match=r"pip install 'mapie-claps\[dask\]'"):
         import_module("mapie_claps.distributed")
 
 

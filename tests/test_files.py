@@ -1,7 +1,9 @@
 """Files: what was saved comes back to the bit, and what cannot is refused by name."""
 
+import copy
 import json
 import os
+import re
 import sys
 import warnings
 
@@ -35,7 +37,7 @@ from mapie_claps import (
     load,
     save,
 )
-from mapie_claps.files import _Decoder, _Encoder
+from mapie_claps.exceptions import FileFormatError
 
 X_NEW = heteroscedastic(20, seed=1)[0]
 
@@ -181,13 +183,13 @@ def test_what_a_file_cannot_hold_is_refused_by_name(path, data):
         (tiny(preprocessor=Twice()), "Got preprocessor of type Twice"),
         (
             tiny(preprocessor=FunctionTransformer(np.tanh)),
-            r"Got preprocessor.func of type ufunc, which a file cannot hold. Claps",
+            r"Got preprocessor.func of type ufunc, which a file cannot hold",
         ),
         (tiny(preprocessor=selected), "preprocessor.* of type Twice"),
         (tiny(preprocessor=PCA()), "preprocessor of type PCA"),
         (
             tiny(random_state=np.random.RandomState(0)),
-            "random_state of type RandomState, .* an integer or None",
+            "random_state of type RandomState, .* integer or None as random_state",
         ),
         (OwnRegressor.paper(max_steps=3), "estimator of type OwnRegressor, but save"),
     ):
@@ -210,15 +212,15 @@ def test_module_with_a_network_of_its_class(fitted_module, data, path):
     same(again, model)
     same(again.update_posterior(X, y), model.update_posterior(X, y))
     assert all(torch.equal(v, before[k]) for k, v in fresh.state_dict().items())
-    with pytest.raises(TypeError, match="Got network=None, but the file holds a Clap"):
+    with pytest.raises(FileFormatError, match="Got network of type NoneType, but .* w"):
         load(path)
     same(load(path, two_heads().double()), model)
-    with pytest.raises(TypeError, match="'body.0.weight' is of torch.float16, which"):
+    with pytest.raises(FileFormatError, match="'body.0.weight' is of torch.float16"):
         load(path, two_heads().half())
     for other in (two_heads(size=9), torch.nn.Sequential(two_heads())):
-        with pytest.raises(TypeError, match="Got a network of another class than"):
+        with pytest.raises(FileFormatError, match="in loading state_dict for"):
             load(path, other)
-    with pytest.raises(TypeError, match="Got noise_variance of type .* Leave it out"):
+    with pytest.raises(FileFormatError, match="Got noise_variance .* Leave it out"):
         load(path, fresh, torch.square)
 
 
@@ -231,13 +233,13 @@ def test_module_with_other_noise(noise, data, path):
         same(through_file(model, path, network=net), model)
         return
     same(through_file(model, path, network=net, noise_variance=noise), model)
-    with pytest.raises(TypeError, match="Got noise_variance=None, but the file"):
+    with pytest.raises(FileFormatError, match="Pass load.path, noise_variance=...."):
         load(path, net)
 
 
 def test_parts_that_a_regressor_has_no_use_for(fitted, path):
     save(fitted, path)
-    with pytest.raises(TypeError, match="Got network of type TwoHeads, which the"):
+    with pytest.raises(FileFormatError, match="Got network of type TwoHeads, .* out"):
         load(path, two_heads())
 
 
@@ -285,6 +287,12 @@ def test_calibrated_models(fitted_regressor, fitted_module, data, path):
         fitted_regressor.set_params(scale="claps")
     of_module = CalibratedRegressor(fitted_module).conformalize(X_cal, y_cal)
     same_intervals(through_file(of_module, path, network=two_heads(5)), of_module)
+    own = two_heads()
+    of_module = CalibratedRegressor(ClapsModule(own), random_state=0).fit(X_cal, y_cal)
+    torch.nn.init.zeros_(of_module.estimator.module.mean.weight)  # not what was fitted
+    again = through_file(of_module, path, network=two_heads(5))
+    same_intervals(again, of_module)
+    same(again.estimator.fit(X, X[:, 0]), ClapsModule(two_heads()).fit(X, X[:, 0]))
 
 
 def test_functions_of_a_user_are_refused(fitted, data, path):
@@ -300,10 +308,6 @@ def test_functions_of_a_user_are_refused(fitted, data, path):
         save(other, path)
 
 
-RAGGED = np.empty(2, dtype=object)
-RAGGED[:] = ["a", (1.5, None)]
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -317,6 +321,7 @@ RAGGED[:] = ["a", (1.5, None)]
         np.dtype("<M8[ns]"),
         np.int16,
         np.array(["a", None, np.nan, 3], dtype=object).reshape(2, 2),
+        np.array([("a", None), (1.5, (2, "b"))], dtype="O,O")["f1"],
         np.array(["ab", "c"]),
         np.array(["2020-01-01", "NaT"], dtype="M8[s]"),
         np.arange(6, dtype=np.uint64).reshape(2, 3).T,
@@ -327,19 +332,22 @@ RAGGED[:] = ["a", (1.5, None)]
     ],
     ids=repr,
 )
-def test_every_kind_of_value(value):
-    encoder = _Encoder()
-    text = json.dumps(encoder.encode([value, {"again": value}], ""))
-    decoder = _Decoder(encoder.tensors, None, None)
-    first, second = json.loads(text, object_hook=decoder)
+def test_every_kind_of_value(value, fitted, path):
+    model = copy.copy(fitted)
+    model.verbose, model.device = value, [{"again": value}]
+    loaded = through_file(model, path)
+    first, second = loaded.verbose, loaded.device[0]["again"]
+    if value is np.int16:
+        assert first == np.int16  # as a dtype
+        return
     assert type(first) is type(value)
     if isinstance(value, torch.Tensor):
-        assert second["again"] is first
+        assert second is first
         assert first.stride() == value.stride()
         assert torch.equal(first, value)
         assert first.requires_grad == value.requires_grad
     elif isinstance(value, np.ndarray):
-        assert second["again"] is first
+        assert second is first
         assert first.dtype == value.dtype.newbyteorder("=")
         assert repr(first.tolist()) == repr(value.tolist())
     else:
@@ -347,16 +355,14 @@ def test_every_kind_of_value(value):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [np.zeros(2, dtype=complex), np.zeros(2, np.longdouble), np.zeros(1, "S2"), RAGGED],
-    ids=str,
+    "value", [np.zeros(2, complex), np.zeros(2, np.longdouble), np.zeros(1, "S2")]
 )
-def test_arrays_that_a_file_cannot_hold(value):
-    if value is RAGGED:  # plain values in any form may stand in arrays of objects
-        assert _Encoder().encode(value, "a")["shape"] == [2]
-        return
-    with pytest.raises(TypeError, match=f"Got a.b of type ndarray of {value.dtype}"):
-        _Encoder().encode({"b": value}, "a")
+def test_arrays_that_a_file_cannot_hold(value, fitted, path):
+    model = copy.copy(fitted)
+    model.verbose = {"b": value}
+    message = f"Got verbose.b of type ndarray of {re.escape(str(value.dtype))}"
+    with pytest.raises(TypeError, match=message):
+        save(model, path)
 
 
 def test_the_format_is_open(fitted, path):
@@ -366,14 +372,14 @@ def test_the_format_is_open(fitted, path):
         metadata = file.metadata()
         config = json.loads(metadata["config"])
         gram = file.get_tensor("sums_.gram")
-    assert metadata["format"] == "mapie_claps"
+    assert metadata["format"].startswith("mapie_claps ")
     assert config["class"] == "ClapsRegressor"
     np.testing.assert_array_equal(gram, fitted.sums_.gram)
 
 
 def test_without_safetensors(fitted, path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(ImportError, match=r"pip install mapie-claps\[save\]"):
+    with pytest.raises(ImportError, match=r"pip install 'mapie-claps\[save\]'"):
         save(fitted, path)
 
 

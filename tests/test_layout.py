@@ -152,6 +152,13 @@ def test_the_package_itself_loads_nothing_heavy():
     assert done.stdout.split() == ["set()"], done.stderr
 
 
+def test_laplace_torch_is_loaded_with_the_first_posterior_only():
+    names = "CalibratedRegressor, ClapsModule, ClapsRegressor"
+    found = "print({'laplace', 'torchvision'} & set(sys.modules))"
+    done = run(f"import sys\nfrom mapie_claps import {names}\n{found}")
+    assert done.stdout.split() == ["set()"], done.stderr
+
+
 def test_importing_every_public_name_shows_no_warning_of_other_libraries():
     done = run("from mapie_claps import *")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -26,23 +26,28 @@ TWO_LEVELS = np.stack([INTERVAL, INTERVAL * 2], axis=2)
 TWO_LEVELS[4, 1, 1] = INF
 
 
+def evaluated(y, y_interval, level=0.9):
+    """Coverage, width and score at each level."""
+    found = metrics.evaluate_intervals(y, y_interval, level)
+    return [found[name].tolist() for name in ("coverage", "width", "score")]
+
+
 def test_coverage_width_and_score_by_hand():
-    assert metrics.coverage(Y, INTERVAL) == pytest.approx([4 / 6])
-    assert metrics.mean_width(INTERVAL) == pytest.approx([4.0])
     # 24 of width and 2 / 0.1 · (1 + 3) of misses, over six rows.
-    expected = (24 + 20 * 4) / 6
-    assert metrics.interval_score(Y, INTERVAL, 0.9) == pytest.approx([expected])
-    assert metrics.coverage([1.0], [[1.0, 1.0]]).tolist() == [1.0]
+    score = (24 + 20 * 4) / 6
+    assert evaluated(Y, INTERVAL) == [pytest.approx([x]) for x in (4 / 6, 4.0, score)]
+    assert metrics.interval_score(Y, INTERVAL, 0.9) == pytest.approx([score])
+    assert evaluated([1.0], [[1.0, 1.0]])[0] == [1.0]
 
 
 def test_infinite_bounds_are_safe_and_levels_are_told_apart():
-    assert metrics.coverage(Y, TWO_LEVELS) == pytest.approx([4 / 6, 1.0])
-    assert metrics.mean_width(TWO_LEVELS).tolist() == [4.0, INF]
-    scores = metrics.interval_score(Y, TWO_LEVELS, [0.9, 0.95])
-    assert scores.tolist() == [pytest.approx((24 + 20 * 4) / 6), INF]
-    assert metrics.coverage([0.0], [[1.0, INF]]).tolist() == [0.0]
-    assert metrics.coverage([-9.0, 9.0], [[-INF, -9.0], [9.0, INF]]).tolist() == [1.0]
-    assert metrics.mean_width([[INF, INF], [0.0, 1.0]]).tolist() == [INF]
+    found, width, scores = evaluated(Y, TWO_LEVELS, [0.9, 0.95])
+    assert found == pytest.approx([4 / 6, 1.0])
+    assert width == [4.0, INF]
+    assert scores == [pytest.approx((24 + 20 * 4) / 6), INF]
+    assert evaluated([0.0], [[1.0, INF]])[0] == [0.0]
+    assert evaluated([-9.0, 9.0], [[-INF, -9.0], [9.0, INF]])[0] == [1.0]
+    assert evaluated([0.0, 0.0], [[INF, INF], [0.0, 1.0]])[1] == [INF]
 
 
 def test_finite_bounds_have_the_figures_of_mapie():
@@ -61,19 +66,14 @@ def test_finite_bounds_have_the_figures_of_mapie():
         covered = theirs.regression_coverage_score(y, bounds)
         width = theirs.regression_mean_width_score(bounds)
         score = theirs.regression_mwi_score(y, bounds, 0.8)
-    np.testing.assert_allclose(metrics.coverage(y, bounds), np.ravel(covered))
-    np.testing.assert_allclose(metrics.mean_width(bounds), np.ravel(width))
-    found = metrics.interval_score(y, bounds, 0.8)
-    np.testing.assert_allclose(found, np.ravel(score))
+    expected = [np.ravel(values) for values in (covered, width, score)]
+    np.testing.assert_allclose(evaluated(y, bounds, 0.8), expected)
 
 
 def test_swapped_ends_are_counted_and_named():
     crossed = np.array([[1.0, -1.0], [2.0, 3.0], [0.0, 1.0], [5.0, 1.0]])
     y = np.array([0.0, 2.5, 4.0, 3.0])
     message = "Got 2 of 4 rows whose lower end is above .*, the first in row 0"
-    with pytest.warns(CrossedBoundsWarning, match=message):
-        width = metrics.mean_width(crossed)
-    np.testing.assert_allclose(width, [0.5])  # 0, 1, 1, 0
     missed = np.array([2.0, 0.0, 3.0, 4.0])  # both ends count
     expected = (crossed[:, 1] - crossed[:, 0] + 20 * missed).mean()
     both = np.stack([crossed, np.sort(crossed, axis=1)], axis=2)
@@ -84,7 +84,7 @@ def test_swapped_ends_are_counted_and_named():
     np.testing.assert_allclose(score, [expected])
     np.testing.assert_array_equal(found["coverage"], [0.25, 0.75])
     np.testing.assert_array_equal(found["crossed"], [2, 0])
-    np.testing.assert_allclose(found["width"], [0.5, 2.0])
+    np.testing.assert_allclose(found["width"], [0.5, 2.0])  # 0, 1, 1, 0 at first
 
 
 def test_an_evaluation_is_a_table_of_groups_and_levels():
@@ -99,12 +99,8 @@ def test_an_evaluation_is_a_table_of_groups_and_levels():
         mask = np.ones(6, bool) if label == "all" else groups == label
         assert (rows["n"] == mask.sum()).all()
         y, bounds = Y[mask], finite[mask]
-        np.testing.assert_allclose(rows["coverage"], metrics.coverage(y, bounds))
-        np.testing.assert_allclose(rows["width"], metrics.mean_width(bounds))
-        expected = metrics.interval_score(y, bounds, [0.5, 0.9])
-        np.testing.assert_allclose(rows["score"], expected)
-    limits = table.loc[4, ["coverage_low", "coverage_high"]]
-    assert tuple(limits) == metrics.coverage_interval(2, 2)
+        expected = evaluated(y, bounds, [0.5, 0.9])
+        np.testing.assert_allclose(rows[["coverage", "width", "score"]].T, expected)
 
 
 def test_labels_keep_their_type():
@@ -121,11 +117,13 @@ def test_labels_keep_their_type():
 
 
 def test_binomial_limits_leave_half_the_error_on_each_side():
-    low, high = metrics.coverage_interval(45, 50, 0.9)
-    assert binom.sf(44, 50, low) == pytest.approx(0.05)
-    assert binom.cdf(45, 50, high) == pytest.approx(0.05)
-    assert metrics.coverage_interval(0, 7)[0] == 0
-    assert metrics.coverage_interval(7, 7)[1] == 1
+    y, groups = np.zeros(64), np.repeat(["a", "b", "c"], [50, 7, 7])
+    y[45:57] = 9.0
+    table = metrics.evaluate_intervals(y, [[-1.0, 1.0]] * 64, 0.9, groups=groups)
+    low, high = table["coverage_low"], table["coverage_high"]
+    assert binom.sf(44, 50, low[1]) == pytest.approx(0.025)
+    assert binom.cdf(45, 50, high[1]) == pytest.approx(0.025)
+    assert (low[2], high[3]) == (0, 1)  # none and all of seven rows
 
 
 def test_crps_by_its_definition():
@@ -138,12 +136,21 @@ def test_crps_by_its_definition():
     assert metrics.crps([0.0, 0.0], [[-INF, 1.0], [0.0, 1.0]]) == INF
 
 
-def test_predictive_nll_is_the_gaussian_density():
+class Gaussian:
+    """Means and standard deviations, whatever X is."""
+
+    def __init__(self, mu, std):
+        self.mu, self.std = np.array(mu), np.array(std)
+
+    def predict(self, X, return_std):
+        return self.mu, self.std
+
+
+def test_the_scorer_is_the_gaussian_density():
     y, mu, std = np.array([1.0, -2.0]), np.array([0.0, 1.0]), np.array([2.0, 0.5])
     density = np.exp(-0.5 * ((y - mu) / std) ** 2) / np.sqrt(2 * np.pi * std**2)
-    plain = metrics.predictive_nll(y, mu, std)
-    assert plain == pytest.approx(-np.log(density).mean())
-    assert metrics.predictive_nll(y[:, None], mu, std[:, None]) == plain
+    found = metrics.neg_predictive_nll(Gaussian(mu, std[:, None]), None, y[:, None])
+    assert found == pytest.approx(np.log(density).mean())
 
 
 def test_scorer_works_in_a_grid_search_over_a_pipeline():
@@ -168,14 +175,14 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("coverage", (Y, LOWER), r"y_interval of shape \(6,\)"),
-        ("coverage", (Y, np.empty((0, 2))), r"y_interval of shape \(0, 2\)"),
-        ("coverage", (Y[:3], INTERVAL), "one number per row, for 6 rows"),
-        ("coverage", (Y * np.nan, INTERVAL), "y with nan in row 0"),
-        ("coverage", (["a"], [[0, 1]]), "y that holds no numbers: .*'a'"),
-        ("coverage", ([None], [[0, 1]]), "y with None in row 0"),
-        ("coverage", (HIDDEN, INTERVAL), "y as a masked array with 2 masked values"),
-        ("mean_width", (INTERVAL * np.nan,), "y_interval with nan .* 12 of 12"),
+        ("interval_score", (Y, LOWER, 0.9), r"y_interval of shape \(6,\)"),
+        ("interval_score", (Y, np.empty((0, 2)), 0.9), r"y_interval of shape \(0, 2\)"),
+        ("interval_score", (Y[:3], INTERVAL, 0.9), "one number per row, for 6 rows"),
+        ("interval_score", (Y * np.nan, INTERVAL, 0.9), "y with nan in row 0"),
+        ("interval_score", (["a"], [[0, 1]], 0.9), "y that holds no numbers: .*'a'"),
+        ("interval_score", ([None], [[0, 1]], 0.9), "y with None in row 0"),
+        ("interval_score", (HIDDEN, INTERVAL, 0.9), "y as a masked array with 2"),
+        ("interval_score", (Y, INTERVAL * np.nan, 0.9), "y_interval with nan .* 12 of"),
         ("interval_score", (Y, INTERVAL, 1.5), "confidence_level=1.5"),
         ("interval_score", (Y, INTERVAL, [0.9, 0.8]), "one number or 1"),
         ("evaluate_intervals", [1, 2], r"groups of shape \(2,\) for 6 rows"),
@@ -183,15 +190,13 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
         ("evaluate_intervals", ["a", None] * 3, "groups of .* with 3 missing labels"),
         ("evaluate_intervals", NO_TEXT, "groups of .* with 3 missing labels"),
         ("evaluate_intervals", NO_TIME, "groups of .* with 3 missing labels"),
-        ("coverage_interval", (1, 2, 1), "confidence=1"),
-        ("coverage_interval", (5, 4), "n_covered=5, but expected 0 to n=4"),
         ("crps", (Y, Y), r"y_values of shape \(6,\)"),
         ("crps", ([1.0], [[np.nan]]), "y_values with nan in row 0"),
         ("crps", ([INF], [[1.0]]), "y with inf in row 0"),
         ("crps", ([[1.0, 2.0]], [[1.0]]), r"y of shape \(1, 2\)"),
-        ("predictive_nll", ([1, 2], [0, 0], [1, 0]), "expected 2 positive numbers"),
-        ("predictive_nll", (Y, Y, [1.0]), "expected 6 positive numbers"),
-        ("predictive_nll", ([0.0], [INF], [1.0]), "mu with inf in row 0"),
+        ("neg_predictive_nll", (Gaussian([0], [0]), None, [1]), "deviation=0.0"),
+        ("neg_predictive_nll", (Gaussian(Y, [1.0]), None, Y), "deviations .* 6 rows"),
+        ("neg_predictive_nll", (Gaussian([INF], [1]), None, [0]), "predictions with"),
     ],
 )
 def test_bad_input_is_named(name, arguments, message):

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from mapie_claps import CalibratedRegressor, Explanation, PredictiveVariance, explain
-from mapie_claps.diagnostics import coverage_interval
 from mapie_claps.plots import (
     ColumnsDisplay,
     CoverageDisplay,
@@ -133,7 +132,7 @@ def test_groups_against_numpy(why):
     y, groups = [0.0, 4.5, 2.0, 3.0], [0, 0, 1, 1]
     table = CoverageDisplay(why, y=y, groups=groups, level=1).plot(axes).table_
     np.testing.assert_array_equal(table["coverage"], [0.5, 1.0])
-    assert table["coverage_low"][0] == coverage_interval(1, 2)[0]
+    assert table["coverage_low"].tolist() == pytest.approx([0.0126, 0.1581], abs=1e-4)
     for each in axes:
         assert texts(each.get_xticklabels()) == ["0", "1"]
     heights = [bar.get_height() for bar in axes[1].patches]
@@ -225,7 +224,9 @@ def test_densities_of_normal_scores(data):
 def test_densities_that_cannot_be_drawn(calibrated, data):
     X = data[2][0]
     draw = PredictiveDensityDisplay.from_estimator
-    with pytest.raises(TypeError, match="Got a Formula, but expected a calibrated obj"):
+    with pytest.raises(
+        TypeError, match="Got a Formula with parameters .*, but expected"
+    ):
         draw(calibrated.estimator, X)
     with pytest.raises(
         ValueError, match="Got 120 rows and 130 different scores of a Form"

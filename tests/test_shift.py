@@ -92,8 +92,8 @@ def test_weights_on_one_side_only():
     ("given", "message"),
     [
         ({"weights": np.full(300, -1.0)}, "weights with -1.0 in row 0"),
-        ({"weights": np.r_[np.ones(299), np.nan]}, "weights with nan in row 299"),
-        ({"weights": np.r_[np.inf, np.ones(299)]}, "weights with inf in row 0"),
+        ({"weights": np.r_[np.ones(299), np.nan]}, "nan in weights, row 299"),
+        ({"weights": np.r_[np.inf, np.ones(299)]}, "inf in weights, row 0"),
         ({"weights": np.zeros(300)}, "zero in all 300 calibration rows"),
         ({"weights": np.ones(299)}, "weights of 299 rows, but X has at least 300"),
         ({"weights": np.ones(301)}, "weights of 301 rows, but X has 300"),
@@ -153,7 +153,7 @@ def test_effective_sample_size():
     assert effective_sample_size(np.full(7, 1e300)) == 7
     assert effective_sample_size([0.0, 3.0]) == 1
     assert effective_sample_size(np.zeros(3)) == 0
-    with pytest.raises(ValueError, match="weights with nan in row 0"):
+    with pytest.raises(ValueError, match="nan in weights, row 0"):
         effective_sample_size([np.nan])
 
 

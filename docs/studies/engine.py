@@ -320,14 +320,12 @@ def where(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
 def score_intervals(
     y: Array, lower: Array, upper: Array, alpha: float
 ) -> dict[str, float]:
-    from mapie_claps import metrics
+    from mapie_claps.metrics import evaluate_intervals
 
     bounds = np.stack([lower, upper], axis=1)
-    return {
-        "coverage": float(metrics.coverage(y, bounds)[0]),
-        "width": float(metrics.mean_width(bounds)[0]),
-        "interval_score": float(metrics.interval_score(y, bounds, 1 - alpha)[0]),
-    }
+    found = evaluate_intervals(y, bounds, 1 - alpha)
+    names = {"coverage": "coverage", "width": "width", "interval_score": "score"}
+    return {name: float(found[figure][0]) for name, figure in names.items()}
 
 
 @dataclass(frozen=True)

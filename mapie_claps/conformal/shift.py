@@ -17,15 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from .._validation import (
-    check_integer,
-    check_number,
-    check_real,
-    check_unmasked,
-    raise_for,
-)
+from .._validation import check_integer, check_number, check_unmasked, raise_for
 from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
+from ..network.batches import column
 from ..network.target import IDENTITY
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import distribution_of
@@ -54,10 +49,8 @@ class ColumnGroups:
     >>> from mapie_claps import ColumnGroups
     >>> X_train = np.array([[0.1, 1], [0.4, 1], [0.2, 2], [0.9, 3]])
     >>> groups = ColumnGroups.from_training(X_train, 1, min_rows=2)
-    >>> groups.values
-    (1.0,)
-    >>> groups(X_train)
-    (1.0, 1.0, 'other', 'other')
+    >>> groups.values, groups(X_train)
+    ((1.0,), (1.0, 1.0, 'other', 'other'))
     """
 
     column: str | int
@@ -67,7 +60,12 @@ class ColumnGroups:
     def from_training(cls, X: Any, column: str | int, min_rows: int = 100) -> Self:
         """Keep the values that enough training rows have; all others are one group.
 
-        Not calibration rows: their numbers must not decide.
+        Parameters
+        ----------
+        X, column
+            Training rows, not those to calibrate on; and the column.
+        min_rows : int, default=100
+            Training rows that a group of its own has at least.
         """
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
         counts = Counter(cls(column)(X))
@@ -79,15 +77,10 @@ class ColumnGroups:
         at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
         if isinstance(at, str) and at not in names:
             there = f"the columns {names}" if names else "no columns with names"
-            raise ValueError(
-                f"Got partition={at!r}, but X has {there}. Name a column, or pass one "
-                "label per row."
-            )
-        if isinstance(at, str):
-            labels = checked_labels(X[at])
-        else:
-            by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
-            labels = checked_labels(by_place[:, at])
+            hint = "Name a column, or pass one label per row."
+            raise ValueError(f"Got partition={at!r}, but X has {there}. {hint}")
+        by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
+        labels = checked_labels(X[at] if isinstance(at, str) else by_place[:, at])
         known = set(labels if self.values is None else self.values)
         return tuple(v if v in known else OTHER for v in labels)
 
@@ -111,8 +104,7 @@ class EpistemicGroups:
     >>> from mapie_claps import ClapsRegressor, EpistemicGroups
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> model = ClapsRegressor.paper(random_state=0).fit(X, X[:, 0])
-    >>> groups = EpistemicGroups.from_training(model, X, n_groups=3)
-    >>> len(groups.edges)
+    >>> len(EpistemicGroups.from_training(model, X, n_groups=3).edges)
     2
     """
 
@@ -120,8 +112,8 @@ class EpistemicGroups:
 
     def __post_init__(self) -> None:
         values = np.asarray(self.edges, dtype=np.float64)
-        inside = values.ndim == 1 and ((values > 0) & (values < 1)).all()
-        if not inside or not len(values) or (np.diff(values) <= 0).any():
+        padded = np.concatenate([[0.0], values.ravel(), [1.0]])
+        if values.ndim != 1 or not len(values) or not (np.diff(padded) > 0).all():
             hint = "Use for example [0.05, 0.2], or EpistemicGroups.from_training."
             raise_for("edges", self.edges, "ascending numbers between 0 and 1", hint)
         object.__setattr__(self, "edges", tuple(values.tolist()))
@@ -130,15 +122,19 @@ class EpistemicGroups:
     def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
         """Edges at evenly spaced quantiles of rows, for at most so many groups.
 
-        The fitted estimator gives both parts of v. Rows are training rows, or better
-        others that are not used for calibration, since those are better known than new
-        ones.
+        Parameters
+        ----------
+        estimator, X
+            A fitted estimator that splits its variance; and training rows, or better
+            others that are not used for calibration, which are less known.
+        n_groups : int, default=3
+            Groups, at most: equal edges are taken once.
         """
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
         edges = np.unique(np.quantile(fraction, np.arange(1, n_groups) / n_groups))
-        edges = edges[(edges > 0) & (edges < 1)]
-        return cls(edges.tolist())  # raises if all rows are known equally well
+        # Raises if all rows are known equally well.
+        return cls(edges[(edges > 0) & (edges < 1)].tolist())
 
     def labels(self, estimator: Any, X: Any) -> tuple[int, ...]:
         """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes."""
@@ -160,29 +156,28 @@ class RowValues(NamedTuple):
     weights: Any = None
     partition: Any = None
 
-    def at(self, X: Any, rows: PredictiveDistribution, first_row: int) -> "RowValues":
-        """Weights and labels of some rows, whose first is number ``first_row``."""
-        stop, found = first_row + len(rows), []
-        checks: tuple[Any, ...] = checked_weights, checked_labels
-        for values, checked in zip(self, checks, strict=True):
+    def at(self, X: Any, rows: PredictiveDistribution, start: int) -> "RowValues":
+        """Weights and labels of some rows, whose first is number ``start``."""
+        stop = start + len(rows)
+        self.check_length(stop, at_least=True)
+
+        def of(values: Any, checked: Any) -> Any:
             if isinstance(values, EpistemicGroups):
-                values = checked(values.of_distribution(rows))
-            elif callable(values):
-                values = checked(values(X), len(rows))
-            elif values is not None:
-                self.check_length(stop, at_least=True)
-                values = values[first_row:stop]
-            found.append(values)
-        return RowValues(*found)
+                return checked(values.of_distribution(rows))
+            if callable(values):
+                return checked(values(X), len(rows))
+            return None if values is None else values[start:stop]
+
+        labels = of(self.partition, checked_labels)
+        return RowValues(of(self.weights, checked_weights), labels)
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
         for name, values in self._asdict().items():
-            if not isinstance(values, np.ndarray) or len(values) == n:
-                continue
-            if len(values) < n or not at_least:
+            given = len(values) if isinstance(values, np.ndarray) else n
+            if given < n or (given > n and not at_least):
                 raise ValueError(
-                    f"Got {name} of {len(values)} rows, but X has "
+                    f"Got {name} of {given} rows, but X has "
                     f"{'at least ' * at_least}{n}. Pass one for each row."
                 )
 
@@ -221,18 +216,14 @@ def checked_labels(labels: Any, n: int | None = None) -> NDArray[Any]:
 
 def checked_weights(weights: Any, n: int) -> Array:
     """Weights (n,), each finite and at least 0."""
-    check_real("weights", weights)
-    values = np.asarray(weights, dtype=np.float64)
-    found = f"of shape {values.shape} for {n} rows"
-    if values.shape == (n,):
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if not bad.any():
-            return values
-        found = f"with {float(values[bad][0])!r} in row {int(np.argmax(bad))}"
-    raise ValueError(
-        f"Got weights {found}, but expected one finite number of at least 0 per row: "
-        "the likelihood ratio p_target(x) / p_source(x)."
-    )
+    values: Array = column("weights", weights, n).numpy()
+    if (values < 0).any():
+        row = int(np.argmin(values))
+        raise ValueError(
+            f"Got weights with {float(values[row])!r} in row {row}, but expected "
+            "numbers of at least 0: the likelihood ratio p_target(x) / p_source(x)."
+        )
+    return values
 
 
 def effective_sample_size(weights: ArrayLike) -> float:
@@ -260,9 +251,8 @@ def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
         return
     if not rows.weights.any():
         raise ValueError(
-            f"Got weights that are zero in all {len(rows)} calibration rows: none of "
-            "them is like the rows to predict, and no finite interval can be made. "
-            "Calibrate on rows from where predictions are needed."
+            f"Got weights that are zero in all {len(rows)} calibration rows, so that "
+            "no interval is finite. Calibrate on rows like those to predict."
         )
     needed = ROWS_PER_MISS / (1 - max(levels))
     for label, some in rows_by_group(rows.partition).items():
@@ -275,7 +265,7 @@ def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
         warnings.warn(
             f"Got {len(weights)} weighted calibration rows{of} that are worth "
             f"{n_effective:.1f} rows of equal weight, where confidence_level="
-            f"{max(levels):g} should have {needed:.0f}. Coverage holds on average, but "
+            f"{max(levels):g} should have {needed:.0f}: coverage holds on average, but "
             "depends on few rows. Calibrate on more, or clip the weights harder.",
             EffectiveSampleSizeWarning,
             stacklevel=4,
@@ -288,21 +278,18 @@ def likelihood_ratio(
     r"""Estimate how much more frequent rows are in the target, as a function of X.
 
     :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
-    regression on standardised columns that tells the two apart:
-    :math:`w(x) = \frac{\hat p(x)}{1 - \hat p(x)} \cdot
-    \frac{n_{\mathrm{source}}}{n_{\mathrm{target}}}`. It is right if the logarithm of
-    the ratio is linear in the columns; ``conformalize`` takes any other function of X.
+    regression on standardised columns that tells the two apart. It is right if the
+    logarithm of the ratio is linear in the columns; ``conformalize`` takes any other
+    function of X.
 
     Parameters
     ----------
-    X_source : array-like of shape (n_source, p)
-        Rows from where the calibration rows come: training rows, for example.
-    X_target : array-like of shape (n_target, p)
-        Rows from where the rows to predict come; their targets are not needed. None of
-        the rows given here may be used for calibration or be predicted.
+    X_source, X_target : array-like of shape (n, p)
+        Rows from where the calibration rows come, such as training rows, and from where
+        the rows to predict come. None of them may be used for calibration or be
+        predicted.
     estimator : ClapsRegressor, optional
-        Fitted; its ``input_columns`` turns text, dates and gaps into numbers. By
-        default X is taken as numbers.
+        Fitted, to turn text, dates and gaps into numbers; by default X is numbers.
     clip : float, default=20.0
         Ratios are clipped to [1/clip, clip].
 
@@ -323,25 +310,23 @@ def likelihood_ratio(
         if len(values) < 2 or n_bad or values.shape[1] != source.shape[1]:
             raise ValueError(
                 f"Got {name} with {len(values)} rows, of which {n_bad} hold NaN or "
-                f"infinity, and {values.shape[1]} columns, but expected at least two "
-                f"rows of {source.shape[1]} numbers. Pass estimator= to encode gaps "
-                "and text."
+                f"infinity, and {values.shape[1]} columns, but expected two rows or "
+                f"more of {source.shape[1]} numbers. Pass estimator= to encode gaps."
             )
-    rows, scaler = np.concatenate([source, target]), StandardScaler()
-    is_target = np.r_[np.zeros(len(source)), np.ones(len(target))]
-    logit = LogisticRegression(max_iter=1000)
-    logit.fit(scaler.fit_transform(rows), is_target)
+    is_target = np.repeat([0, 1], [len(source), len(target)])
+    scaler, logit = StandardScaler(), LogisticRegression(max_iter=1000)
+    logit.fit(scaler.fit_transform(np.concatenate([source, target])), is_target)
     coef = logit.coef_[0] / scaler.scale_
-    intercept = float(logit.intercept_[0] - scaler.mean_ @ coef)
-    ratio = RowRatio(coef, intercept, len(source) / len(target), clip, estimator)
-    found = ratio.unclipped(target)
+    constant = logit.intercept_[0] + np.log(len(source) / len(target))
+    intercept = float(constant - scaler.mean_ @ coef)
+    ratio = RowRatio(coef, intercept, clip, estimator)
+    found = replace(ratio, clip=np.inf)(X_target)
     n_high = int((found > clip).sum())
     if n_high > MANY_CLIPPED * len(target):
         warnings.warn(
             f"Got {n_high} of {len(target)} target rows whose likelihood ratio exceeds "
-            f"clip={clip:g} (the largest is {found.max():.3g}): the source hardly has "
-            "such rows. Clipped weights cover them too rarely; collect calibration "
-            "rows there, or raise clip and expect wider intervals.",
+            f"clip={clip:g} (the largest is {found.max():.3g}). Clipped weights cover "
+            "them too rarely: collect calibration rows there, or raise clip.",
             EffectiveSampleSizeWarning,
             stacklevel=2,
         )
@@ -354,20 +339,14 @@ class RowRatio:
 
     coef: Array
     intercept: float
-    rate: float  # source rows for one target row
     clip: float
     estimator: Any = None  # that encodes X
 
     def __call__(self, X: Any) -> Array:
         """Ratios (n,) of rows to calibrate on or to predict."""
-        found = self.unclipped(_numbers(self.estimator, X))
-        return np.clip(found, 1 / self.clip, self.clip)
-
-    def unclipped(self, values: Array) -> Array:
-        """Ratios (n,) of encoded rows."""
-        with np.errstate(over="ignore"):
-            odds = np.exp(values @ self.coef + self.intercept)
-        return np.asarray(odds * self.rate)
+        log_ratio = _numbers(self.estimator, X) @ self.coef + self.intercept
+        # The exponential of more than 709 overflows.
+        return np.clip(np.exp(np.minimum(log_ratio, 700)), 1 / self.clip, self.clip)
 
 
 def _numbers(estimator: Any, X: Any) -> Array:

@@ -9,11 +9,12 @@ shared evenly. The mean over all orders would be the Shapley value.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import _safe_indexing, gen_batches
+from sklearn.utils import gen_batches
 from sklearn.utils.validation import _num_samples
 
 from .._validation import check_integer
@@ -21,12 +22,14 @@ from ..metrics import is_missing
 
 Array = NDArray[np.float64]
 PARTS = ("aleatoric", "epistemic")
-NEAR_LEADER = 2 / 3  # share of the largest contribution from which a column is named
+NEAR_LEADER = 1 / 2  # share of the largest contribution from which a column is named
 MAX_NAMED = 3  # columns by name in one sentence
 NEGLIGIBLE = 0.01  # of the width: a smaller excess has no cause worth naming
+MIN_BACKGROUND = 20  # rows; beyond all of fewer, too many rows are by chance
 MAX_BACKGROUND = 2000  # rows that are predicted to choose n_background of them
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 MAX_TEXT = 30  # letters of a value in a sentence
+N_SHOWN = 5  # rows in print
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -48,6 +51,11 @@ class ColumnContributions:
         calibrated, the standard deviation √v stands in place of the width.
     reference : ndarray of shape (2, n_levels)
         Both parts of the width of the reference.
+    outside : ndarray of shape (n,), optional
+        Rows whose epistemic variance is larger than in every background row. Their
+        noise is extrapolated, and sentences call it not known.
+    index : sequence, optional
+        Names of the rows; by default their positions.
 
     Examples
     --------
@@ -66,6 +74,8 @@ class ColumnContributions:
     aleatoric: Array
     epistemic: Array
     reference: Array
+    outside: NDArray[np.bool_] | None = None
+    index: Any = None
 
     @property
     def total(self) -> Array:
@@ -76,34 +86,43 @@ class ColumnContributions:
     def sentence(self, row: int, level: int = 0) -> str:
         """Say in words why an interval is wide, by positions of row and level.
 
-        It names the columns that make a part larger than that of the reference: as
-        many as it takes to explain half of it, and all whose share is nearly the
-        largest.
+        It names the columns that make a part larger than that of the reference: all
+        that add at least half as much as the first of them, and as many as it takes to
+        explain half of the part. In print, both parts sum to the width.
         """
         noise, lack = self.total[row, :, level]
         if not np.isfinite(noise + lack):
             return "infinitely wide: the calibration rows give no finite end"
         width, *parts = _numbers_that_add_up(noise, lack)
-        causes = [self._cause(part, row, level) for part in PARTS]
-        return (
-            f"wide by {width}: {parts[0]} noise, {causes[0]}; "
-            f"{parts[1]} lack of data, {causes[1]}"
-        )
+        why, more = (self._cause(part, row, level) for part in PARTS)
+        noise_part = f"{parts[0]} noise, {why}"
+        if self.outside is not None and self.outside[row]:
+            noise_part = f"{parts[0]} not known (outside the background)"
+        return f"wide by {width}: {noise_part}; {parts[1]} lack of data, {more}"
 
     def to_frame(self, level: int = 0) -> Any:
-        """Contributions at a level as a DataFrame: a column for each part and name."""
-        import pandas as pd
-
-        columns = pd.MultiIndex.from_product([PARTS, self.names])
-        both = np.hstack([getattr(self, part)[:, :, level] for part in PARTS])
-        return pd.DataFrame(both, columns=columns)
+        """Contributions at a level: a column for each part and name of a DataFrame."""
+        columns = {
+            (part, name): getattr(self, part)[:, j, level]
+            for part in PARTS
+            for j, name in enumerate(self.names)
+        }
+        return as_table(columns, self.index)
 
     def __repr__(self) -> str:
         """The first rows in words."""
+        title, rows = self._shown()
+        return "\n".join([title, *map(": ".join, rows)])
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, list[list[str]]]:
+        """A title, and the first rows in words."""
         n, columns = len(self.values), counted(len(self.names), "column")
-        lines = [f"row {i}: {self.sentence(i)}" for i in range(n)[:5]]
-        head = f"Contributions of {columns} in {counted(n, 'row')}"
-        return "\n".join([head, *lines, *more_than(5, n)])
+        labels = range(n) if self.index is None else self.index
+        rows = [[f"row {labels[i]}", self.sentence(i)] for i in range(n)[:N_SHOWN]]
+        return f"Contributions of {columns} in {rows_shown(n)}", rows
 
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
@@ -123,9 +142,9 @@ class ColumnContributions:
 
 
 def column_contributions(
-    widths: Callable[[Any], Array],  # of some rows, (n, 2, n_levels)
+    explained: Callable[[Any], Any],  # the explanation of some rows
     X: Any,  # (n, p)
-    of_rows: Array,  # their widths
+    why: Any,  # its explanation
     background: Any,  # (m, p), rows that X is compared with; None for X itself
     n_background: int,  # used, evenly spread over the widths; all if fewer
 ) -> ColumnContributions:
@@ -133,6 +152,7 @@ def column_contributions(
     check_integer("n_background", n_background, low=1, hint="Use 16.")
     table = X if background is None else background
     top, bottom = columns_of(X), columns_of(table)
+    of_rows = why.width_parts
     n, m = len(of_rows), _num_samples(table)
     alone = background is None and n == 1
     if top.keys() != bottom.keys() or not (top and n and m) or alone:
@@ -144,14 +164,15 @@ def column_contributions(
             "the calibration rows, or leave by_column out."
         )
     columns = {name: _stacked(values, bottom[name]) for name, values in top.items()}
-    p = len(columns)
+    p, outside = len(columns), None
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
     if background is None:
         of_starts = of_rows[starts]
-    elif hasattr(background, "column_names"):  # pyarrow, unknown to scikit-learn 1.5
-        of_starts = widths(background.take(starts))
     else:
-        of_starts = widths(_safe_indexing(background, starts))
+        known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
+        of_starts = known.width_parts
+        if m >= MIN_BACKGROUND:
+            outside = why.epistemic > known.epistemic.max()
     chosen = _spread_rows(of_starts, n_background)
     starts, of_starts = n + starts[chosen], of_starts[chosen]
 
@@ -169,19 +190,20 @@ def column_contributions(
         values[:, :, :, 0] = of_starts[:, None]
         values[:, :, :, -1] = of_rows[block, None, None]
         if p > 1:
-            between = widths(_permuted(columns, index.reshape(-1, p), X))
+            between = explained(_permuted(columns, index.reshape(-1, p))).width_parts
             values[:, :, :, 1:-1] = between.reshape(values[:, :, :, 1:-1].shape)
         steps = np.diff(values, axis=3)
         by_column = np.take_along_axis(steps, place[None, ..., None, None], axis=3)
         adds[block] = by_column.mean(axis=(1, 2))
+    shown = [list(map(_text, c[:n].tolist())) for c in columns.values()]
     return ColumnContributions(
         tuple(map(str, columns)),
-        np.array(
-            [list(map(_text, c[:n].tolist())) for c in columns.values()], object
-        ).T,
+        np.array(shown, dtype=object).T,
         adds[:, :, 0],
         adds[:, :, 1],
         of_starts.mean(axis=0),
+        outside,
+        why.index,
     )
 
 
@@ -207,25 +229,47 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def more_than(n_shown: int, n: int) -> list[str]:
-    """The last line of a table that shows its first rows only."""
-    return [f"… {counted(n - n_shown, 'more row')}"] if n > n_shown else []
+def rows_shown(n: int) -> str:
+    """How many rows there are, of which a print shows the first."""
+    return counted(n, "row") + f" ({N_SHOWN} shown)" * (n > N_SHOWN)
+
+
+def as_html(title: str, rows: list[list[str]]) -> str:
+    """A table of texts for notebooks."""
+    lines = [
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    ]
+    return "\n".join([f"<p>{escape(title)}</p>", "<table>", *lines, "</table>"])
+
+
+def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
+    """DataFrame, or the columns themselves where pandas is missing."""
+    try:
+        import pandas as pd
+    except ImportError:
+        return columns
+    return pd.DataFrame(columns, index=index)
 
 
 def _numbers_that_add_up(*parts: float) -> list[str]:
     """Sum and parts, with two or three digits that count, as they add up in print."""
     total = sum(parts)
     digits = max(0, 1 - int(np.floor(np.log10(total / 2)))) if total > 0 else 0
-    first = [round(part, digits) for part in (total, *parts[:-1])]
-    numbers = [*first, first[0] - sum(first[1:])]
-    return [f"{number + 0.0:.{digits}f}" for number in numbers]
+    units = np.array(parts) * 10.0**digits
+    rounded, left = np.floor(units), round(total * 10.0**digits)
+    # What rounding down leaves goes to the parts that lost most (largest remainder).
+    lost = np.argsort(rounded - units, kind="stable")
+    rounded[lost[: int(left - rounded.sum())]] += 1
+    return [f"{n / 10.0**digits + 0.0:.{digits}f}" for n in (left, *rounded)]
 
 
 def columns_of(X: Any) -> dict[Any, Any]:
     """Columns of a table by name, x0, x1, … in an array; none where X is no table."""
-    table = _table(X)
+    table = X.to_pandas() if hasattr(X, "to_pandas") else X
     if hasattr(table, "iloc"):
         return {label: table[label].array for label in table.columns}
+    table = np.asarray(table)
     return {f"x{j}": c for j, c in enumerate(table.T)} if table.ndim == 2 else {}
 
 
@@ -241,15 +285,14 @@ def _stacked(top: Any, bottom: Any) -> Any:
     return pd.concat([pd.Series(top), pd.Series(bottom)], ignore_index=True).array
 
 
-def _permuted(columns: dict[Any, Any], index: NDArray[np.int64], like: Any) -> Any:
-    """Rows in which column j is that of the row ``index[:, j]``, as a table like X.
+def _permuted(columns: dict[Any, Any], index: NDArray[np.int64]) -> Any:
+    """Rows in which column j is that of the row ``index[:, j]``.
 
-    Arrays stay arrays, and data frames (of polars and pyarrow, too) become data frames
-    of pandas. Categories, dates, gaps and text pass through unchanged, so that a model
-    sees tables like the one it was fitted on.
+    Columns of an array give an array, those of a data frame one of pandas. Categories,
+    dates, gaps and text pass through unchanged.
     """
     taken = [c.take(rows) for c, rows in zip(columns.values(), index.T, strict=True)]
-    if not hasattr(_table(like), "iloc"):
+    if isinstance(taken[0], np.ndarray):
         return np.stack(taken, axis=1)
     import pandas as pd
 
@@ -263,10 +306,3 @@ def _text(value: Any) -> str:
     shown = f"{value:.4g}" if isinstance(value, float) else str(value)
     shown = shown.removesuffix(" 00:00:00")
     return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 1]}…"
-
-
-def _table(X: Any) -> Any:
-    """An array or a data frame of pandas."""
-    if hasattr(X, "to_pandas"):
-        return X.to_pandas()
-    return X if hasattr(X, "iloc") else np.asarray(X)

@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
-from .by_column import ColumnContributions, column_contributions, counted, more_than
+from .by_column import (
+    N_SHOWN,
+    ColumnContributions,
+    as_html,
+    as_table,
+    column_contributions,
+    rows_shown,
+)
 
 Array = NDArray[np.float64]
 
@@ -33,6 +40,8 @@ class Explanation:
         no parts.
     by_column : ColumnContributions, optional
         What each column adds to both parts of the width.
+    index : sequence, optional
+        Names of the rows; by default their positions.
 
     Examples
     --------
@@ -56,6 +65,7 @@ class Explanation:
     epistemic: Array
     noise_width: Array | None = None
     by_column: ColumnContributions | None = None
+    index: Any = None
 
     @property
     def epistemic_fraction(self) -> Array:
@@ -74,8 +84,7 @@ class Explanation:
             raise ValueError(
                 "Got intervals of a score that does not scale them by the model's "
                 "standard deviation, so their width has no aleatoric and epistemic "
-                "part. Calibrate with ClapsScore, or read aleatoric and epistemic, the "
-                "parts of the variance."
+                "part. Calibrate with ClapsScore, or read the parts of the variance."
             )
         return np.minimum(self.noise_width, self.width)
 
@@ -91,13 +100,11 @@ class Explanation:
         Of √v, with one level, if what was explained is not calibrated.
         """
         if self.confidence_level:
-            found = np.stack([self.aleatoric_width, self.epistemic_width], axis=1)
+            noise, lack = self.aleatoric_width, self.epistemic_width
         else:
-            noise, both = (
-                np.sqrt(self.aleatoric),
-                np.sqrt(self.aleatoric + self.epistemic),
-            )
-            found = np.stack([noise, both - noise], axis=1)[:, :, None]
+            noise = np.sqrt(self.aleatoric)[:, None]
+            lack = np.sqrt(self.aleatoric + self.epistemic)[:, None] - noise
+        found = np.stack([noise, lack], axis=1)
         return np.where(np.isfinite(found).all(axis=1, keepdims=True), found, np.nan)
 
     def columns(self) -> dict[str, Array]:
@@ -114,18 +121,28 @@ class Explanation:
             columns[name] = getattr(self, name)
         return columns
 
+    def to_frame(self) -> Any:
+        """``columns()`` as a DataFrame with the index of X; a dict without pandas."""
+        return as_table(self.columns(), self.index)
+
     def __repr__(self) -> str:
         """The first rows as a table."""
+        title, rows = self._shown()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join([title, *("  ".join(map(str.rjust, r, widths)) for r in rows)])
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, list[list[str]]]:
+        """A title, names of columns and the first rows."""
         columns, n = self.columns(), len(self.prediction)
         shown = [c for c in columns if c.startswith(("pred", "lower", "upper"))]
         shown.append("epistemic_fraction")
-        rows = [shown] + [[f"{columns[c][i]:.4g}" for c in shown] for i in range(n)[:5]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        rows = [[f"{columns[c][i]:.4g}" for c in shown] for i in range(n)[:N_SHOWN]]
         levels = ", ".join(f"{level:g}" for level in self.confidence_level)
-        head = f"Explanation of {counted(n, 'row')}"
-        head += f", level {levels}" if levels else ""
-        return "\n".join([head, *lines, *more_than(5, n)])
+        title = f"Explanation of {rows_shown(n)}" + f", level {levels}" * bool(levels)
+        return title, [shown, *rows]
 
 
 def explain(
@@ -163,8 +180,7 @@ def explain(
     Returns
     -------
     Explanation
-        Arrays by row, and ``by_column``, a
-        :class:`~mapie_claps.diagnostics.ColumnContributions`, if it was asked for.
+        Arrays by row, with ``by_column`` if it was asked for.
 
     Examples
     --------
@@ -186,30 +202,75 @@ def explain(
                 f"Got {name} of single rows together with by_column=True, which also "
                 f"predicts other rows. Calibrate with {name} as a function of X."
             )
-    adds = column_contributions(
-        lambda rows: _explain(model, rows, predict_params).width_parts,
-        X,
-        why.width_parts,
-        background,
-        n_background,
-    )
+
+    def explained(rows: Any) -> Explanation:
+        return _explain(model, rows, predict_params)
+
+    adds = column_contributions(explained, X, why, background, n_background)
     return replace(why, by_column=adds)
 
 
-def _explain(model: Any, X: Any, params: dict[str, Any]) -> Explanation:
+def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
+    """Predictions, intervals and the parts of their widths as a data frame.
+
+    Parameters
+    ----------
+    model, X, **predict_params
+        What :func:`~mapie_claps.explain` accepts, and calibrated models that give a
+        standard deviation without parts.
+
+    Returns
+    -------
+    DataFrame
+        ``prediction``; ``lower``, ``upper``, ``aleatoric_width`` and
+        ``epistemic_width`` (``lower_0.9`` if there are several levels); and
+        ``epistemic_fraction``. Parts that the model does not tell are NaN. Of polars if
+        X is, else of pandas with the index of X; a dict where pandas is missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> from mapie_claps.diagnostics import predict_frame
+    >>> X = np.linspace(-2, 2, 200)[:, None]
+    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
+    >>> model = CalibratedRegressor(model, random_state=0).fit(X, X[:, 0])
+    >>> list(predict_frame(model, X[:3]))[:4]
+    ['prediction', 'lower', 'upper', 'aleatoric_width']
+    """
+    why = _explain(model, X, predict_params, need_parts=False)
+    if why.noise_width is None:
+        why = replace(why, noise_width=np.full_like(why.lower, np.nan))
+    found = why.columns()
+    left_out = [c for c in found if c.startswith("width")] + ["aleatoric", "epistemic"]
+    columns = {name: found[name] for name in found if name not in left_out}
+    if type(X).__module__.partition(".")[0] == "polars":
+        import polars as pl
+
+        return pl.DataFrame(columns)
+    return as_table(columns, why.index)
+
+
+def _explain(
+    model: Any, X: Any, params: dict[str, Any], need_parts: bool = True
+) -> Explanation:
     """The interval and both parts of v of some rows, in one pass of each model."""
     # What calibrates loads MAPIE; numbers that were explained before do without.
     from ..conformal.calibrated import interval_parts
 
-    found = interval_parts(model, X, **params)
-    variance, noise = mean_variance(found.distributions), None
+    found, noise = interval_parts(model, X, **params), None
     lower, upper = found.bounds[:, 0], found.bounds[:, 1]
+    if need_parts or all(rows.aleatoric is not None for rows in found.distributions):
+        variance = mean_variance(found.distributions)
+    else:
+        variance = PredictiveVariance(*np.full((2, len(lower)), np.nan))
     if found.noise_bounds is not None:
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
         noise = (upper - lower) / variance.scale_ratio[:, None]
-    levels = tuple(found.levels)
-    return Explanation(found.points, lower, upper, levels, *variance, noise)
+    ends = found.points, lower, upper, tuple(found.levels)
+    index = X.index if hasattr(X, "iloc") else None
+    return Explanation(*ends, *variance, noise, index=index)
 
 
 def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
@@ -233,13 +294,3 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
     if folds and host.ensemble.uses_folds():
         return host.ensemble.fold_models
     return [host.ensemble.point_model]
-
-
-def as_table(columns: dict[str, Any], index: Any = None) -> Any:
-    """DataFrame, or the columns themselves where pandas is missing."""
-    try:
-        import pandas as pd
-    except ImportError:
-        return columns
-    # Lists have an ``index`` too, which is a method.
-    return pd.DataFrame(columns, index=None if callable(index) else index)

@@ -18,11 +18,11 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import _safe_indexing, check_consistent_length
 from sklearn.utils.validation import _num_samples
 
-from .. import metrics
 from .._validation import check_choice, check_integer, check_number
 from ..exceptions import OutsideCalibrationWarning
-from .by_column import columns_of
-from .explanation import Explanation, as_table, explain, mean_variance, models_of
+from ..metrics import figures_by_group
+from .by_column import as_table, columns_of
+from .explanation import Explanation, explain, mean_variance, models_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
@@ -58,18 +58,16 @@ def diagnose(
     Returns
     -------
     DataFrame or dict of ndarray
-        prediction, lower, upper, width, aleatoric_width, epistemic_width
-            The interval of a calibrated object, what noise alone would need, and what
-            lack of data adds; as ``lower_0.9`` if there are several levels.
-        aleatoric, epistemic, epistemic_fraction
-            Parts of the variance, and the share s of the second.
+        Columns of :class:`~mapie_claps.Explanation`: prediction, ends, the width and
+        its parts (``lower_0.9`` if there are several levels), parts of the variance and
+        the share s of lack of data. And
+
         narrowing
             Share by which the interval would be narrower, at the same quantile, after
             one measurement at this row: 1 − √(1 − s²).
         reason
-            "collect data here" if ``narrowing`` is large enough, else "irreducible":
-            noise makes the width. "not known" if the row is ``outside``, where the
-            noise is extrapolated.
+            "collect data here" if ``narrowing`` is large enough, else "irreducible", or
+            "not known" if the row is ``outside``, where the noise is extrapolated.
         epistemic_quantile, outside
             With ``X_calibration``: the share of calibration rows with no larger
             epistemic variance, and whether it is larger than in 99 % of them (in all,
@@ -96,18 +94,18 @@ def diagnose(
         from ..conformal.distribution import distribution_of
 
         rows = [distribution_of(each, X_calibration) for each in models_of(model)]
-        reference = np.sort(mean_variance(rows).epistemic)
-        n, lack = len(reference), why.epistemic
-        columns["epistemic_quantile"] = np.searchsorted(reference, lack, "right") / n
-        chance = (1 + n - np.searchsorted(reference, lack, "left")) / (n + 1)
+        known = np.sort(mean_variance(rows).epistemic)
+        n, lack = len(known), why.epistemic
+        quantile = np.searchsorted(known, lack, "right") / n
+        chance = (1 + n - np.searchsorted(known, lack, "left")) / (n + 1)
         outside = chance <= max(SIGNIFICANCE, 1 / (n + 1))
-        columns["outside"] = outside
         columns["reason"] = np.where(outside & (reason == IRREDUCIBLE), UNKNOWN, reason)
+        columns |= {"epistemic_quantile": quantile, "outside": outside}
         _warn_of_extremes(
             {"epistemic variance": lack} | columns_of(X),
-            {"epistemic variance": reference} | columns_of(X_calibration),
+            {"epistemic variance": known} | columns_of(X_calibration),
         )
-    return as_table(columns, getattr(X, "index", None))
+    return as_table(columns, why.index)
 
 
 def _warn_of_extremes(rows: dict[Any, Any], seen: dict[Any, Any]) -> None:
@@ -157,9 +155,8 @@ def summarise(
     Returns
     -------
     DataFrame or dict of ndarray
-        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, one entry per group
-        and level, and the means of ``aleatoric``, ``epistemic``,
-        ``epistemic_fraction``, ``aleatoric_width`` and ``epistemic_width``.
+        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, and the means of
+        both parts of the variance, of the share of the second, and of both widths.
 
     Examples
     --------
@@ -186,14 +183,15 @@ def group_columns(
     why: Explanation, y: ArrayLike, groups: ArrayLike | None
 ) -> dict[str, NDArray[Any]]:
     """Columns of ``summarise``."""
-    bounds = np.stack([why.lower, why.upper], axis=1)
-    rows = metrics.figures_by_row(y, bounds, why.confidence_level)
-    for name in ("aleatoric", "epistemic", "epistemic_fraction"):
-        rows[name] = np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
+    figures = {
+        name: np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
+        for name in ("aleatoric", "epistemic", "epistemic_fraction")
+    }
     if why.noise_width is not None:
-        rows["aleatoric_width"] = why.aleatoric_width
-        rows["epistemic_width"] = why.epistemic_width
-    return metrics.group_table(rows, groups)
+        figures["aleatoric_width"] = why.aleatoric_width
+        figures["epistemic_width"] = why.epistemic_width
+    bounds = np.stack([why.lower, why.upper], axis=1)
+    return figures_by_group(y, bounds, why.confidence_level, groups, figures)
 
 
 def rank_rows(
@@ -212,11 +210,9 @@ def rank_rows(
     model, X, **diagnose_params
         What :func:`diagnose` accepts.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
-        What to rank by, largest first: a part of the variance; the share of the
-        epistemic part, and so the narrowing of the row's own interval; or "gain", what
+        What to rank by, largest first: a part of the variance, a share, or "gain", what
         measurements bring for all rows together. Rows are then in the order in which
-        to measure them, each judged after those above it. It needs a
-        ``ClapsRegressor`` or ``ClapsModule``.
+        to measure them, each judged after those above it.
     n_rows : int, default=10
         Number of rows to return.
     X_watched : array-like of shape (m, p), optional
@@ -285,10 +281,8 @@ def nearest_rows(
     DataFrame or dict of ndarray
         ``row`` (position in X), ``neighbour`` (position in X_train, nearest first),
         ``distance`` in φ (1 is the root mean squared distance of training rows from
-        their centre), ``narrowing`` (by which share the interval of the row would be
-        narrower, at the same quantile, if the neighbour were measured once more),
-        ``own_narrowing`` (the same if the row itself were measured) and ``y`` of the
-        neighbour if it was given.
+        their centre), ``narrowing`` (of the interval, as a share, if the neighbour were
+        measured once more), ``own_narrowing`` (if the row itself were) and ``y``.
 
     Examples
     --------
@@ -350,11 +344,7 @@ def _own_narrowing(aleatoric: Array, epistemic: Array) -> Array:
 def _best_order(
     model: Any, X: ArrayLike, n_rows: int, X_watched: ArrayLike
 ) -> tuple[NDArray[np.intp], Array]:
-    """Rows to measure one after another, and what each adds to the mean narrowing.
-
-    After each choice the posterior is contracted, so that the next row is one that
-    those before it do not make superfluous.
-    """
+    """Rows to measure one after another, and what each adds to the mean narrowing."""
     last, seen = _with_covariance(model, X)
     n_watched = _num_samples(X_watched)
     spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()

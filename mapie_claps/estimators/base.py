@@ -72,6 +72,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     _fit_id: str  # of the network and the units: sums of one fit add up
     _update_id: str  # of what came after the fit
     _seen_rows: NDArray[np.uint64]
+    _equal_share = 0.0  # of the training rows are equal to one before them
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the networks, and compute the posterior of their last layers.
@@ -94,8 +95,13 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         estimator
             The estimator. If anything fails it is left as it was.
         """
-        # An unfitted copy is fitted, whose content is taken over by one assignment:
-        # neither bad input nor an interrupt can leave this object half-fitted.
+        return self._refit(X, y, sample_weight)
+
+    def _refit(self, *data: Any) -> Self:
+        """Fit an unfitted copy, and take over its content by one assignment.
+
+        Neither bad input nor an interrupt can leave this object half-fitted.
+        """
         fitted = copy.copy(self)
         fitted.__dict__ = {}
         for name, value in vars(self).items():
@@ -109,7 +115,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             torch.autocast("cpu", enabled=False),
             new_tensors_on("cpu"),
         ):
-            fitted._fit(X, y, sample_weight)
+            fitted._fit(*data)
         self.__dict__ = fitted.__dict__
         return self
 
@@ -389,7 +395,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return 0.0, 1.0, {}
 
     @abstractmethod
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> None:
         """Fit this object, which is a copy that nobody else sees."""
 
     @abstractmethod

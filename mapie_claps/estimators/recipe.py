@@ -28,8 +28,9 @@ class Recipe:
     ----------
     hidden_layer_sizes : tuple of int
         Widths of the hidden layers; the last one is φ(x), which both heads share.
-    n_members : int
-        Networks trained side by side, divided among the views.
+    n_members : int or "auto"
+        Networks trained side by side, divided among the views; "auto" for 6, and 12
+        under 500 rows.
     views : tuple of {"bins", "periodic", "raw"}
         What members see beside the standardised features: a piecewise-linear encoding,
         sines with learned frequencies (of numbers, not of categories), or nothing.
@@ -59,6 +60,14 @@ class Recipe:
         Standard deviations beyond which a feature is clipped.
     prior_precision, target_map, kernel
         See :class:`~mapie_claps.ClapsRegressor`.
+    variance_prior_precision : float
+        Largest λ of Σ: that of the mean, if it is larger, says too little about rows
+        far from the training rows.
+    linear : bool
+        Whether a line may stand in the mean, from which the networks learn the
+        difference: under 500 rows, where a curve predicts clearly worse.
+    merge_rows : bool
+        Whether rows that are equal in X and y count as one row with a weight.
     last_layer : {"ridge", "trained"}
         ŵ: the posterior mean under λ, in closed form, or the weights as trained.
     bias_in_posterior : bool
@@ -77,7 +86,7 @@ class Recipe:
     """
 
     hidden_layer_sizes: tuple[int, ...] = (64, 64, 64)
-    n_members: int = 6
+    n_members: int | Literal["auto"] = "auto"
     views: tuple[str, ...] = VIEWS
     n_bins: int = 16
     scaling_rate: float = 3.0
@@ -94,6 +103,9 @@ class Recipe:
     variance_floor: float = 1e-6
     input_clip: float | None = 6.0
     prior_precision: float | str = "grid"
+    variance_prior_precision: float = 0.03
+    linear: bool = True
+    merge_rows: bool = True
     last_layer: str = "ridge"
     bias_in_posterior: bool = True
     kernel: bool = True
@@ -151,6 +163,9 @@ PAPER = Recipe(
     variance_floor=1e-3,
     input_clip=None,
     prior_precision=1.0,
+    variance_prior_precision=1.0,
+    linear=False,
+    merge_rows=False,
     last_layer="trained",
     bias_in_posterior=False,
     kernel=False,
@@ -186,7 +201,7 @@ def _check_views(views: Any) -> None:
 
 
 _MAY_BE_NONE = {"max_gradient_norm", "initial_bias", "patience", "input_clip"}
-_MAY_BE_AUTO = {"max_steps", "batch_size", "patience"}
+_MAY_BE_AUTO = {"n_members", "max_steps", "batch_size", "patience"}
 _HINT = "Use the default if unsure."
 _POSITIVE = partial(check_number, low=0, low_open=True, hint=_HINT)
 _NOT_NEGATIVE = partial(check_number, low=0, hint=_HINT)
@@ -195,9 +210,12 @@ _FLAG = partial(check_choice, choices=(True, False), hint=_HINT)
 _CHECKS: dict[str, Any] = {
     **dict.fromkeys(("n_members", "max_steps", "batch_size", "patience"), _COUNT),
     **dict.fromkeys(("learning_rate", "max_gradient_norm"), _POSITIVE),
-    **dict.fromkeys(("variance_floor", "input_clip"), _POSITIVE),
+    **dict.fromkeys(
+        ("variance_floor", "variance_prior_precision", "input_clip"), _POSITIVE
+    ),
     **dict.fromkeys(("scaling_rate", "weight_decay", "initial_bias"), _NOT_NEGATIVE),
-    **dict.fromkeys(("bias_in_posterior", "kernel", "noise_shape"), _FLAG),
+    **dict.fromkeys(("bias_in_posterior", "kernel", "linear"), _FLAG),
+    **dict.fromkeys(("merge_rows", "noise_shape"), _FLAG),
     "n_bins": partial(check_integer, low=0, hint="Use 0 for no encoding."),
     "schedule": partial(check_choice, choices=("cosine", "constant"), hint=_HINT),
     "beta": partial(check_number, low=0, high=1, hint=_HINT),

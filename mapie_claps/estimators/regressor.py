@@ -18,6 +18,7 @@ from ..network.ensemble import (
     HeteroscedasticNetwork,
     PiecewiseLinearEncoding,
     bin_edges,
+    fit_line,
 )
 from ..network.kernel import KernelMember, fit_kernel
 from ..network.preprocessing import (
@@ -28,13 +29,22 @@ from ..network.preprocessing import (
     check_training_data,
     fit_scalers,
     fit_table,
+    merge_equal_rows,
 )
-from ..network.target import MonotoneMap, NoiseShape, fit_noise_shape
+from ..network.rows import EQUAL_ROWS, MANY_EQUAL
+from ..network.target import (
+    MonotoneMap,
+    NoiseShape,
+    fit_noise_shape,
+    prefers_two_ranks,
+)
 from ..network.target import fit_target_map as fit_named_map
 from ..network.training import (
+    Rows,
     TrainingConfig,
     batch_size_for,
     max_steps_for,
+    members_for,
     n_held_out,
     split_rows,
     train,
@@ -53,10 +63,10 @@ from .target_choice import choose_target_map
 
 Array = NDArray[np.float64]
 # A kernel member is for tables with next to no noise: it is tried where the best view
-# has a held-out negative log-likelihood of at most this (h = 0.37 in standardised
-# units), or where so many rows repeat, and kept from this weight on. Elsewhere it takes
-# noise for lack of data.
-LITTLE_NOISE, REPEATED, MIN_KERNEL_WEIGHT = -0.5, 0.05, 0.05
+# has a held-out negative log-likelihood of at most this (h = 0.14 in standardised
+# units), and kept with half of the weight or more. Elsewhere it would take noise for
+# lack of data.
+LITTLE_NOISE, MIN_KERNEL_WEIGHT = -1.5, 0.5
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -82,9 +92,10 @@ class ClapsRegressor(LastLayerEstimator):
     Parameters
     ----------
     n_members : int, optional
-        Networks trained side by side; 6 by default. μ is their mean, aleatoric variance
-        the geometric mean of their h², epistemic variance their mean φᵀΣφ plus the
-        variance of μ over them; all are weighted by held-out likelihood.
+        Networks trained side by side; by default 6, and 12 under 500 rows. μ is their
+        mean, aleatoric variance the geometric mean of their h², epistemic variance
+        their mean φᵀΣφ plus the variance of μ over them; all are weighted by held-out
+        likelihood.
     target_map : str or transformer, optional
         Strictly increasing map z = T(y), fitted on training targets, in whose units
         networks, h², Σ and v live. "auto", the default, takes the identity, a monotone
@@ -114,9 +125,9 @@ class ClapsRegressor(LastLayerEstimator):
         λ is 1), "marglik" maximises the marginal likelihood.
     kernel : bool, optional
         Whether a Gaussian process on the nearest training rows may join the networks,
-        True by default. It does where there is next to no noise or rows repeat, with a
-        weight by held-out likelihood; the fitted estimator then **keeps training rows**
-        (at most 20,000, also in saved files).
+        True by default. It does where there is next to no noise, with a weight of one
+        half or more by held-out likelihood; the fitted estimator then **keeps training
+        rows** (at most 20,000, also in saved files).
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
         What v is: h² + φᵀΣφ; h² (LACP); σ² + φᵀΣφ with W = I/σ²; or σ², where σ² is
         the mean squared training residual. "posterior" has to be chosen before ``fit``;
@@ -154,6 +165,8 @@ class ClapsRegressor(LastLayerEstimator):
         The kernel member with the training rows it keeps.
     recipe_ : Recipe
         Every number of the fit.
+    prefers_two_ranks_ : bool
+        Whether held-out training rows are served better by a rank for each end.
     fit_id_ : str
         Identity of the fit.
     loss_curve_, validation_curve_ : list of float
@@ -223,6 +236,34 @@ class ClapsRegressor(LastLayerEstimator):
         self.preprocessor = preprocessor
         self.recipe = recipe
         self.device = device
+
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None
+    ) -> Self:
+        """Train the networks, and compute the posterior of their last layers.
+
+        Rows that are equal in X and y count as one row with a weight, unless there are
+        so few values that equal rows are natural; see
+        :mod:`mapie_claps.network.rows`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Training inputs: numbers, text, truth values and dates, with gaps.
+        y : array-like of shape (n,)
+            Training targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows: a row of weight 2 counts as two, zero leaves it out.
+        groups : array-like of shape (n,), optional
+            Labels of rows that belong together, such as those of one subject, or a row
+            and its augmented copies. They stay on one side wherever rows are held out.
+
+        Returns
+        -------
+        ClapsRegressor
+            The estimator. If anything fails it is left as it was.
+        """
+        return self._refit(X, y, sample_weight, groups)
 
     @classmethod
     def paper(cls, **params: Any) -> Self:
@@ -313,14 +354,23 @@ class ClapsRegressor(LastLayerEstimator):
         given = {k: v for k in names if (v := getattr(self, k)) is not None}
         return replace(recipe, **given).check()
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> None:
         """Fit this object, which is a copy that nobody else sees."""
         recipe = self.recipe_ = self._resolved_recipe()
         check_choice("scale", self.scale, SCALES, SCALE_HINT)
         device = choose_device(self.device)
         check_integer("verbose", self.verbose, low=0, hint="Use 0 or 1.")
-        table, y_, weight = check_training_data(self, X, y, sample_weight)
+        table, y_, weight, labels = check_training_data(
+            self, X, y, sample_weight, groups
+        )
+        n_rows = len(y_)
+        if recipe.merge_rows:
+            table, y_, weight, labels = merge_equal_rows(table, y_, weight, labels)
+        self._equal_share = 1 - len(y_) / n_rows
+        if self._equal_share > MANY_EQUAL:
+            warnings.warn(EQUAL_ROWS, UserWarning, stacklevel=4)
         seed = draw_seed(self.random_state)
+        n_members = members_for(recipe.n_members, len(y_))
         self.table_, values = fit_table(
             table,
             y_,
@@ -337,7 +387,7 @@ class ClapsRegressor(LastLayerEstimator):
         self.scaler_X_, self.scaler_y_ = fit_scalers(values, y_, weight, names)
         x = self._scaled(values)
         self.target_range_ = TargetRange.fit(y_, learn=recipe.noise_shape)
-        self.target_map_ = self._fit_target_map(x, y_, seed, device)
+        self.target_map_ = self._fit_target_map(x, y_, labels, seed, device)
         z = self.target_map_.forward(y_)
         if not self.target_map_.is_identity:
             self.scaler_y_ = fit_scalers(values, z, weight, names)[1]
@@ -345,12 +395,17 @@ class ClapsRegressor(LastLayerEstimator):
         # The order of draws is part of the recipe: hold-outs, weights, batches.
         generator = torch.Generator().manual_seed(seed)
         held_out = n_held_out(len(x), recipe.validation_fraction)
-        rows = split_rows(len(x), held_out, recipe.n_members, generator)
-        network = self._new_network(x, generator, recipe.views, recipe.n_members)
+        rows = split_rows(len(x), held_out, n_members, generator, labels)
+        network = self._new_network(x, generator, recipe.views, n_members)
+        line = fit_line(x, target, weights) if recipe.linear else None
+        learned, shift = target, None
+        if line is not None:
+            network.linear, learned = line
+            shift = learned - (target - network.linear(x))
         result = train(
             network,
             network.encoding(x.float()),
-            target.float(),
+            learned.float().expand(n_members, -1),
             None if bool((weights == 1).all()) else weights.float(),
             rows,
             self._training_config(len(x)),
@@ -361,29 +416,38 @@ class ClapsRegressor(LastLayerEstimator):
         self.validation_curve_ = result.validation_curve
         self.n_iter_ = result.n_iter
         network = network.cpu().double().eval().requires_grad_(False)
-        found = fit_last_layers(
+        posterior = partial(
+            fit_last_layers,
             network,
             x,
             target,
             weights,
-            rows.held_out,
+            rows,
             prior_precision=recipe.prior_precision,
+            variance_precision=recipe.variance_prior_precision,
             last_layer=recipe.last_layer,
             with_bias=recipe.bias_in_posterior,
             variance_floor=recipe.variance_floor,
             homoscedastic=self.scale == "posterior",
             fit_id=self._fit_id,
+            left_out_shift=shift,
         )
+        found = posterior()
+        if recipe.noise_shape and found.held_out_residual is not None:
+            network.noise_factor = found.noise_factor
+            found = posterior()
         kernel, kernel_weight = None, 0.0
         if recipe.kernel:
             own = torch.Generator().manual_seed(seed + 2)
             kernel, kernel_weight = _fit_kernel_member(
-                network, found, x, target, weights, rows.held_out, own
+                network, found, x, target, weights, rows, own
             )
         self.sums_ = found.sums
-        self.noise_shape_ = NoiseShape()
+        self.noise_shape_, self.prefers_two_ranks_ = NoiseShape(), False
         if recipe.noise_shape and found.held_out_residual is not None:
-            self.noise_shape_ = fit_noise_shape(found.held_out_residual.numpy())
+            residual = found.held_out_residual.numpy()
+            shape = self.noise_shape_ = fit_noise_shape(residual)
+            self.prefers_two_ranks_ = prefers_two_ranks(residual, shape)
         self.forward_ = ForwardPass(
             network,
             found.last_layers,
@@ -432,6 +496,7 @@ class ClapsRegressor(LastLayerEstimator):
         self,
         X: Tensor,
         y: Array,
+        labels: Tensor | None,
         seed: int,
         device: torch.device,
     ) -> MonotoneMap:
@@ -439,7 +504,8 @@ class ClapsRegressor(LastLayerEstimator):
         recipe = self.recipe_
         if not (isinstance(recipe.target_map, str) and recipe.target_map == "auto"):
             return fit_named_map(recipe.target_map, y)
-        views = recipe.views[: recipe.n_members]
+        n_members = members_for(recipe.n_members, len(y))
+        views = recipe.views[:n_members]
         # Its own generator: where T is the identity, all else is as if not asked.
         generator = torch.Generator().manual_seed(seed + 1)
 
@@ -448,7 +514,7 @@ class ClapsRegressor(LastLayerEstimator):
 
         config = self._training_config(len(X))
         return choose_target_map(
-            X, y, new_network, config, generator, device, recipe.kernel
+            X, y, new_network, config, generator, device, recipe.kernel, labels
         )
 
     def _scaled(self, values: Array) -> Tensor:
@@ -553,9 +619,8 @@ class ClapsRegressor(LastLayerEstimator):
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Posteriors from other sums; λ, unless it is a number, and weights stay."""
         value = self.prior_precision
-        if value is None or isinstance(value, str):
-            value = self.prior_precision_
-        self.forward_ = self.forward_.with_sums(sums, float(value))
+        ruled = value is None or isinstance(value, str)
+        self.forward_ = self.forward_.with_sums(sums, None if ruled else float(value))
         self.sums_ = sums
 
 
@@ -565,27 +630,22 @@ def _fit_kernel_member(
     X: Tensor,
     y: Tensor,
     weight: Tensor,
-    held_out_rows: Tensor,
+    rows: Rows,
     generator: torch.Generator,
 ) -> tuple[KernelMember | None, float]:
     """A kernel member and its weight, as of one more view; None where it earns none."""
     nll, noise, held_out_h2 = found.held_out_nll, found.noise, found.held_out_h2
-    if nll is None or noise is None or held_out_h2 is None:
-        return None, 0.0
-    little_noise = float(nll.min()) <= LITTLE_NOISE
-    repeated = 1 - len(torch.unique(X, dim=0)) / len(X)
-    if not little_noise and repeated < REPEATED:
+    if nll is None or float(nll.min()) > LITTLE_NOISE:
         return None, 0.0
     kernel = fit_kernel(
         X,
         y,
         weight,
         noise,
-        held_out_rows,
+        rows,
         held_out_h2,
         KERNEL_FLOOR * network.variance_floor,
         generator,
-        all_rows=little_noise,
     )
     if kernel is None:
         return None, 0.0

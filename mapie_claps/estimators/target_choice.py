@@ -17,7 +17,7 @@ from torch import Tensor
 from ..network.ensemble import HeteroscedasticNetwork
 from ..network.kernel import constant_noise_prediction
 from ..network.target import IDENTITY, MonotoneMap, candidate_maps
-from ..network.training import Rows, TrainingConfig, train
+from ..network.training import Rows, TrainingConfig, split_rows, train
 from ..posterior.last_layer import FeatureRows, make_last_layers, sum_rows
 
 Array = NDArray[np.float64]
@@ -37,6 +37,7 @@ def choose_target_map(
     generator: torch.Generator,
     device: torch.device,
     kernel: bool,
+    labels: Tensor | None = None,  # (n,), of rows that belong together
 ) -> MonotoneMap:
     """The identity, unless a curve is clearly better on held-out training rows.
 
@@ -47,18 +48,22 @@ def choose_target_map(
     maps = candidate_maps(y)
     rows = torch.randperm(len(y), generator=generator)[:MAX_ROWS]
     X, y = X[rows], y[rows.numpy()]
+    labels = None if labels is None else labels[rows].unique(return_inverse=True)[1]
     if len(maps) == 1 or len(candidate_maps(y)) == 1:  # those that differ were left out
         return IDENTITY
-    scores = _network_scores(X, y, maps, new_network, config, generator, device)
+    network = new_network(X, len(maps))
+    n_views, n_out = len(network.members_by_view()), round(HELD_OUT * len(y))
+    split = split_rows(len(y), n_out, n_views, generator, labels)
+    scores = _network_scores(X, y, maps, network, split, config, generator, device)
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
     # A later candidate must be better than an earlier one, not as good.
     best = 1 if gain[1] >= gain[-1] - MORE_GAIN else len(maps) - 1
     if gain[best] > GAIN and kernel:
-        order = torch.randperm(len(y), generator=generator)
-        straight = np.minimum(scores[0], _kernel_scores(X, y, IDENTITY, order))
+        split = split_rows(len(y), n_out, 1, generator, labels)
+        straight = np.minimum(scores[0], _kernel_scores(X, y, IDENTITY, split))
         bent = scores[best]
         if np.log(straight / bent).mean() <= GAIN:
-            bent = np.minimum(bent, _kernel_scores(X, y, maps[best], order))
+            bent = np.minimum(bent, _kernel_scores(X, y, maps[best], split))
         gain[best] = np.log(straight / bent).mean()
     return maps[best] if gain[best] > GAIN else IDENTITY
 
@@ -68,30 +73,27 @@ def _network_scores(
     X: Tensor,
     y: Array,
     maps: Sequence[MonotoneMap],
-    new_network: Callable[[Tensor, int], HeteroscedasticNetwork],
+    network: HeteroscedasticNetwork,
+    split: Rows,  # of each view
     config: TrainingConfig,
     generator: torch.Generator,
     device: torch.device,
 ) -> Array:  # (n_maps, n_levels)
     """Interval scores in units of y; one member for each view and map."""
-    n, n_maps = len(y), len(maps)
+    n_maps = len(maps)
     z = np.stack([each.forward(y) for each in maps])
     mean, unit = z.mean(axis=1), z.std(axis=1)
-    targets = torch.from_numpy((z - mean[:, None]) / unit[:, None]).flatten()
-    network = new_network(X, n_maps)
+    targets = torch.from_numpy((z - mean[:, None]) / unit[:, None])
     views = network.members_by_view()
     for parameter, members in network.parameters_of_members():
         for view in views:  # the members of a view start alike
             if members.start <= view.start and view.stop <= members.stop:
                 own = parameter[view.start - members.start : view.stop - members.start]
                 own[:] = own[0].clone()
-    order = torch.randperm(n, generator=generator)
-    n_out = round(HELD_OUT * n)
-    # Rows stand once for each map, with its targets; member j of a view takes map j.
-    blocks = [order.roll(-v * n_out) for v, _ in enumerate(views)]
-    by_member = torch.stack([block + j * n for block in blocks for j in range(n_maps)])
-    rows = Rows(by_member[:, n_out:], by_member[:, :n_out])
-    encoded = network.encoding(X.float()).repeat(n_maps, 1)
+    # Member j of a view takes map j.
+    targets = targets.repeat(len(views), 1)  # (K, n)
+    rows = Rows(*(part.repeat_interleave(n_maps, 0) for part in split))
+    encoded = network.encoding(X.float())
     short = replace(config, max_steps=STEPS, n_evaluations=5, patience=None, verbose=0)
     train(network, encoded, targets.float(), None, rows, short, generator, device)
     network.cpu()
@@ -99,7 +101,7 @@ def _network_scores(
     def features(of: Tensor) -> FeatureRows:
         phi = network.features(encoded[of])
         mu, h2 = (part.double() for part in network.outputs(phi))
-        target, weight = targets[of], torch.ones_like(h2)
+        target, weight = targets.gather(1, of), torch.ones_like(h2)
         return FeatureRows(phi.double(), h2, target - mu, target, weight)
 
     # The last layer is refitted, as in the full model.
@@ -112,7 +114,7 @@ def _network_scores(
     std = (held_out.h2 + refitted.epistemic(held_out.phi)).sqrt()
     scores = np.empty((n_maps, len(LEVELS)))
     for j, each in enumerate(maps):
-        judged = (rows.held_out[j::n_maps] - j * n).flatten().numpy()
+        judged = rows.held_out[j::n_maps].flatten().numpy()
         centre = mu[j::n_maps].flatten().numpy() * unit[j] + mean[j]
         scale = std[j::n_maps].flatten().numpy() * unit[j]
         scores[j] = _interval_scores(each, y[judged], centre, scale)
@@ -120,15 +122,14 @@ def _network_scores(
 
 
 def _kernel_scores(
-    X: Tensor, y: Array, target_map: MonotoneMap, order: Tensor
+    X: Tensor, y: Array, target_map: MonotoneMap, split: Rows
 ) -> Array:  # (n_levels,)
     """Interval scores in units of y of a kernel with length scales of its own."""
-    n_out = round(HELD_OUT * len(y))
-    held_out, fit = order[:n_out], order[n_out:]
+    fit, held_out = (part[0] for part in split)
     z = target_map.forward(y)
     mean, unit = z.mean(), z.std()
     targets = torch.from_numpy((z - mean) / unit)
-    generator = torch.Generator().manual_seed(int(order[0]))
+    generator = torch.Generator().manual_seed(int(held_out[0]))
     mu, variance = constant_noise_prediction(
         X[fit], targets[fit], X[held_out], generator
     )

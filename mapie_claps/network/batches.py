@@ -88,12 +88,8 @@ def batches_of(
             if several:  # whoever gives batches may fill the same memory with the next
                 x = x.clone()
         n = len(x[0] if isinstance(x, tuple) else x)
-        if target is not None:
-            target = column("y", target, n)
-        if of_rows is None:
-            s = torch.ones(n, dtype=torch.float64)
-        else:
-            s = weights(of_rows, n)
+        target = None if target is None else column("y", target, n)
+        s = weights(np.ones(n) if of_rows is None else of_rows, n)
         for start in range(0, n, size):
             piece = slice(start, start + size)
             if isinstance(x, tuple):
@@ -106,7 +102,7 @@ def batches_of(
 def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
     """(X, y, weight) of the arrays, or of each batch; y and weight may be None."""
     if not is_batches(X):
-        if need_y and y is None:
+        if need_y:
             check_has_target(y)
         warn_if_reordered(X, y)
         yield X, y, weight
@@ -119,32 +115,20 @@ def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, .
             )
     for item in X:
         parts = tuple(item) if isinstance(item, list | tuple) else (item,)
-        if not 1 <= len(parts) <= 3 or (need_y and len(parts) < 2):
+        x, target, *rest = (*parts, None, None)
+        if not 1 <= len(parts) <= 3 or (need_y and target is None):
+            kinds = ", ".join(type(part).__name__ for part in parts)
             raise ValueError(
-                f"Got a batch of {len(parts)} parts, but expected (X, y) or (X, y, "
-                "sample_weight)" + ("." if need_y else ", or X alone.")
+                f"Got a batch of {len(parts)} parts ({kinds}), but expected (X, y) or "
+                "(X, y, sample_weight)" + ("." if need_y else ", or X alone.")
             )
-        if isinstance(parts[0], dict | list | tuple):
+        if isinstance(x, dict | list | tuple):
             raise TypeError(
-                f"Got a batch whose X is a {type(parts[0]).__name__}, but expected one "
-                "array or tensor. Wrap the network in one that takes its inputs as one "
+                f"Got a batch whose X is a {type(x).__name__}, but expected one array "
+                "or tensor. Wrap the network in one that takes its inputs as one "
                 "tensor apart."
             )
-        parts = (*parts, None, None)[:3]
-        if need_y and parts[1] is None:
-            raise ValueError("Got a batch without y. Pass (X, y).")
-        yield parts
-
-
-def weights(values: Any, n: int) -> Tensor:
-    """One weight per row, none of them negative."""
-    found = column("sample_weight", values, n)
-    if bool((found < 0).any()):
-        raise ValueError(
-            f"Got sample_weight={float(found.min())!r} in a row, but expected numbers "
-            "of at least 0. Use zero to leave a row out."
-        )
-    return found
+        yield x, target, rest[0]
 
 
 def inputs(X: Any) -> Tensor:
@@ -169,18 +153,12 @@ def inputs(X: Any) -> Tensor:
 
 def _dense(name: str, tensor: Tensor) -> Tensor:
     """A tensor on the CPU, if it is a plain block of real numbers."""
-    kinds = {
-        "nested": tensor.is_nested,
-        "sparse": tensor.layout is not torch.strided,
-        "on the device 'meta', without numbers": tensor.is_meta,
-        "complex": tensor.is_complex(),
-        "quantised": tensor.is_quantized,
-    }
-    kind = next((kind for kind, found in kinds.items() if found), None)
-    if kind is not None:
+    odd = tensor.is_nested or tensor.is_meta or tensor.is_quantized
+    if odd or tensor.is_complex() or tensor.layout is not torch.strided:
         raise ValueError(
-            f"Got {name} as a tensor that is {kind}, but expected a dense one of real "
-            "numbers. Convert it first."
+            f"Got {name} as a tensor of {tensor.dtype}, {tensor.layout}, on the device "
+            f"'{tensor.device}', but expected a dense one of real numbers. Convert it "
+            "first."
         )
     return tensor.detach().cpu()
 
@@ -207,6 +185,29 @@ def column(name: str, values: Any, n: int) -> Tensor:
     return numbers.reshape(n).clone()
 
 
+def weights(values: Any, n: int) -> Tensor:
+    """One weight per row, none of them negative."""
+    found = column("sample_weight", values, n)
+    if bool((found < 0).any()):
+        raise ValueError(
+            f"Got sample_weight={float(found.min())!r} in a row, but expected numbers "
+            "of at least 0. Use zero to leave a row out."
+        )
+    return found
+
+
+def noise_column(values: Any, n: int) -> Tensor:
+    """h² as a network gives it: one positive number per row."""
+    h2 = column("noise_variance", values, n)
+    if bool((h2 <= 0).any()):
+        raise ValueError(
+            f"Got noise_variance={float(h2.min())!r} in a row, but expected positive "
+            "numbers. Add a floor, for example softplus(.) + 1e-6. If the network of a "
+            "ClapsModule gives log h² or h, say noise_output='log_variance' or 'std'."
+        )
+    return h2
+
+
 def check_has_target(y: Any) -> None:
     """Raise if an array came without its y, in words that scikit-learn looks for."""
     if y is None:
@@ -216,7 +217,7 @@ def check_has_target(y: Any) -> None:
         )
 
 
-def row_hashes(X: Any, y: Any = None, seed: int = 0) -> NDArray[np.uint64]:
+def row_hashes(X: Any, y: Any = None) -> NDArray[np.uint64]:
     """A hash of each row, (n,), that depends on its numbers alone.
 
     Equal rows have equal hashes, in whatever order, batches or partitions they come.
@@ -226,14 +227,12 @@ def row_hashes(X: Any, y: Any = None, seed: int = 0) -> NDArray[np.uint64]:
     if y is not None:
         rows = np.column_stack([rows, np.asarray(y, dtype=np.float64)])
     words = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # -0.0 becomes 0.0
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     odd = rng.integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
     # Products of low bits carry upwards only: the high half is mixed in before.
     mixed = words ^ (words >> np.uint64(32))
     hashes: NDArray[np.uint64] = (mixed * odd).sum(axis=1, dtype=np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        hashes = (hashes ^ (hashes >> np.uint64(shift))) * np.uint64(factor)
-    return hashes ^ (hashes >> np.uint64(31))
+    return hashes
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:

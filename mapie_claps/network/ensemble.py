@@ -28,6 +28,12 @@ WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
 VIEWS = ("bins", "periodic", "raw")
 
 
+# A line: rows up to which it is tried, its penalties, and by how much a curved function
+# must be worse on rows left out, or better on what the line leaves of them.
+MAX_LINE_ROWS, PENALTIES = 500, tuple(10.0**e for e in range(-3, 6))
+CLEARLY_WORSE, BETTER = 1.1, 0.99
+
+
 class Features(NamedTuple):
     """φ, μ and h² of n rows, for each of K members."""
 
@@ -209,6 +215,65 @@ class FirstLayer(BatchedLinear):
         return torch.cat([columns, angle.sin(), angle.cos()], dim=1).mT
 
 
+class LinearPart(nn.Module):
+    """xᵀb + b₀ in the mean of all members, whose networks learn what it leaves."""
+
+    weight: Tensor  # (p,)
+    bias: Tensor  # ()
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., p) → (...)
+        """The line at x."""
+        return x @ self.weight + self.bias
+
+
+def fit_line(
+    X: Tensor,  # (n, p)
+    y: Tensor,  # (n,)
+    weight: Tensor,  # (n,), of mean one
+) -> tuple[LinearPart, Tensor] | None:
+    """The line of a ridge regression, and the residuals of rows left out, (n,).
+
+    None unless a smooth function of all columns, by kernel ridge regression, predicts
+    rows left out clearly worse, and has nothing to add to the line.
+    """
+    if len(X) > MAX_LINE_ROWS:
+        return None
+    x_mean, y_mean = weight @ X / len(X), weight @ y / len(X)
+    centred = X - x_mean
+    squares = torch.cdist(X, X).square()
+    smooth = torch.exp(-squares / squares.median().clamp(min=1e-300))
+    left_out, dual = _left_out(centred @ centred.mT, y - y_mean, weight)
+    curve, rest = (_left_out(smooth, z, weight)[0] for z in (y - y_mean, left_out))
+    error, of_curve, of_both = (weight @ r.square() for r in (left_out, curve, rest))
+    if of_curve < CLEARLY_WORSE * error or of_both < BETTER * error:
+        return None
+    slope = dual @ centred
+    return LinearPart(slope, y_mean - slope @ x_mean), left_out
+
+
+def _left_out(K: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Kernel ridge regression: residuals of rows left out, and dual coefficients.
+
+    Its penalty is the best for rows left out, whose residuals are α/diag((K + pI)⁻¹).
+    """
+    root = weight.sqrt()
+    values, vectors = torch.linalg.eigh(root[:, None] * K * root)
+    along, squares = vectors.mT @ (root * y), vectors.square()
+    found = []
+    for penalty in PENALTIES:
+        inverse = 1 / (values.clamp(min=0) + penalty)
+        alpha = vectors @ (inverse * along)
+        residual = alpha / (squares @ inverse)  # by the root of the weight
+        found.append((float(residual.square().sum()), residual / root, alpha * root))
+    _, residual, dual = min(found, key=lambda each: each[0])
+    return residual, dual
+
+
 class HeteroscedasticNetwork(nn.Module):
     """K networks that share no weights, each with a mean head and a noise head.
 
@@ -255,6 +320,8 @@ class HeteroscedasticNetwork(nn.Module):
                 setattr(self.heads, name, nn.Parameter(both))
         self.layer_sizes = tuple(layer_sizes)
         self.variance_floor, self.scaling_rate = variance_floor, scaling_rate
+        self.linear: LinearPart | None = None
+        self.noise_factor = 1.0  # of h², by held-out rows, once the network is trained
 
     @property
     def n_members(self) -> int:
@@ -280,12 +347,15 @@ class HeteroscedasticNetwork(nn.Module):
     def outputs(self, phi: Tensor) -> tuple[Tensor, Tensor]:
         """μ and h² from φ, each of shape (K, n)."""
         mu, raw = self.heads(phi).unbind(-1)
-        return mu, softplus(raw) + self.variance_floor
+        return mu, (softplus(raw) + self.variance_floor) * self.noise_factor
 
     def forward(self, x: Tensor) -> Features:
         """φ, μ and h² of all members from one pass over (n, p) or (K, n, p) inputs."""
         phi = self.features(self.encoding(x))
-        return Features(phi, *self.outputs(phi))
+        mu, h2 = self.outputs(phi)
+        if self.linear is not None:
+            mu = mu + self.linear(x)
+        return Features(phi, mu, h2)
 
     def members_by_view(self) -> list[slice]:
         """Which members share each view."""

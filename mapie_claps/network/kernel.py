@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .training import gaussian_nll, one_thread
+from .training import Rows, gaussian_nll, one_thread
 
 MIN_ROWS = 150  # with fewer, length scales are guesses
 MAX_ROWS = 20_000  # kept of more, at random: time, memory and size of the file
@@ -262,16 +262,14 @@ def fit_kernel(
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,), positive
     g: Tensor,  # (n,), noise variance of the networks together
-    held_out_rows: Tensor,  # (K, m), of each network
+    split: Rows,  # rows that each network was trained on, and those it held out
     held_out_g: Tensor,  # (K, m), noise variance of that network alone
     noise_floor: float,
     generator: torch.Generator,
-    *,
-    all_rows: bool = True,
 ) -> KernelMember | None:
     """Length scales, the rows kept and their noise; None where there are too few.
 
-    With ``all_rows`` the mean is that of all rows, if they are not too many.
+    The mean is that of all rows, if they are not too many.
 
     Networks have seen the rows that they do not hold out: their g is too small there.
     So length scales are fitted with constant noise, and held-out rows are judged with
@@ -287,10 +285,10 @@ def fit_kernel(
         covariance, sigma2 = fit_covariance(X[kept], y[kept], share, generator)
         unit = sigma2 / float(g[kept].log().mean().exp())
         rows = TrainingRows(X[kept], y[kept], unit * g[kept] * share)
-        few = held_out_rows[:, : -(-JUDGED_ROWS // len(held_out_rows))]
+        few = split.held_out[:, : -(-JUDGED_ROWS // len(split.held_out))]
 
         def judge(i: int) -> Tensor:  # (2, n_factors, m), NLL and φᵀΣφ
-            seen = rows.take(~torch.isin(kept, held_out_rows[i])).merged()
+            seen = rows.take(torch.isin(kept, split.fit[i])).merged()
             near = Near.of(covariance, seen, X[few[i]])
             own = unit * held_out_g[i, : few.shape[1]]
             found = []
@@ -316,8 +314,7 @@ def fit_kernel(
             float(judged[1, best].quantile(USUAL_LEVEL)) - lasting,
             float(by_factor[best]),
         )
-        if all_rows:
-            _use_mean_of_all_rows(member)
+        _use_mean_of_all_rows(member)
     return member
 
 

@@ -27,6 +27,7 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.stats import norm, rankdata
@@ -37,6 +38,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import check_array, column_or_1d
+from torch import Tensor
 
 from .._validation import (
     ANY_NUMBER,
@@ -46,6 +48,7 @@ from .._validation import (
     warn_if_reordered,
 )
 from .batches import check_has_target, column, weights
+from .rows import check_groups, equal_rows
 from .tables import (
     ColumnReader,
     as_numbers,
@@ -544,10 +547,11 @@ class TrainingData(NamedTuple):
     table: Any
     y: Array
     weight: Array  # of mean one
+    labels: Tensor | None = None  # (n,), of rows that belong together
 
 
 def check_training_data(
-    estimator: Any, X: Any, y: Any, sample_weight: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any = None
 ) -> TrainingData:
     """Check what ``fit`` was given, and set the columns of the estimator."""
     check_has_target(y)
@@ -557,8 +561,9 @@ def check_training_data(
     check_columns(estimator, X, table, reset=True)
     n = table.shape[0]
     target = column("y", column_or_1d(y, warn=True), n).numpy()
+    labels = None if groups is None else torch.from_numpy(check_groups(groups, n))
     if sample_weight is None:
-        return TrainingData(table, target, np.ones(n))
+        return TrainingData(table, target, np.ones(n), labels)
     weight = weights(sample_weight, n).numpy()
     kept = weight > 0
     if kept.sum() < 2:
@@ -567,9 +572,9 @@ def check_training_data(
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
     if not kept.all():
-        has_filter = package_of(table) in ("polars", "pyarrow")
-        table = table.filter(kept) if has_filter else table[kept]
-        target, weight = target[kept], weight[kept]
+        rows = np.flatnonzero(kept)
+        table, target, weight = _taken(table, rows), target[kept], weight[kept]
+        labels = None if labels is None else labels[torch.from_numpy(rows)]
     with np.errstate(over="ignore"):
         mean = weight.mean()
     if not np.isfinite(mean) or weight.min() / mean < SMALLEST:
@@ -578,7 +583,29 @@ def check_training_data(
             "overflows or whose ratios underflow. Divide the weights by a constant, "
             "and set the smallest to zero, which leaves these rows out."
         )
-    return TrainingData(table, target, weight / mean)
+    return TrainingData(table, target, weight / mean, labels)
+
+
+def merge_equal_rows(
+    table: Any, y: Array, weight: Array, labels: Tensor | None
+) -> TrainingData:
+    """Rows that differ in X or y, with the weight of all that are equal to them."""
+    equal = equal_rows(table, y)
+    _, first = np.unique(equal, return_index=True)
+    if len(first) == len(y):
+        return TrainingData(table, y, weight, labels)
+    first.sort()  # in the order in which they came
+    total = np.bincount(equal, weight)[equal[first]]
+    rows = torch.from_numpy(first)
+    kept = None if labels is None else labels[rows]
+    return TrainingData(_taken(table, first), y[first], total / total.mean(), kept)
+
+
+def _taken(table: Any, rows: NDArray[np.intp]) -> Any:
+    """Some rows of a table, whatever library it is from."""
+    if package_of(table) == "pyarrow":
+        return table.take(rows)
+    return table.iloc[rows] if package_of(table) == "pandas" else table[rows]
 
 
 def fit_scalers(

@@ -9,7 +9,6 @@ Such rows are observations of their own. They are taken for that where the colum
 and y together allow fewer different rows than ten times the number of rows.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,13 @@ from .tables import as_table, read_columns
 Array = NDArray[np.float64]
 Labels = NDArray[np.intp]
 FEW = 10  # possible rows by rows that there are, below which equal ones are natural
+MANY_EQUAL = 0.1  # of the rows are equal to another one: worth a warning
+EQUAL_ROWS = (
+    "Got a table in which more than a tenth of the rows are equal to another one in X "
+    "and y. They count as one row with a weight, and stay together where rows are held "
+    "out. If they are copies, drop them; if rows belong together in another way, such "
+    "as those of one subject, pass groups."
+)
 
 
 def equal_rows(X: Any, y: Array) -> Labels:
@@ -49,7 +55,7 @@ def row_groups(X: Any, y: Array, groups: Any = None) -> Labels:
     equal = equal_rows(X, y)
     if groups is None:
         return equal
-    named = np.unique(check_groups(groups, len(y)), return_inverse=True)[1]
+    named = check_groups(groups, len(y))
     n_equal, n_named = equal.max() + 1, named.max() + 1
     # Two groups that share an equal row are one.
     edges = np.ones(len(y)), (equal, n_equal + named)
@@ -59,58 +65,53 @@ def row_groups(X: Any, y: Array, groups: Any = None) -> Labels:
     return labels
 
 
-def check_groups(groups: Any, n: int) -> NDArray[Any]:
-    """One label per row, as an array that can be sorted; a gap is refused."""
+def check_groups(groups: Any, n: int) -> Labels:
+    """One label per row, (n,), counted from 0; a gap is refused."""
     labels = np.asarray(groups)
-    if labels.dtype.kind == "O":
-        labels = np.array([str(v) for v in labels.ravel()]).reshape(labels.shape)
     if labels.shape != (n,):
         raise ValueError(
             f"Got groups of shape {labels.shape} for {n} rows of X, but expected one "
             "label per row."
         )
-    if labels.dtype.kind == "f" and not math.isfinite(labels.sum()):
+    gaps = [value is None or value != value for value in labels.tolist()]
+    if any(gaps):
         raise ValueError(
-            "Got groups with NaN or infinity, but expected a label for each row. Give "
-            "rows that belong to nobody labels of their own."
+            f"Got no label in row {gaps.index(True)} of groups, but expected one for "
+            "each row. Give rows that belong to nobody labels of their own."
         )
-    if len(np.unique(labels)) < 2:
+    if labels.dtype.kind == "O":
+        labels = np.array([str(value) for value in labels])
+    found: Labels
+    different, found = np.unique(labels, return_inverse=True)
+    if len(different) < 2:
         raise ValueError(
-            f"Got groups with the label {labels[0].item()!r} in every row, but "
+            f"Got groups with the label {different[0].item()!r} in every row, but "
             "expected at least two different ones. Leave groups out."
         )
-    return labels
+    return found
 
 
 def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_]:
     """Mark whole groups, in a random order of labels, up to a share of the rows.
 
-    The group that would cross the share is marked if that comes nearer to it. At least
-    one group is marked, and one is not.
+    As many as come nearest to it; at least one group is marked, and one is not.
     """
-    sizes = np.bincount(labels)[order]
-    upto = np.cumsum(sizes)
-    wanted = share * len(labels)
-    n_groups = int(np.searchsorted(upto, wanted))
-    if n_groups and (
-        n_groups == len(order)
-        or (upto - wanted)[n_groups] > (wanted - upto[n_groups - 1])
-    ):
-        n_groups -= 1
-    n_groups = min(max(n_groups + 1, 1), len(order) - 1)
-    marked: NDArray[np.bool_] = np.isin(labels, order[:n_groups])
+    upto = np.cumsum(np.bincount(labels)[order])
+    nearest = int(np.abs(upto - share * len(labels)).argmin()) + 1
+    marked: NDArray[np.bool_] = np.isin(
+        labels, order[: min(max(nearest, 1), len(order) - 1)]
+    )
     return marked
 
 
 def _numbers(X: Any) -> list[Array]:
     """Columns of X as numbers that are equal where values are; gaps are equal too."""
     if len(getattr(X, "shape", ())) > 2:
-        flat = np.asarray(X).reshape(len(X), -1)
-        return list(flat.T)
+        return list(np.asarray(X).reshape(len(X), -1).T)
     found = []
     for column in read_columns(as_table(X)):
         values = column.values
-        if column.kind == "text":
+        if values.dtype.kind == "O":
             filled = ["\0" if value is None else value for value in values]
             values = np.unique(filled, return_inverse=True)[1].astype(float)
         found.append(np.where(np.isnan(values), np.nan, values))

@@ -39,6 +39,7 @@ FORMULAS: dict[str, tuple[Any, Any, float, str]] = {
 # Shape of the noise: probabilities at which tails are compared, levels of the nodes.
 TAILS, NODE_LEVELS = np.array([0.25, 0.1, 0.05, 0.025]), (np.arange(32) + 0.5) / 32
 MIN_RESIDUALS = 100
+TAIL, CLEAR_GAIN = 0.05, 0.02  # what two ranks must gain at level 0.9
 PRIOR = 6.0  # of an asymmetry of t standard errors a share t²/(t² + PRIOR) is kept
 
 
@@ -342,6 +343,26 @@ def fit_noise_shape(residual: Array) -> NoiseShape:
     return NoiseShape(
         _tail_curve(np.sort(residual)), np.quantile(residual, NODE_LEVELS)
     )
+
+
+def prefers_two_ranks(residual: Array, shape: NoiseShape) -> bool:
+    """Whether two ranks, one for each end, would serve held-out rows clearly better.
+
+    By the interval score of each half of them, with ranks from the other half.
+    """
+    if len(residual) < MIN_RESIDUALS:
+        return False
+    loss = np.zeros(2)
+    for known, judged in ((slice(0, None, 2), slice(1, None, 2)),) * 2:
+        score, r = shape.curve.forward(residual[known]), residual[judged]
+        q = np.quantile(np.abs(score), 1 - 2 * TAIL)
+        two = np.quantile(score, [TAIL, 1 - TAIL])
+        for k, ends in enumerate(((-q, q), two)):
+            low, high = shape.curve.inverse(ends)
+            missed = np.maximum(low - r, 0) + np.maximum(r - high, 0)
+            loss[k] += float(np.mean(high - low + missed / TAIL))
+        residual = residual[::-1]
+    return bool(loss[1] < (1 - CLEAR_GAIN) * loss[0])
 
 
 def _tail_curve(ordered: Array) -> MonotoneMap:

@@ -23,6 +23,7 @@ from .gradient import FlatParameters, LossAndGradient
 Array = NDArray[np.float64]
 
 MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT_ROWS = 20, 4_000
+MEMBERS, MORE_MEMBERS, FEW_ROWS = 6, 12, 500
 # Multiply-adds of one training step below which a second thread costs more than it
 # brings: on two shared cores, steps of 1e7 were tens of times slower with two threads.
 THREADING_PAYS_FROM = 5e8
@@ -53,12 +54,49 @@ def n_held_out(n_rows: int, validation_fraction: float) -> int:
 
 
 def split_rows(
-    n_rows: int, n_held_out: int, n_members: int, generator: torch.Generator
+    n_rows: int,
+    n_held_out: int,
+    n_members: int,
+    generator: torch.Generator,
+    labels: Tensor | None = None,  # (n_rows,), of rows that belong together
 ) -> Rows:
-    """Hold out another block of one permutation for each member."""
+    """Hold out another block of one permutation for each member.
+
+    A member does not train on rows that belong together with a row that it holds out.
+    """
     order = torch.randperm(n_rows, generator=generator)
+    if labels is not None and n_held_out:
+        rank = torch.randperm(int(labels.max()) + 1, generator=generator)[labels]
+        order = order[rank[order].argsort(stable=True)]
     shifted = torch.stack([order.roll(-k * n_held_out) for k in range(n_members)])
-    return Rows(shifted[:, n_held_out:], shifted[:, :n_held_out])
+    if labels is None or not n_held_out:
+        return Rows(shifted[:, n_held_out:], shifted[:, :n_held_out])
+    held_out, fit = [], []
+    for own in shifted:
+        block = own[:n_held_out]
+        if len(labels[block].unique()) == len(labels.unique()):
+            block = block[labels[block] == labels[block[0]]]
+        held_out.append(_repeated(block, n_held_out))
+        fit.append(own[~torch.isin(labels[own], labels[block])])
+    longest = max(map(len, fit))
+    return Rows(
+        torch.stack([_repeated(rows, longest) for rows in fit]), torch.stack(held_out)
+    )
+
+
+def _repeated(rows: Tensor, n: int) -> Tensor:
+    """N rows, the first of which come again where there are fewer."""
+    return rows[torch.arange(n) % len(rows)]
+
+
+def members_for(n_members: int | str, n_rows: int) -> int:
+    """Members as given, or by "auto" 6, and 12 where rows are few.
+
+    There another seed would change what single rows are told; more members cost little.
+    """
+    if isinstance(n_members, int):
+        return n_members
+    return MORE_MEMBERS if n_rows < FEW_ROWS else MEMBERS
 
 
 def batch_size_for(n_rows: int) -> int:
@@ -121,7 +159,7 @@ class TrainingData(NamedTuple):
     """Encoded inputs, targets and weights of all rows, and which member sees which."""
 
     X: Tensor  # (n, p), float32
-    y: Tensor  # (n,), float32
+    y: Tensor  # (K, n), float32, of each member
     weight: Tensor | None  # (n,), mean one
     rows: Rows
 
@@ -165,11 +203,13 @@ class MemberGroup:
             eps=1e-8,
             maximize=False,
         )
+        # Where the targets of each member start among those of all.
+        starts = [k * data.y.shape[1] for k in members]
+        self.first_target = torch.tensor(starts, device=data.y.device)[:, None]
         size = min(config.batch_size, data.rows.fit.shape[1])
         batch = self.batch = LossAndGradient(self.network, size, config.beta)
         # What there is of all rows, and where that of a batch goes.
         self.sources = [(data.X, batch.inputs.flatten(0, 1))]
-        self.sources += [(data.y, batch.target.flatten())]
         if data.weight is not None:
             self.sources += [(data.weight / size, batch.share.flatten())]
 
@@ -181,10 +221,13 @@ class MemberGroup:
     ) -> Array:  # (2, members)
         """Take steps; mean training loss and held-out loss of each member."""
         total = torch.zeros_like(self.batch.target[:, 0])
-        chosen = batches[:, self.members].flatten(1)
-        for rows, learning_rate in zip(chosen, learning_rates, strict=True):
-            for source, target in self.sources:
-                torch.index_select(source, 0, rows, out=target)
+        chosen = batches[:, self.members]
+        own = chosen + self.first_target
+        target, targets = self.batch.target.flatten(), self.data.y.flatten()
+        for t, learning_rate in enumerate(learning_rates):
+            torch.index_select(targets, 0, own[t].flatten(), out=target)
+            for source, part in self.sources:
+                torch.index_select(source, 0, chosen[t].flatten(), out=part)
             total += self.batch()
             self._clip_gradients()
             self.adamw(lr=learning_rate)
@@ -207,7 +250,8 @@ class MemberGroup:
         if rows.shape[1] == 0:
             return torch.zeros_like(self.batch.target[:, 0])
         phi = self.network.features(self.data.X[rows])
-        loss = gaussian_nll(self.data.y[rows], *self.network.outputs(phi))
+        y = self.data.y.flatten()[rows + self.first_target]
+        loss = gaussian_nll(y, *self.network.outputs(phi))
         if self.data.weight is not None:
             loss *= self.data.weight[rows]
         return loss.mean(dim=1)
@@ -216,7 +260,7 @@ class MemberGroup:
 def train(
     network: HeteroscedasticNetwork,
     X_encoded: Tensor,  # (n, p), float32
-    y: Tensor,  # (n,), float32
+    y: Tensor,  # (K, n), float32: what each member is to learn
     weight: Tensor | None,  # (n,), mean one
     rows: Rows,
     config: TrainingConfig,

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ..network.batches import noise_column
+
 # On import laplace-torch reaches ``torch.jit`` through torchmetrics and torchvision, of
 # which torch 2.9 and later warn. The warning is not the user's.
 with warnings.catch_warnings():
@@ -56,20 +58,17 @@ class HeteroscedasticGGN(GGNInterface):
 
     Notes
     -----
-    - Features are :math:`[\varphi(x), 1]` when the last layer has a bias, bias last,
-      as everywhere in laplace-torch.
-    - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2). A
-      row of weight 2 counts as two rows. Where h² of every row is known before, it may
-      stand in a third column, shape (n, 3): the network is then not asked.
+    - Features are :math:`[\varphi(x), 1]` when the last layer has a bias, bias last.
+    - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2),
+      and h² as a third, shape (n, 3): the network is then not asked for it.
     - The loss is :math:`\tfrac12\sum_i s_i[(y_i-\mu_i)^2/h_i^2+\log h_i^2]`. Its last
       term makes ``log_marginal_likelihood`` of laplace-torch right for h²(x): equal
       to the closed form where the weights of the last layer are the posterior mean
       for the prior precision in use. ``optimize_prior_precision(method="marglik")``
-      works; ``method="gridsearch"`` is unsuitable, since laplace-torch scores it by
-      the squared error, which the prior precision does not change.
+      works; ``method="gridsearch"`` scores the squared error, which the prior
+      precision does not change.
     - ``la(X)`` returns the mean and the epistemic variance φᵀΣφ only: add h²(x) for
       the predictive variance.
-    - Kronecker structure is refused: one weight per row does not factorise.
 
     Examples
     --------
@@ -112,124 +111,42 @@ class HeteroscedasticGGN(GGNInterface):
         super().__init__(model, likelihood, last_layer=last_layer, **kwargs)
         self.noise_variance = noise_variance
 
+    # laplace-torch's own is of whole networks. It looks the weights of the last layer
+    # up by names that the network around it does not know, and gives zeros in silence.
+    jacobians = GGNInterface.last_layer_jacobians
+
     def full(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Loss and dense curvature of one batch.
-
-        Parameters
-        ----------
-        x : Tensor of shape (n, ...)
-            Inputs of the network.
-        y : Tensor of shape (n, 1), (n, 2) or (n, 3)
-            Targets, row weights and h², as far as given.
-        **kwargs : dict
-            Ignored; laplace-torch passes the number of rows.
-
-        Returns
-        -------
-        tuple of Tensor
-            Loss, and HᵀWH of shape (d + 1, d + 1).
-        """
+        """Loss of one batch, and HᵀWH of shape (d + 1, d + 1)."""
         loss, root = self._weighted(x, y)
         with torch.autocast(root.device.type, enabled=False):
             return loss, root.T @ root
 
     def diag(self, x: Tensor, y: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Loss and diagonal of the curvature of one batch.
-
-        Parameters
-        ----------
-        x, y, **kwargs
-            As in ``full``.
-
-        Returns
-        -------
-        tuple of Tensor
-            Loss, and the diagonal of HᵀWH of shape (d + 1,).
-        """
+        """Loss of one batch, and the diagonal of HᵀWH of shape (d + 1,)."""
         loss, root = self._weighted(x, y)
         return loss, root.square().sum(0)
 
-    def kron(self, x: Tensor, y: Tensor, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse Kronecker structure, and gradients of rows, which have no h².
-
-        Parameters
-        ----------
-        x, y, *args, **kwargs
-            Ignored.
-        """
+    def kron(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse what has no meaning here: Kronecker factors, gradients of rows."""
         raise ValueError(
             "HeteroscedasticGGN gives no Kronecker factors, into which row weights "
-            "1/h²(x) do not factorise, and no gradients of rows. Use "
-            "hessian_structure='full', or 'diag' for very wide features."
+            "1/h²(x) do not factorise, and no gradients of rows or of some outputs. "
+            "Use hessian_structure='full', or 'diag' for very wide features."
         )
 
-    gradients = kron
-
-    def jacobians(
-        self, x: Tensor, enable_backprop: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Jacobian of the output by the weights of the last layer.
-
-        laplace-torch's own, for whole networks, looks parameters up by name. Those of
-        the last layer are named as the layer has them, which the network around it
-        does not know: it would give zero without a word.
-
-        Parameters
-        ----------
-        x : Tensor of shape (n, ...)
-            Inputs of the network.
-        enable_backprop : bool, default=False
-            Whether gradients flow back to x.
-
-        Returns
-        -------
-        tuple of Tensor
-            Jacobian of shape (n, 1, d + 1), and the output of shape (n, 1).
-        """
-        found: tuple[Tensor, Tensor] = self.last_layer_jacobians(x, enable_backprop)
-        return found
-
-    functorch_jacobians = jacobians
-
-    def selected_output_jacobians(
-        self, x: Tensor, outputs: Tensor, enable_backprop: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Jacobian of some outputs in each row, by the weights of the last layer.
-
-        Parameters
-        ----------
-        x : Tensor of shape (n, ...)
-            Inputs of the network.
-        outputs : Tensor of shape (n,) or (n, k)
-            Numbers of the outputs.
-        enable_backprop : bool, default=False
-            Whether gradients flow back to x.
-
-        Returns
-        -------
-        tuple of Tensor
-            Jacobian of shape (n, k, d + 1), and the output of shape (n, 1).
-        """
-        found, f = self.jacobians(x, enable_backprop)
-        chosen = outputs.reshape(len(found), -1, 1).expand(-1, -1, found.shape[2])
-        return found.gather(1, chosen), f
+    gradients = selected_output_jacobians = kron
 
     @torch.no_grad()
     def _weighted(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of one batch, and W^½H: features by the roots of s/h², (n, d + 1)."""
         f, phi = self.model.forward_with_features(x)
         n, layer, network = len(phi), self.model.last_layer, self.model.model
-        if f.shape != (n, 1):
+        if f.shape != (n, 1) or len(y) != n or y.shape[1] not in (1, 2, 3):
             raise ValueError(
-                f"Got a network whose output has shape {tuple(f.shape)} for {n} rows, "
-                "but expected the mean alone, shape (n, 1). Return the mean from "
-                "forward and give h²(x) as noise_variance."
-            )
-        if len(y) != n or y.shape[1] not in (1, 2, 3):
-            raise ValueError(
-                f"Got targets of shape {tuple(y.shape)} for {n} rows, but expected (n, "
-                "1), or (n, 2) with row weights in the second column, or (n, 3) with "
-                "h² in the third."
+                f"Got an output of shape {tuple(f.shape)} and targets of shape "
+                f"{tuple(y.shape)} for {n} rows, but expected the mean alone, (n, 1), "
+                "and targets (n, 1), or (n, 2) with row weights in the second column, "
+                "or (n, 3) with h² in the third."
             )
         if y.shape[1] == 3:
             h2 = y[:, 2]
@@ -245,25 +162,15 @@ class HeteroscedasticGGN(GGNInterface):
                 "noise_variance. Pass backend_kwargs={'noise_variance': h2} with h2(x) "
                 "-> (n,), or give the network a method noise_variance(x)."
             )
-        if h2.numel() != n:
-            raise ValueError(
-                f"Got noise_variance of shape {tuple(h2.shape)} for {n} rows, but "
-                "expected one number per row, shape (n,) or (n, 1)."
-            )
         # With autocast features are coarser than weights; targets may be finer.
         dtype = layer.weight.dtype
-        phi, h2, y = phi.to(dtype), h2.reshape(-1).to(dtype), y.to(dtype)
+        phi, y = phi.to(dtype), y.to(dtype)
+        h2 = noise_column(h2.to(dtype), n).to(phi)
         weight = y[:, 1] if y.shape[1] > 1 else torch.ones_like(h2)
         if not bool(y[:, :2].isfinite().all()) or bool((weight < 0).any()):
             raise ValueError(
                 "Got targets or row weights that are NaN, infinite, or (weights) "
                 "negative. Remove these rows; a weight of zero leaves a row out."
-            )
-        if not bool(((h2 > 0) & h2.isfinite()).all()):
-            raise ValueError(
-                f"Got noise_variance between {float(h2.min())!r} and "
-                f"{float(h2.max())!r}, but expected positive finite values. Add a "
-                "floor, for example softplus(.) + 1e-6."
             )
         residual = y[:, 0] - f[:, 0].to(dtype)
         loss = 0.5 * (weight * (residual.square() / h2 + h2.log())).sum()

@@ -1,5 +1,6 @@
 """Inputs → μ, h², φᵀΣφ: the one forward pass of predictions and exports."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,18 +140,22 @@ class ForwardPass(nn.Module):
             lambda found: weight @ layers.residual(found),
         )
 
-    def with_sums(self, sums: LastLayerSums, prior_precision: float) -> "ForwardPass":
-        """The same networks with the posterior that other sums make."""
+    def with_sums(
+        self, sums: LastLayerSums, prior_precision: float | None = None
+    ) -> "ForwardPass":
+        """The same networks with the posterior that other sums make; λ may stay."""
         old, network = self.last_layers, self.network
+        stays = prior_precision is None
         sigma2 = sums.residual_variance(network.variance_floor)
         layers = make_last_layers(
             sums,
             old.trained,
             old.last_layer,
-            prior_precision,
+            old.mean_precision if prior_precision is None else prior_precision,
             with_bias=old.with_bias,
             standardised=old.standardised,
             residual_variance=sigma2,
+            variance_precision=old.prior_precision if stays else math.inf,
         )
         mixed = self.member_weight, sigma2, self.kernel, self.kernel_weight
         return ForwardPass(network, layers, *mixed)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
 from ..network.batches import KeptBatches
 from ..network.ensemble import Features, HeteroscedasticNetwork
-from ..network.training import gaussian_nll, one_thread
+from ..network.training import Rows, gaussian_nll, one_thread
 
 # Weight of a view ∝ exp(−SHARPNESS · held-out NLL per row of its members): worse by 0.1
 # is a third of the weight, worse by 0.5 next to none.
@@ -29,6 +29,9 @@ LEAST_WEIGHT = 0.1  # of a member whose residuals tell of the noise, by the mean
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
 PAPER_PRIOR_PRECISION = 1.0
 JITTER = (0.0, *(10.0**e for e in range(-15, -8)))  # of the largest diagonal entry
+# Factor of the noise by held-out residuals: the level beyond which they are clipped,
+# the rows that it takes to be believed by half, and its limits.
+WILD_LEVEL, PRIOR_ROWS, LARGEST_FACTOR = 0.995, 50, 4.0
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 
 
@@ -276,7 +279,8 @@ class LastLayers:
     trained: Tensor  # (K, d + 1), the weights that training left, bias last
     mean: Tensor  # (K, d + 1)
     scale: Tensor  # Σ = scale scaleᵀ: (K, d + 1, d + 1), or (K, d + 1)
-    prior_precision: float  # λ, for standardised targets
+    prior_precision: float  # λ of Σ, for standardised targets
+    mean_precision: float  # λ of the mean, which may be larger
     prior_mean: Tensor  # (d + 1,)
     unit: float  # standard deviation of the targets, or 1 where they are standardised
     last_layer: str  # "trained" or "ridge"
@@ -286,9 +290,10 @@ class LastLayers:
 
     def mu(self, out: Features | FeatureRows) -> Tensor:  # (K, n)
         """Mean φᵀŵ; with trained weights the network's own, to the last bit."""
+        mu = out.mu if isinstance(out, Features) else out.target - out.residual
         if self.last_layer == "ridge":
-            return _affine(self.mean, out.phi)
-        return out.mu if isinstance(out, Features) else out.target - out.residual
+            mu = mu + _affine(self.mean - self.trained, out.phi)
+        return mu
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
@@ -358,11 +363,13 @@ def make_last_layers(
     with_bias: bool = True,
     standardised: bool = True,  # whether the targets are: λ is for those that are
     residual_variance: float = 1.0,  # σ², for homoscedastic sums
+    variance_precision: float = math.inf,  # λ of Σ, where it is less than that of ŵ
     may_alter: bool = True,
 ) -> LastLayers:
     """Factor λ/unit² I + HᵀWH, and correct ŵ where the last layer is refitted.
 
-    Where rounding wins, jitter grows until laplace-torch finds a factor.
+    ŵ may be the posterior mean under a larger λ than that of Σ: what is best for the
+    mean says too little of what is not known far from the training rows.
     """
     gram, cross, loss = sums.gram, sums.cross, sums.loss
     if sums.homoscedastic:
@@ -380,6 +387,7 @@ def make_last_layers(
         mean=trained,
         scale=torch.zeros_like(gram),
         prior_precision=prior_precision,
+        mean_precision=prior_precision,
         prior_mean=prior_mean,
         unit=unit,
         last_layer=last_layer,
@@ -387,9 +395,30 @@ def make_last_layers(
         standardised=standardised,
         homoscedastic=sums.homoscedastic,
     )
-    scale, added = torch.zeros_like(gram), torch.zeros_like(loss)
-    size = trained.shape[1] if with_bias else trained.shape[1] - 1
-    for k in range(len(trained)):
+    scale, gram = _factors(layers, may_alter)
+    layers = replace(layers, scale=scale, gram=gram)
+    if last_layer == "ridge":
+        # Σ(HᵀWy + λμ₀) with y = Hw + r, as a step from w.
+        pull = cross - prior_precision / unit**2 * (trained - prior_mean)
+        step = (scale @ (scale.mT @ pull[..., None])).squeeze(-1)
+        curved = (gram @ step[..., None]).squeeze(-1)
+        loss = loss + (step * (0.5 * curved - cross)).sum(-1)
+        layers = replace(layers, mean=trained + step, loss=loss)
+    if variance_precision < prior_precision:
+        layers = replace(layers, prior_precision=variance_precision)
+        scale, gram = _factors(layers, may_alter)
+        layers = replace(layers, scale=scale, gram=gram)
+    return layers
+
+
+def _factors(layers: LastLayers, may_alter: bool) -> tuple[Tensor, Tensor]:
+    """Factors of Σ by laplace-torch, and HᵀWH with the jitter that they needed.
+
+    Where rounding wins, jitter grows until laplace-torch finds a factor.
+    """
+    scale, gram = torch.zeros_like(layers.gram), layers.gram.clone()
+    size = layers.trained.shape[1] - (not layers.with_bias)
+    for k in range(len(gram)):
         la = layers.laplace(k)
         prior, largest = la.prior_precision, float(la.H.max() + la.prior_precision)
         for share in JITTER if may_alter else JITTER[:1]:
@@ -405,26 +434,18 @@ def make_last_layers(
                 f"The posterior precision (largest entry {largest!r}) is not positive "
                 "definite. Raise prior_precision, or look for extreme values in X."
             )
-        scale[k][(slice(size),) * factor.ndim], added[k] = factor, share * largest
+        scale[k][(slice(size),) * factor.ndim] = factor
         if share:
+            diagonal = gram[k] if gram.ndim == 2 else gram[k].diagonal()
+            diagonal += share * largest
             warnings.warn(
                 f"Added {share * largest:.1e} to the diagonal of the posterior "
                 f"precision (largest entry {largest:.1e}), which was not positive "
                 "definite to rounding. Raise prior_precision to avoid it.",
                 NumericalWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-    if bool(added.any()):
-        identity = torch.eye(trained.shape[1], dtype=gram.dtype)
-        layers = replace(layers, gram=gram + added[:, None, None] * identity)
-    if last_layer == "trained":
-        return replace(layers, scale=scale)
-    # Σ(HᵀWy + λμ₀) with y = Hw + r, as a step from w.
-    pull = cross - prior_precision / unit**2 * (trained - prior_mean)
-    step = (scale @ (scale.mT @ pull[..., None])).squeeze(-1)
-    curved = (gram @ step[..., None]).squeeze(-1)
-    loss = loss + (step * (0.5 * curved - cross)).sum(-1)
-    return replace(layers, scale=scale, mean=trained + step, loss=loss)
+    return scale, gram
 
 
 def choose_prior_precision(
@@ -481,6 +502,7 @@ class FittedLastLayers(NamedTuple):
     held_out_nll: Tensor | None  # (n_views,); None where no rows were held out
     held_out_h2: Tensor  # (K, n_held_out)
     held_out_residual: Tensor | None  # (m,), in units of √v of single members
+    noise_factor: float = 1.0  # of v, at which it is the mean squared residual
 
 
 def fit_posterior(
@@ -493,6 +515,9 @@ def fit_posterior(
     prior_precision: float | str,
     last_layer: str,
     variance_floor: float,  # of σ²
+    held_out_rows: Tensor | None = None,  # (K, n_held_out), their places in the batches
+    left_out: Iterable[FeatureRows] | None = None,  # not summed; None: the held-out
+    left_out_shift: Tensor | None = None,  # (n,), added to residuals of held-out rows
     **settings: Any,  # of make_last_layers
 ) -> FittedLastLayers:
     """λ, posteriors, weights of the members, and what held-out rows say of them.
@@ -503,7 +528,8 @@ def fit_posterior(
     sums, homoscedastic = without, without.homoscedastic
     if held_out is not None:
         structure = "diag" if without.gram.ndim == 2 else "full"
-        own = sum_rows([held_out], structure, homoscedastic, without.fit_id)
+        rest = [held_out] if left_out is None else left_out
+        own = sum_rows(rest, structure, homoscedastic, without.fit_id)
         sums = replace(
             without,
             gram=without.gram + own.gram,
@@ -513,14 +539,17 @@ def fit_posterior(
     # Of the trained means, until the mean of the members is known.
     sigma2 = settings["residual_variance"] = sums.residual_variance(variance_floor)
     judged = held_out
-    if homoscedastic and held_out is not None:
-        judged = held_out._replace(h2=torch.full_like(held_out.h2, sigma2))
+    if judged is not None and left_out_shift is not None:
+        shift = left_out_shift[held_out_rows]
+        judged = judged._replace(residual=judged.residual + shift)
+    if homoscedastic and judged is not None:
+        judged = judged._replace(h2=torch.full_like(judged.h2, sigma2))
     summed = without if prior_precision == "grid" else sums
     value = choose_prior_precision(
         prior_precision, summed, trained, last_layer, judged, views, **settings
     )
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
-    nll, residual, n_members = None, None, len(trained)
+    nll, residual, n_members, factor = None, None, len(trained), 1.0
     h2 = none = trained.new_empty(0)
     weight = trained.new_full((n_members,), 1 / n_members)
     if judged is not None and held_out is not None:
@@ -533,6 +562,11 @@ def fit_posterior(
         counts = weight * n_members > LEAST_WEIGHT
         residual = (apart.residual(judged) / v.sqrt())[counts].flatten()
         h2 = held_out.h2
+        if held_out_rows is not None:
+            # As in predictions, members that disagree add to the variance.
+            spread = torch.cat([_spread(weight, layers.residual(b)) for b in batches])
+            share = v / (v + spread[held_out_rows])
+            factor = noise_factor(residual * share[counts].flatten().sqrt())
     if n_members > 1 or last_layer == "ridge":
         spread = Spread()
         for rows in batches:
@@ -542,7 +576,9 @@ def fit_posterior(
         if homoscedastic:
             final = make_last_layers(sums, trained, last_layer, value, **settings)
             layers = replace(final, mean=layers.mean)
-    return FittedLastLayers(layers, sums, weight, sigma2, none, nll, h2, residual)
+    return FittedLastLayers(
+        layers, sums, weight, sigma2, none, nll, h2, residual, factor
+    )
 
 
 def fit_last_layers(
@@ -550,16 +586,16 @@ def fit_last_layers(
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,)
-    held_out_rows: Tensor,  # (K, n_held_out)
+    split: Rows,
     *,
     homoscedastic: bool,
     fit_id: str,
     **settings: Any,
 ) -> FittedLastLayers:
     """``fit_posterior`` of networks, each of which holds out rows of its own."""
-    size = network.rows_per_batch()
-    left_out = torch.zeros(network.n_members, len(X), dtype=torch.bool)
-    left_out.scatter_(1, held_out_rows, True)
+    size, held_out_rows = network.rows_per_batch(), split.held_out
+    left_out = torch.ones(network.n_members, len(X), dtype=torch.bool)
+    left_out.scatter_(1, split.fit, False)
 
     def compute() -> Iterator[FeatureRows]:
         for start in range(0, len(X), size):
@@ -573,13 +609,34 @@ def fit_last_layers(
         if held_out_rows.shape[1]:
             own = X[held_out_rows], y[held_out_rows], weight[held_out_rows]
             held_out = FeatureRows.of(network, *own)
+        rest = None
+        if bool(left_out.scatter(1, held_out_rows, False).any()):  # rows of its groups
+            rest = (b._replace(left_out=~b.left_out) for b in batches)  # type: ignore[operator]
         found = fit_posterior(
             sum_rows(batches, "full", homoscedastic, fit_id),
             held_out,
             batches,
             network.trained_weights(),
             network.members_by_view(),
+            held_out_rows=held_out_rows,
+            left_out=rest,
             **settings,
         )
         noise = [mean_noise(rows.h2, found.member_weight) for rows in batches]
     return found._replace(noise=torch.cat(noise))
+
+
+def _spread(weight: Tensor, by_member: Tensor) -> Tensor:  # (K,), (K, n) → (n,)
+    """Variance over the members."""
+    return weight @ (by_member - weight @ by_member).square()
+
+
+def noise_factor(residual: Tensor) -> float:  # (m,), in units of √v
+    """Factor of v at which held-out rows have a mean squared residual of v.
+
+    Few rows say little: the factor is drawn to one. So do a few wild ones.
+    """
+    squares = residual.square()
+    mean = float(squares.clamp(max=float(squares.quantile(WILD_LEVEL))).mean())
+    share = len(squares) / (len(squares) + PRIOR_ROWS)
+    return min(max(mean, 1 / LARGEST_FACTOR), LARGEST_FACTOR) ** share

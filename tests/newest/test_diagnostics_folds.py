@@ -8,7 +8,13 @@ from conftest import tiny
 from mapie.regression import CrossConformalRegressor
 
 from mapie_claps import CalibratedRegressor, ClapsScore, explain
-from mapie_claps.diagnostics import diagnose, nearest_rows, rank_rows, summarise
+from mapie_claps.diagnostics import (
+    diagnose,
+    nearest_rows,
+    predict_frame,
+    rank_rows,
+    summarise,
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +61,4 @@ def test_tables_without_pandas(fitted, data, monkeypatch):
     np.testing.assert_array_equal(columns["width"], table["width"])
     assert len(rank_rows(model, X, n_rows=3)["row"]) == 3
     assert summarise(model, X, y)["group"].tolist() == ["all"]
+    assert isinstance(predict_frame(model, X), dict)
