@@ -344,6 +344,7 @@ def test_rows_of_the_fit_warn_and_new_ones_do_not():
         CalibratedRegressor(pipe).conformalize(X[:60], Y[:60])
 
 
+@pytest.mark.filterwarnings("ignore:Got a table in which more than a tenth")
 def test_equal_rows_by_right_do_not_warn():
     rng = np.random.default_rng(0)
     kinds = rng.integers(200, size=(4, 150))

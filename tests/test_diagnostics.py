@@ -11,8 +11,7 @@ from mapie.conformity_scores import AbsoluteConformityScore, ResidualNormalisedS
 from mapie_api import calibrated_prefit
 from scipy.stats import binom
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.linear_model import BayesianRidge
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 

@@ -21,7 +21,6 @@ from .._validation import (
     check_unmasked,
     raise_for,
 )
-from ..estimators.base import MAX_SEEN_ROWS
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import check_has_target, column
 from .calibration import ALL_ROWS, Calibration, rows_by_group
@@ -942,13 +941,8 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
 
     A new row has an equal one about twice as often as a training row repeats another.
     """
-    if known <= max(2, SEEN_SHARE * compared):
-        return
-    hashes, n = last_step(model)._seen_rows, last_step(model).sums_.n_rows
-    # The smallest are kept of many, which tell how many different ones there were.
-    many = len(hashes) == MAX_SEEN_ROWS
-    n_different = len(hashes) * (2.0**64 / float(hashes[-1]) if many else 1.0)
-    if known <= (SEEN_SHARE + 3 * max(0.0, 1 - n_different / n)) * compared:
+    repeats = getattr(last_step(model), "_equal_share", 0.0)
+    if known <= max(2, (SEEN_SHARE + 3 * repeats) * compared):
         return
     warnings.warn(
         f"Got calibration rows on which the estimator was fitted: {known} of "
