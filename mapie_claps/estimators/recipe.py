@@ -66,8 +66,9 @@ class Recipe:
     linear : bool
         Whether a line may stand in the mean, from which the networks learn the
         difference: under 500 rows, where a curve predicts clearly worse.
-    merge_rows : bool
-        Whether rows that are equal in X and y count as one row with a weight.
+    robust : bool
+        Whether rows that are equal in X and y count as one row with a weight, and wild
+        targets as the nearest of the others.
     last_layer : {"ridge", "trained"}
         ŵ: the posterior mean under λ, in closed form, or the weights as trained.
     bias_in_posterior : bool
@@ -105,7 +106,7 @@ class Recipe:
     prior_precision: float | str = "grid"
     variance_prior_precision: float = 0.03
     linear: bool = True
-    merge_rows: bool = True
+    robust: bool = True
     last_layer: str = "ridge"
     bias_in_posterior: bool = True
     kernel: bool = True
@@ -165,7 +166,7 @@ PAPER = Recipe(
     prior_precision=1.0,
     variance_prior_precision=1.0,
     linear=False,
-    merge_rows=False,
+    robust=False,
     last_layer="trained",
     bias_in_posterior=False,
     kernel=False,
@@ -215,7 +216,7 @@ _CHECKS: dict[str, Any] = {
     ),
     **dict.fromkeys(("scaling_rate", "weight_decay", "initial_bias"), _NOT_NEGATIVE),
     **dict.fromkeys(("bias_in_posterior", "kernel", "linear"), _FLAG),
-    **dict.fromkeys(("merge_rows", "noise_shape"), _FLAG),
+    **dict.fromkeys(("robust", "noise_shape"), _FLAG),
     "n_bins": partial(check_integer, low=0, hint="Use 0 for no encoding."),
     "schedule": partial(check_choice, choices=("cosine", "constant"), hint=_HINT),
     "beta": partial(check_number, low=0, high=1, hint=_HINT),
