@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ._validation import import_extra
 from .conformal.calibrated import CalibratedRegressor
-from .conformal.calibration import ScoreBounds
+from .conformal.ends import ScoreBounds
 from .conformal.support import Support, check_support
 from .estimators.regressor import ClapsRegressor
 from .network.target import MonotoneMap
@@ -255,7 +255,8 @@ def _intervals_of(model: Any, levels: Any) -> tuple[IntervalModule, dict[str, An
     if levels is not None:
         model = copy.copy(model)
         model.confidence_level = levels
-    rows, estimator = model._one_rank("an export"), model._fitted()
+    estimator = model._single("an export")
+    rows = model._one_rank("an export")
     if not isinstance(estimator, ClapsRegressor):
         raise TypeError(
             f"Got a {type(estimator).__name__} in an export, but expected a "
@@ -268,7 +269,8 @@ def _intervals_of(model: Any, levels: Any) -> tuple[IntervalModule, dict[str, An
             "text, categories, dates, gaps or by a preprocessor, which cannot be "
             "exported. Fit it on columns of numbers without gaps."
         )
-    ends = rows.bounds(1 - np.asarray(model.levels), sym=model.sym)
+    one = model._takes_one_rank(rows)
+    ends: Any = rows.bounds(1 - np.asarray(model.levels), sym=one)
     support = check_support(model.support).of(estimator.target_range_)
     description = {
         "library": version("mapie-claps"),
