@@ -83,7 +83,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     cv : "auto", "split", int, splitter or None, default="auto"
         How ``fit`` calibrates: None or "split" keeps rows back; a number K or a
         splitter of scikit-learn fits a model for each of K folds, which scores the
-        rows of its fold (CV+). "auto" takes ten folds below 250 rows, unless weights
+        rows of its fold (CV+). "auto" takes five folds below 250 rows, unless weights
         or a partition are given.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back, without folds.

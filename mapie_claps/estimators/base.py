@@ -72,7 +72,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     _fit_id: str  # of the network and the units: sums of one fit add up
     _update_id: str  # of what came after the fit
     _seen_rows: NDArray[np.uint64]
-    _equal_share = 0.0  # of the training rows are equal to one before them
+    _equal_share: float  # of the training rows are equal to one before them
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the networks, and compute the posterior of their last layers.
