@@ -243,7 +243,7 @@ def array_of_more(config, tensors, metadata):
         (array_of_more, "as an array of <U1"),
         (tensor_with("last_layers.mean", lambda t: t[:, :-1]), "RuntimeError"),
         (tensor_with("last_layers.scale", lambda t: t[:, :-1]), "RuntimeError"),
-        (tensor_with("last_layers.mean", lambda t: t.float()), "RuntimeError"),
+        (tensor_with("last_layers.scale", lambda t: t.float()), "RuntimeError"),
         (tensor_with("member_weight", lambda t: t[:1]), "RuntimeError"),
         (tensor_with("encoding.column", lambda t: t + 10**8), "IndexError"),
         (tensor_with("last_layers.scale", not_finite), "without a finite"),
