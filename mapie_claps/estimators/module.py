@@ -28,6 +28,7 @@ from .._validation import (
 )
 from ..network.batches import Batch, batches_of, column, noise_column, row_hashes
 from ..network.ensemble import Features
+from ..posterior.curvature import NOISE_METHODS, network_noise
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import (
     FeatureRows,
@@ -37,7 +38,7 @@ from ..posterior.last_layer import (
     fit_posterior,
     sum_rows,
 )
-from .base import MAX_SEEN_ROWS, SCALE_HINT, LastLayerEstimator, choose_device
+from .base import MAX_SEEN_ROWS, LastLayerEstimator, choose_device
 from .recipe import LAST_LAYERS
 
 Array = NDArray[np.float64]
@@ -47,8 +48,6 @@ NOISE_OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "log_variance": torch.exp,
     "std": lambda h: h * h.abs(),
 }
-# Methods that HeteroscedasticGGN asks for, too.
-NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
 # Added to squared residuals, in the same units: a network that passes through its
 # training rows would otherwise have h² = 0.
@@ -84,7 +83,7 @@ class ClapsModule(LastLayerEstimator):
         pair (mean, noise).
     last_layer_name : str or None, default=None
         Name of the ``nn.Linear`` whose output is the mean. With None it is found by
-        watching a forward pass; an error lists the candidates if it is not unique.
+        watching a forward pass.
     noise_variance : None, {"output", "fit"}, callable or torch.nn.Module, default=None
         Where h²(x) comes from. None: from the second output of ``forward`` if there
         is one, or else from a method ``noise_variance_from_features(phi)`` or
@@ -103,9 +102,7 @@ class ClapsModule(LastLayerEstimator):
         Structure of HᵀWH; "diag" for features of many thousands, with
         ``last_layer="trained"``.
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
-        What v is: h² + φᵀΣφ; h²; σ² + φᵀΣφ with W = I/σ²; or σ², the mean squared
-        residual. May be changed on a fitted estimator with ``set_params``, but for
-        "posterior", which has to be chosen before ``fit``.
+        What v is; see :class:`~mapie_claps.ClapsRegressor`.
     variance_penalty : float, default=1.0
         Penalty of a fitted variance head log h² = aᵀφ + b: a priori log h² varies with
         variance 1 / variance_penalty over the rows.
@@ -205,7 +202,7 @@ class ClapsModule(LastLayerEstimator):
         """Σ in units of y, shape (d + 1, d + 1)."""
         return np.asarray(super().posterior_covariance_[0])
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> None:
         self._check_parameters()
         batches = partial(self._batches, X, y, sample_weight, need_y=True)
         rows = batches()
@@ -222,7 +219,7 @@ class ClapsModule(LastLayerEstimator):
             self.n_features_in_ = x.shape[1]
         else:  # set by scikit-learn's check of a table
             self.__dict__.pop("n_features_in_", None)
-        needs_head, trained = adapter.noise is None, self.last_layer == "trained"
+        needs_head, trained = adapter.noise == "fit", self.last_layer == "trained"
         if isinstance(X, Iterator) and (needs_head or not trained):
             raise ValueError(
                 "Got an iterator that can be used once, but fitting a variance head "
@@ -262,28 +259,24 @@ class ClapsModule(LastLayerEstimator):
 
     def _check_parameters(self) -> None:
         """Raise for a value that no data could make valid."""
-        full = self.hessian_structure == "full"
-        for name, choices, hint in (
-            ("scale", SCALES, SCALE_HINT),
-            ("noise_output", list(NOISE_OUTPUTS), "Use 'variance' for h²."),
-            ("precision", ("float64", "module"), "Use 'float64' if unsure."),
-            ("hessian_structure", ("full", "diag"), "Use 'full' up to d = 5,000."),
-            (
-                "last_layer",
-                LAST_LAYERS if full else ("trained",),
-                "Use 'trained' to keep predictions; a diagonal determines no others.",
-            ),
+        full, hint = self.hessian_structure == "full", "Use the default if unsure."
+        for name, choices in (
+            ("scale", SCALES),
+            ("noise_output", tuple(NOISE_OUTPUTS)),
+            ("precision", ("float64", "module")),
+            ("hessian_structure", ("full", "diag")),
+            ("last_layer", LAST_LAYERS if full else ("trained",)),  # a diagonal
         ):
             check_choice(name, getattr(self, name), choices, hint)
-        rule, hint = self.prior_precision, "Use 'marglik' if unsure."
-        if not (isinstance(rule, str) and rule == "marglik"):
-            check_number("prior_precision", rule, low=0, low_open=True, hint=hint)
-        penalty, hint = self.variance_penalty, "Use 1.0 if unsure."
-        check_number("variance_penalty", penalty, low=0, low_open=True, hint=hint)
+        for name, rule in (("prior_precision", "marglik"), ("variance_penalty", None)):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value == rule):
+                also = f"Or use {rule!r}." if rule else hint
+                check_number(name, value, low=0, low_open=True, hint=also)
+        check_integer("batch_size", self.batch_size, low=1, hint=hint)
 
     def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
-        hint = "Use 1024 if unsure."
-        size = check_integer("batch_size", self.batch_size, low=1, hint=hint)
+        size = int(self.batch_size)
         return batches_of(X, *args, size=size, check=self._checked, **kwargs)
 
     def _checked(self, X: Any) -> Any:
@@ -496,8 +489,8 @@ class ModuleAdapter(nn.Module):
     """x → φ, μ, h² of a network that somebody else wrote, in float64 on the CPU.
 
     All work is done on a copy: the network given keeps its mode, device, dtype,
-    gradients and hooks. ``noise`` is None (a head is fitted), a callable, "output" for
-    the second output of ``forward``, or the name of a method.
+    gradients and hooks. ``noise`` is "fit" (a head is fitted), "output" (the second
+    output of ``forward``), "method" (of the network), or a callable.
     """
 
     weights: Tensor  # (1, d + 1) of the mean, bias last; 0 for a layer without bias
@@ -507,7 +500,7 @@ class ModuleAdapter(nn.Module):
         network: nn.Module,  # a private copy
         last_layer_name: str,
         column: int,
-        noise: str | Callable[[Tensor], Tensor] | None,
+        noise: str | Callable[[Tensor], Tensor],
         noise_output: str,
         precision: str,
         device: str,
@@ -529,11 +522,8 @@ class ModuleAdapter(nn.Module):
     @classmethod
     def find(cls, model: ClapsModule, x: Tensor) -> "ModuleAdapter":
         """Find the layer of the mean, and the noise, by watching a few rows."""
-        device, precision = str(choose_device(model.device)), model.precision
-        network, noise = (
-            private_copy(model.module, precision, device),
-            model.noise_variance,
-        )
+        device, noise = str(choose_device(model.device)), model.noise_variance
+        network = private_copy(model.module, model.precision, device)
         layers = {
             name: layer
             for name, layer in network.named_modules()
@@ -558,20 +548,19 @@ class ModuleAdapter(nn.Module):
                 "the last layer (a scaling of y, an activation) out of the network: "
                 "the mean has to be a linear layer on features."
             )
-        known = [name for name in NOISE_METHODS if hasattr(network, name)] + ["fit"]
-        if seen.second is not None:
-            known.insert(0, "output")
-        noise = known[0] if noise is None else noise
-        if not callable(noise) and noise not in known:
-            raise ValueError(
-                f"Got noise_variance={noise!r}, but expected None, a callable, or one "
-                f"of {known}: 'output' where forward returns (mean, noise)."
+        if noise is None:
+            own = any(hasattr(network, name) for name in NOISE_METHODS)
+            noise = "output" if seen.second is not None else "method" if own else "fit"
+        elif not callable(noise):
+            known = ("fit",) if seen.second is None else ("fit", "output")
+            hint = (
+                "Pass None, or a function or network x → h²(x); 'output' is for a "
+                "forward that returns (mean, noise)."
             )
-        noise = None if isinstance(noise, str) and noise == "fit" else noise
+            check_choice("noise_variance", noise, known, hint)
         column, tolerance = matches[chosen]
-        found = cls(
-            network, chosen, column, noise, model.noise_output, precision, device
-        )
+        kept = noise, model.noise_output, model.precision, device
+        found = cls(network, chosen, column, *kept)
         if len(x) > 1:
             found._check_rows_alone(x, tolerance)
         return found
@@ -604,7 +593,7 @@ class ModuleAdapter(nn.Module):
             )
         if self.noise_head is not None:
             h2 = self.noise_head.variance(phi)
-        elif noise is None:
+        elif noise == "fit":
             h2 = torch.full_like(mu, torch.nan)
         else:
             with new_tensors_on(seen.x.device), torch.no_grad():
@@ -620,10 +609,8 @@ class ModuleAdapter(nn.Module):
             return noise(_cast(noise, seen.x))
         if callable(noise):
             return noise(seen.x)
-        if noise == "noise_variance_from_features":
-            return self.network.noise_variance_from_features(phi)  # type: ignore[operator]
-        if noise == "noise_variance":
-            return self.network.noise_variance(seen.x)  # type: ignore[operator]
+        if noise == "method":
+            return network_noise(self.network, seen.x, phi)
         return seen.second
 
     def _check_rows_alone(self, x: Tensor, tolerance: float) -> None:
@@ -661,25 +648,27 @@ def private_copy(module: Any, precision: str, device: str) -> nn.Module:
     module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module = module.module
-    problem = ""
-    for tensor in chain(module.parameters(), module.buffers()):
-        if nn.parameter.is_lazy(tensor):
-            problem = "lazy layers. Call it on a few rows, and train it, first"
-        elif tensor.is_meta:
-            problem = "weights on the device 'meta', which holds no numbers. Load them"
-        elif tensor.is_complex():
-            problem = "complex weights, but expected real ones"
-    for layer in module.modules():
-        if isinstance(layer, torch.jit.ScriptModule):
-            problem = "layers compiled by torch.jit. Pass the network from before that"
-        elif ".quantized" in type(layer).__module__:
-            problem = "quantised layers. Pass the network from before quantisation"
+    odd = any(
+        nn.parameter.is_lazy(tensor) or tensor.is_meta or tensor.is_complex()
+        for tensor in chain(module.parameters(), module.buffers())
+    ) or any(
+        isinstance(layer, torch.jit.ScriptModule)
+        or ".quantized" in type(layer).__module__
+        for layer in module.modules()
+    )
+    if odd:
+        raise TypeError(
+            f"Got a {type(module).__name__} with layers that are lazy, quantised or "
+            "compiled by torch.jit, or weights that are complex or on the device "
+            "'meta'. Pass the trained network as it was before that."
+        )
     try:
-        network: nn.Module = module if problem else copy.deepcopy(module)
+        network: nn.Module = copy.deepcopy(module)
     except Exception as error:
-        problem = f"parts that copy.deepcopy refuses ({error}). Pass the bare network"
-    if problem:
-        raise TypeError(f"Got a {type(module).__name__} with {problem}.")
+        raise TypeError(
+            f"Got a {type(module).__name__} that copy.deepcopy refuses ({error}). Pass "
+            "the bare network."
+        ) from error
     for layer in network.modules():
         if _record not in layer._forward_hooks.values():  # of a copy of a copy
             layer.register_forward_hook(_record)

@@ -23,7 +23,9 @@ with warnings.catch_warnings():
     import laplace
     from laplace.curvature import GGNInterface
 
-__all__ = ["HeteroscedasticGGN", "laplace"]
+__all__ = ["NOISE_METHODS", "HeteroscedasticGGN", "laplace", "network_noise"]
+
+NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 
 
 class HeteroscedasticGGN(GGNInterface):
@@ -152,16 +154,8 @@ class HeteroscedasticGGN(GGNInterface):
             h2 = y[:, 2]
         elif self.noise_variance is not None:
             h2 = self.noise_variance(x)
-        elif hasattr(network, "noise_variance_from_features"):
-            h2 = network.noise_variance_from_features(phi)
-        elif hasattr(network, "noise_variance"):
-            h2 = network.noise_variance(x)
         else:
-            raise ValueError(
-                f"Got a network of class {type(network).__name__} without "
-                "noise_variance. Pass backend_kwargs={'noise_variance': h2} with h2(x) "
-                "-> (n,), or give the network a method noise_variance(x)."
-            )
+            h2 = network_noise(network, x, phi)
         # With autocast features are coarser than weights; targets may be finer.
         dtype = layer.weight.dtype
         phi, y = phi.to(dtype), y.to(dtype)
@@ -177,3 +171,16 @@ class HeteroscedasticGGN(GGNInterface):
         if layer.bias is not None:
             phi = pad(phi, (0, 1), value=1.0)
         return loss, phi * (weight / h2).sqrt()[:, None]
+
+
+def network_noise(network: Any, x: Tensor, phi: Tensor) -> Tensor:
+    """h² by one of ``NOISE_METHODS`` of a network."""
+    for name, argument in zip(NOISE_METHODS, (phi, x), strict=True):
+        if hasattr(network, name):
+            h2: Tensor = getattr(network, name)(argument)
+            return h2
+    raise ValueError(
+        f"Got a network of class {type(network).__name__} without noise_variance. Pass "
+        "backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give the network "
+        "a method noise_variance(x)."
+    )
