@@ -7,7 +7,7 @@ UV := $(VENV)/bin/uv
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean \
-	paper peers coverage speed fuzz mapie-tests
+	paper peers truth coverage speed fuzz mapie-tests
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/python -m mapie_claps.demo
@@ -70,6 +70,9 @@ paper: $(VENV)/.installed
 
 peers: $(VENV)/.installed
 	$(VENV)/bin/python docs/studies/peers.py --data $(DATA) --out docs/benchmarks/peers --jobs $(JOBS) $(RUN)
+
+truth: $(VENV)/.installed
+	$(VENV)/bin/python docs/studies/truth.py --data $(DATA) --out docs/benchmarks/truth --jobs $(JOBS) $(RUN)
 
 coverage: $(VENV)/.installed
 	$(VENV)/bin/python docs/studies/coverage.py --out docs/trust --jobs $(JOBS) $(RUN)

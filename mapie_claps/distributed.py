@@ -62,7 +62,7 @@ def conformalize(
     confidence_level: Any = 0.9,
     *,
     weights: Any = None,
-    groups: Any = None,
+    partition: Any = None,
     **params: Any,
 ) -> CalibratedRegressor:
     """Calibrate on a Dask collection, with the exact conformal quantile.
@@ -77,8 +77,8 @@ def conformalize(
         Calibration targets, partitioned as X is; indexes of both are compared.
     confidence_level : float or sequence of float, default=0.9
         Levels of the intervals.
-    weights, groups : callable, or name of a column as groups, optional
-        Likelihood ratios and groups as functions of X; see
+    weights, partition : callable, or name of a column, optional
+        Likelihood ratios and groups to calibrate apart as functions of X; see
         ``CalibratedRegressor.conformalize``.
     **params : dict
         Further parameters of :class:`~mapie_claps.CalibratedRegressor`.
@@ -90,7 +90,7 @@ def conformalize(
         for each row came back from the workers.
     """
     conformal = CalibratedRegressor(estimator, confidence_level, **params)
-    given = check_values(weights, groups)
+    given = check_values(weights, partition)
     parts = _on_partitions(_scores, (conformal, given), X, y)
     return conformal._set(reduce(Calibration.add, dask.compute(*parts)), given)
 

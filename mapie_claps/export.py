@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ._validation import import_extra
 from .conformal.calibrated import CalibratedRegressor
-from .conformal.calibration import ScoreBounds
+from .conformal.ends import ScoreBounds
 from .conformal.support import Support, check_support
 from .estimators.predictive import PredictiveDistribution
 from .estimators.regressor import ClapsRegressor
@@ -185,7 +185,7 @@ def _constant(values: Any) -> Any:
 def _intervals_of(model: Any) -> tuple[IntervalModule, str]:
     """What is to be written, and its description; refuse what cannot be."""
     ours = isinstance(model, CalibratedRegressor)
-    estimator = model._fitted() if ours else model
+    estimator = model._single("an export") if ours else model
     if not (ours and isinstance(estimator, ClapsRegressor)):
         raise TypeError(
             f"Got a {type(estimator).__name__}, but expected a CalibratedRegressor, "
@@ -199,7 +199,8 @@ def _intervals_of(model: Any) -> tuple[IntervalModule, str]:
             "exported. Fit it on columns of numbers without gaps."
         )
     rows = model._one_rank("an export")
-    ends = rows.bounds(1 - np.asarray(model.levels), sym=model.sym)
+    one = model._takes_one_rank(rows)
+    ends: Any = rows.bounds(1 - np.asarray(model.levels), sym=one)
     support = check_support(model.support).of(estimator.target_range_)
     description = {
         "library": version("mapie-claps"),

@@ -396,7 +396,7 @@ def _refused(value: Any, at: str) -> TypeError:
     return TypeError(
         f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold. Use an "
         "integer or None as random_state; ColumnGroups, EpistemicGroups, "
-        "likelihood_ratio or values of the rows as groups and weights; and of "
+        "likelihood_ratio or values of the rows as partition and weights; of "
         f"transformers only those of scikit-learn that are {', '.join(names)}."
     )
 

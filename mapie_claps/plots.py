@@ -402,7 +402,7 @@ class PredictiveDensityDisplay(Display):
     >>> from mapie_claps.plots import PredictiveDensityDisplay
     >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X, np.exp(X[:, 0]))
+    >>> model = CalibratedRegressor(model, cv=None).fit(X, np.exp(X[:, 0]))
     >>> display = PredictiveDensityDisplay.from_estimator(
     ...     model, [[0.0], [4.0]], ax=Figure().subplots())
     >>> display.density.shape
@@ -428,8 +428,10 @@ class PredictiveDensityDisplay(Display):
                 "expected a calibrated object, CalibratedRegressor(model)."
                 "conformalize(X, y), X and perhaps labels. Leave y and others out."
             )
-        scores = model.signed_scores_[np.isfinite(model.signed_scores_)]
-        rows = distribution_of(getattr(model, "estimator_", model.estimator), X)
+        rows = distribution_of(model._single("densities"), X)
+        support = check_support(model.support).of(rows.targets)
+        scores = model._calibrated().distribution_scores(support)
+        scores = scores[np.isfinite(scores)]
         n, n_scores = len(rows), len(np.unique(scores))
         if rows.aleatoric is None or n > MAX_ROWS or n_scores < 2:
             raise ValueError(
@@ -438,7 +440,6 @@ class PredictiveDensityDisplay(Display):
                 "rows, at least two scores, and an estimator that splits its variance, "
                 "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
             )
-        support = check_support(model.support).of(rows.targets)
         curves: list[Any] = []
         for each in (rows, rows.noise_alone):
             at, height = _densities(each, scores)

@@ -46,7 +46,7 @@ class Shaped(Plain):
         mu, std = super().predict(X, return_std=True)
         knots = np.linspace(-4, 4, 9)
         settings = {
-            "shape": NoiseShape(MonotoneMap.through(knots, np.expm1(knots / 3))),
+            "shape": NoiseShape(MonotoneMap.through(knots, 6 * np.expm1(knots / 6))),
             "targets": self.targets,
         }
         if self.log:

@@ -230,12 +230,12 @@ def test_groups_are_a_function_of_the_rows_on_a_path(fitted, data):
     def side(rows):
         return np.asarray(rows)[:, 0] > 0
 
-    model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, groups=side)
+    model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, partition=side)
     assert_additive(explain(model, X[:3], background=X[:20]))
     labels = side(X)
-    model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, groups=labels)
-    with pytest.raises(ValueError, match="Got groups of single rows together"):
-        explain(model, X, by_column=True, groups=labels)
+    model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, partition=labels)
+    with pytest.raises(ValueError, match="Got partition of single rows together"):
+        explain(model, X, by_column=True, partition=labels)
 
 
 def test_categories_of_both_tables_are_kept():

@@ -9,11 +9,15 @@ from known_model import Plain
 from scipy.stats import beta, kstest, norm
 
 from mapie_claps import CalibratedRegressor, PredictiveDistribution
-from mapie_claps.conformal.calibration import Calibration, interval
+from mapie_claps.conformal.calibration import Calibration
 from mapie_claps.conformal.support import Support
 from mapie_claps.exceptions import EffectiveSampleSizeWarning
 
 ALPHA = np.array([0.5, 0.2, 0.1])
+
+
+def as_labels(*labels):
+    return np.array(labels, dtype=object)
 
 
 def weighted_quantile(scores, weights, own, alpha):
@@ -110,7 +114,7 @@ def test_each_group_is_calibrated_as_if_alone(sym, weighted):
     labels, own = tuple(rng.choice(["a", "b", 3], 30)), rng.uniform(1, 2, 30)
     given = {"weights": weights} if weighted else {}
     of_rows = {"weights": own} if weighted else {}
-    whole = Calibration(scores, groups=groups, **given)
+    whole = Calibration(scores, partition=as_labels(*groups), **given)
     found = whole.bounds(ALPHA, sym=sym, labels=labels, **of_rows)
     for label in set(groups):
         cal = np.array([v == label for v in groups])
@@ -127,34 +131,38 @@ def test_each_group_is_calibrated_as_if_alone(sym, weighted):
 
 def test_groups_without_enough_rows_are_named():
     groups = ("few",) * 8 + ("many",) * 92
-    rows = Calibration(np.arange(100.0), groups=groups)
+    rows = Calibration(np.arange(100.0), partition=as_labels(*groups))
     with pytest.raises(ValueError, match="Got 8 calibration scores of the group 'few'"):
         rows.bounds(ALPHA, labels=("many", "few"))
     with pytest.raises(ValueError, match="group 'new' in row 6, .*'few', 'many'. Cali"):
         rows.bounds(ALPHA, labels=("many", "new"), first_row=5)
     upper = rows.bounds(ALPHA, labels=("many", "few", "new"), allow_infinite=True).upper
     assert np.isinf(upper[:, 2]).tolist() == [False, True, True]
-    nine = Calibration(np.arange(9.0), groups=("few",) * 9)  # ⌈10 · 0.9⌉ = 9
+    nine = Calibration(
+        np.arange(9.0), partition=as_labels(*["few"] * 9)
+    )  # ⌈10 · 0.9⌉ = 9
     assert nine.bounds(ALPHA, labels=("few",)).upper[0, 2] == 8
-    many = Calibration(np.arange(30.0), groups=tuple(range(30)))
+    many = Calibration(np.arange(30.0), partition=as_labels(*range(30)))
     with pytest.raises(ValueError, match="known are 0, 1, .* 9, …. Cali"):
         many.bounds(ALPHA, labels=(99,))
 
 
 def test_rows_add_up_in_their_order():
-    a = Calibration(np.array([1.0, -2.0]), weights=np.ones(2), groups=("x", "y"))
-    b = Calibration(np.array([-3.0]), weights=np.full(1, 2.0), groups=("x",))
+    a = Calibration(
+        np.array([1.0, -2.0]), weights=np.ones(2), partition=as_labels("x", "y")
+    )
+    b = Calibration(np.array([-3.0]), weights=np.full(1, 2.0), partition=as_labels("x"))
     both = a.add(b)
     assert both.scores.tolist() == [1, -2, -3]
     assert both.weights.tolist() == [1, 1, 2]
-    assert both.groups == ("x", "y", "x")
+    assert both.partition.tolist() == ["x", "y", "x"]
     assert both.newest(1).scores.tolist() == [-2, -3]
     plain = Calibration(np.array([1.0, -2.0]))
     mixed = plain.add(Calibration(np.array([3.0]), signed=False))
     assert (mixed.scores.tolist(), mixed.signed) == ([1, 2, 3], False)
     for other, message in (
         (a, "Got rows with weights, but the 2 calibration rows .* came without them"),
-        (Calibration(np.ones(1), groups=("x",)), "Got rows with groups"),
+        (Calibration(np.ones(1), partition=as_labels("x")), "Got rows with partition"),
         (Calibration(np.ones(1), fit_id="other"), "scored with another fit, scale or"),
         (Calibration(np.ones(1), support=Support(0.0)), "another fit, scale or suppor"),
     ):
@@ -165,7 +173,7 @@ def test_rows_add_up_in_their_order():
 
 
 def test_sorted_scores_stay_out_of_copies():
-    rows = Calibration(np.arange(9.0), groups=("a",) * 9)
+    rows = Calibration(np.arange(9.0), partition=as_labels(*"a" * 9))
     rows.bounds(ALPHA, labels=("a",))
     again = pickle.loads(pickle.dumps(rows))
     assert "_sorted" not in vars(again)
@@ -178,7 +186,7 @@ def test_an_interval_that_holds_nothing_lies_at_the_median():
     rows = PredictiveDistribution(np.array([0.5, -3.0]), np.ones(2))
     ends = Calibration(np.ones(9)).bounds(ALPHA[:2])
     swapped = ends._replace(lower=np.array([[np.inf, -1.0]]), upper=-ends.lower)
-    found = interval(rows, swapped, Support())
+    found = swapped.interval([rows], Support())
     np.testing.assert_array_equal(found[:, 1, 0], [0.5, -3.0])
     assert (found[:, 0, 0] > found[:, 1, 0]).all()
     np.testing.assert_allclose(found[:, :, 1], [[-0.5, 1.5], [-4.0, -2.0]])
@@ -221,5 +229,5 @@ def test_discrete_rows_with_tied_scores_are_all_inside(level):
     cal = CalibratedRegressor(Plain().fit(X, y), level).conformalize(X, y)
     low, high = cal.predict_interval(X)[1][..., 0].T
     inside = (low <= y) & (y <= high)
-    assert inside[cal.conformity_scores_ <= cal.quantiles()].all()
+    assert inside[cal.conformity_scores <= cal.quantiles()].all()
     assert inside.sum() >= np.ceil(3001 * level - 1e-9)

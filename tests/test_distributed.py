@@ -165,7 +165,8 @@ def side(rows):
 
 
 @pytest.mark.parametrize(
-    "given", [{"weights": ratio}, {"groups": side}, {"weights": ratio, "groups": side}]
+    "given",
+    [{"weights": ratio}, {"partition": side}, {"weights": ratio, "partition": side}],
 )
 def test_weights_and_groups_are_those_in_memory(module, given):
     here = CalibratedRegressor(module, LEVELS)
@@ -178,14 +179,14 @@ def test_weights_and_groups_are_those_in_memory(module, given):
 
 def test_groups_that_are_no_functions(module, of_frame):
     bins = EpistemicGroups.from_training(module, X[:50], n_groups=2)
-    here = CalibratedRegressor(module).conformalize(X[50:], y[50:], groups=bins)
-    there = conformalize(module, *chunked(X[50:], y[50:]), groups=bins)
+    here = CalibratedRegressor(module).conformalize(X[50:], y[50:], partition=bins)
+    there = conformalize(module, *chunked(X[50:], y[50:]), partition=bins)
     close(there.predict_interval(X), here.predict_interval(X))
     frame = pd.DataFrame(X, columns=COLUMNS).assign(c=side(X), y=y)
     by_name = CalibratedRegressor(of_frame)
-    by_name.conformalize(frame[COLUMNS], y, groups="c")
+    by_name.conformalize(frame[COLUMNS], y, partition="c")
     whole = dd.from_pandas(frame, npartitions=3)
-    there = conformalize(of_frame, whole[COLUMNS], whole["y"], groups="c")
+    there = conformalize(of_frame, whole[COLUMNS], whole["y"], partition="c")
     found = predict_interval(there, whole[COLUMNS]).compute()
     expected = by_name.predict_interval(frame[COLUMNS])[1]
     np.testing.assert_allclose(found["upper_0.9"], expected[:, 1, 0], rtol=1e-10)

@@ -263,17 +263,17 @@ def test_calibrated_models(fitted_regressor, fitted_module, data, path):
     same_intervals(through_file(conformal, path), conformal)
     ratio = likelihood_ratio(X, X_new + 0.2, estimator=fitted_regressor)
     for given in (
-        {"groups": ColumnGroups(0, (0.5,))},
-        {"groups": EpistemicGroups([0.2])},
+        {"partition": ColumnGroups(0, (0.5,))},
+        {"partition": EpistemicGroups([0.2])},
         {"weights": ratio},
     ):
         conformal.conformalize(X_cal, y_cal, **given)
         again = through_file(conformal, path)
         same_intervals(again, conformal, allow_infinite_bounds=True)
     labels = np.where(side(X_cal), "right", "left")
-    conformal.conformalize(X_cal, y_cal, groups=labels)
+    conformal.conformalize(X_cal, y_cal, partition=labels)
     same_intervals(
-        through_file(conformal, path), conformal, groups=["left", "right"] * 10
+        through_file(conformal, path), conformal, partition=["left", "right"] * 10
     )
     chain = make_pipeline(StandardScaler(), fitted_regressor)
     chain[0].fit(X)
@@ -297,8 +297,8 @@ def test_calibrated_models(fitted_regressor, fitted_module, data, path):
 
 def test_functions_of_a_user_are_refused(fitted, data, path):
     conformal = CalibratedRegressor(fitted)
-    conformal.conformalize(*data[1], groups=side)
-    with pytest.raises(TypeError, match="groups.* of type function.* ColumnGroups"):
+    conformal.conformalize(*data[1], partition=side)
+    with pytest.raises(TypeError, match="partition.* of type function.* ColumnGroups"):
         save(conformal, path)
     conformal.conformalize(*data[1], weights=lambda X: np.exp(0.1 * X[:, 0]))
     with pytest.raises(TypeError, match="weights.* of type function.* likelihood_rat"):

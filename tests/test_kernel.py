@@ -19,6 +19,7 @@ from mapie_claps.network.kernel import (
     fit_kernel,
     loss_and_gradient,
 )
+from mapie_claps.network.training import Rows
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +82,9 @@ def fitted(X, y, weight=None, g=constant_noise, seed=0):
     n = len(X)
     weight = ones(n) if weight is None else weight
     held_out = torch.randperm(n, generator=generator(5))[: 3 * (n // 8)].view(3, -1)
-    return fit_kernel(
-        X, y, weight, g(X), held_out, g(X)[held_out], 1e-9, generator(seed)
-    )
+    rest = [np.setdiff1d(np.arange(n), rows) for rows in held_out]
+    split = Rows(torch.tensor(np.stack(rest)), held_out)
+    return fit_kernel(X, y, weight, g(X), split, g(X)[held_out], 1e-9, generator(seed))
 
 
 def test_posterior_is_exact_where_all_rows_are_neighbours():

@@ -41,7 +41,7 @@ def test_levels_follow_the_misses_of_the_intervals_issued(cal):
     expected = ALPHA + 0.05 * (ALPHA - out).sum(axis=0)
     np.testing.assert_allclose(1 - cal.adaptive_levels_, expected, atol=1e-12)
     np.testing.assert_allclose(cal.observed_coverage_, 1 - out.mean(axis=0))
-    assert len(cal.conformity_scores_) == 250
+    assert len(cal.conformity_scores) == 250
 
 
 @pytest.mark.parametrize("sym", [True, False])
@@ -55,7 +55,7 @@ def test_the_bound_on_long_run_coverage_holds_whatever_happens(cal, sym):
     bound = (np.maximum(ALPHA, 1 - ALPHA) + gamma) / (gamma * 150)
     assert (np.abs(share - ALPHA) <= bound + 1e-12).all()
     assert np.isinf(issued).any()
-    assert len(cal.conformity_scores_) == 100
+    assert len(cal.conformity_scores) == 100
 
 
 def test_levels_beyond_their_range_give_empty_and_infinite_intervals(cal):
@@ -89,22 +89,24 @@ def test_rows_of_one_call_were_predicted_together(cal):
 def test_groups_follow_their_own_misses_and_keep_their_own_window(cal):
     groups = np.where(X[:, 1] > 0, "up", "down").astype(object)
     groups[150:170] = "quiet"
-    cal.conformalize(X[150:300], Y[150:300], groups=groups[150:300])
-    before = cal.predict_interval(X[:1], groups=["quiet"])[1]
+    cal.conformalize(X[150:300], Y[150:300], partition=groups[150:300])
+    before = cal.predict_interval(X[:1], partition=["quiet"])[1]
     y = Y + 50.0 * (groups == "up")
-    cal.observe(X[300:360], y[300:360], groups=groups[300:360], gamma=0.01, window=30)
+    cal.observe(
+        X[300:360], y[300:360], partition=groups[300:360], gamma=0.01, window=30
+    )
     levels = cal.adaptive_levels_
     assert (levels["up"] > 0.95).all()
     assert (levels["down"] < [0.82, 0.91]).all()
     np.testing.assert_array_equal(levels["quiet"], LEVELS)
     np.testing.assert_array_equal(
-        cal.predict_interval(X[:1], groups=["quiet"])[1], before
+        cal.predict_interval(X[:1], partition=["quiet"])[1], before
     )
     sizes = cal.effective_sample_size_
     assert (sizes["up"], sizes["down"], sizes["quiet"]) == (30, 30, 20)
-    new = cal.predict_interval(X[:1], groups=["new"])[1]
+    new = cal.predict_interval(X[:1], partition=["new"])[1]
     assert np.isinf(new).all()  # no error once levels move
-    cal.observe(X[360:361], y[360:361], groups=["new"])
+    cal.observe(X[360:361], y[360:361], partition=["new"])
     assert set(cal.adaptive_levels_) == {"up", "down", "quiet", "new"}
 
 
@@ -151,7 +153,7 @@ def test_another_confidence_level_starts_with_new_levels(cal, levels):
     cal.observe(X[340:341], Y[340:341] + 99)
     expected = np.atleast_1d(levels) * 1.02  # step size and window stay
     np.testing.assert_allclose(cal.adaptive_levels_, expected)
-    assert len(cal.conformity_scores_) == 150
+    assert len(cal.conformity_scores) == 150
 
 
 def test_a_row_enters_the_posterior_or_the_scores():
@@ -173,10 +175,10 @@ def test_a_row_enters_the_posterior_or_the_scores():
         cal.conformalize(X[320:370], Y[320:370])
     cal.update_posterior(X[400:410], Y[400:410]).partial_conformalize(X[500:], Y[500:])
     np.testing.assert_array_equal(cal.adaptive_levels_, levels)
-    assert len(cal.conformity_scores_) == 200
+    assert len(cal.conformity_scores) == 200
     groups = np.where(X[:, 1] > 0, "up", "down")
     cal.update_posterior(X[410:415], Y[410:415])
-    cal.conformalize(X[500:], Y[500:], groups=groups[500:])
+    cal.conformalize(X[500:], Y[500:], partition=groups[500:])
     np.testing.assert_array_equal(cal.adaptive_levels_["up"], LEVELS)
 
 

@@ -48,8 +48,7 @@ def ensemble():
     X = torch.randn(N, 2, generator=generator, dtype=torch.float64)
     y = torch.sin(2 * X[:, 0]) + 0.3 * torch.randn(N, generator=generator).double()
     weight = 0.5 + torch.rand(N, generator=generator, dtype=torch.float64)
-    held_out = split_rows(N, 12, K, generator).held_out
-    return network, X, y, weight, held_out
+    return network, X, y, weight, split_rows(N, 12, K, generator)
 
 
 def fitted(ensemble, *, held_out=True, **changes):
@@ -62,7 +61,8 @@ def fitted(ensemble, *, held_out=True, **changes):
         "fit_id": "a",
     }
     *rows, own = ensemble
-    own = own if held_out else own[:, :0]
+    if not held_out:
+        own = split_rows(N, 0, K, torch.Generator().manual_seed(1))
     found = fit_last_layers(*rows, own, **(settings | changes))
     layers, weight, sigma2 = found[0], found.member_weight, found.residual_variance
     return found, ForwardPass(rows[0], layers, weight, sigma2)
@@ -80,7 +80,7 @@ def member(network, X, k, constant=True):
 @pytest.mark.parametrize("last_layer", ["ridge", "trained"])
 @pytest.mark.parametrize("held_out", [True, False])
 def test_members_against_numpy(ensemble, last_layer, held_out):
-    network, X, y, s, own = ensemble
+    network, X, y, s, (_, own) = ensemble
     found, forward = fitted(ensemble, last_layer=last_layer, held_out=held_out)
     X_new = X[:20] + 0.5
     means, variances, h2s, nlls, residuals = [], [], [], [], []

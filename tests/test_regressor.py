@@ -241,7 +241,7 @@ def test_more_columns_than_rows():
 def test_two_rows_are_enough():
     model = tiny().fit([[0.0], [1.0]], [0.0, 1.0])
     assert np.isfinite(predictions(model, [[0.5]])).all()
-    assert model.prior_precision_ == 1.0
+    assert model.prior_precision_ == 0.03
 
 
 def test_zero_weight_leaves_a_row_out(data):

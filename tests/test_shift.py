@@ -33,9 +33,13 @@ def calibrated(model=MODEL, **given):
     return CalibratedRegressor(model, LEVELS).conformalize(X[CAL], Y[CAL], **given)
 
 
-@pytest.mark.parametrize("names", [["weights"], ["groups"], ["weights", "groups"]])
+@pytest.mark.parametrize(
+    "names", [["weights"], ["partition"], ["weights", "partition"]]
+)
 def test_arrays_functions_batches_and_steps_agree(names):
-    functions = {k: v for k, v in (("weights", tilt), ("groups", side)) if k in names}
+    functions = {
+        k: v for k, v in (("weights", tilt), ("partition", side)) if k in names
+    }
     cal, test = ({k: f(X[s]) for k, f in functions.items()} for s in (CAL, TEST))
     whole = calibrated(**functions)
     expected = whole.predict_interval(X[TEST])[1]
@@ -53,12 +57,12 @@ def test_arrays_functions_batches_and_steps_agree(names):
     )
     np.testing.assert_array_equal(scores.predict_interval(X[TEST], **test)[1], expected)
     nothing = CalibratedRegressor(MODEL, LEVELS).conformalize(
-        X[:0], Y[:0], **functions | {k: [] for k in names if k == "groups"}
+        X[:0], Y[:0], **functions | {k: [] for k in names if k == "partition"}
     )
     assert len(nothing.calibration_) == 0
-    given = {"groups": side(X[CAL])} if "groups" in names else {}
+    given = {"partition": side(X[CAL])} if "partition" in names else {}
     nothing.partial_conformalize(X[CAL], Y[CAL], **given)
-    given = {"groups": side(X[TEST])} if "groups" in names else {}
+    given = {"partition": side(X[TEST])} if "partition" in names else {}
     np.testing.assert_array_equal(
         nothing.predict_interval(X[TEST], **given)[1], expected
     )
@@ -70,8 +74,8 @@ def test_weights_on_one_side_only():
         ValueError, match="Got weights in predict_interval, but .*Leave"
     ):
         plain.predict_interval(X[TEST], weights=np.ones(300))
-    with pytest.raises(ValueError, match="Got groups in partial_conformalize"):
-        plain.partial_conformalize(X[CAL], Y[CAL], groups=side)
+    with pytest.raises(ValueError, match="Got partition in partial_conformalize"):
+        plain.partial_conformalize(X[CAL], Y[CAL], partition=side)
     with pytest.raises(ValueError, match="Got no weights in observe.*Pass weights= to"):
         shifted.observe(X[TEST], Y[TEST])
     for call in (
@@ -95,14 +99,26 @@ def test_weights_on_one_side_only():
         ({"weights": np.ones(301)}, "weights of 301 rows, but X has 300"),
         ({"weights": np.ones((300, 2))}, r"shape \(300, 2\) for 300 rows"),
         ({"weights": lambda X: np.ones(3)}, r"shape \(3,\) for 300 rows"),
-        ({"groups": side(X[:3])}, "groups of 3 rows, but X has at least 300"),
-        ({"groups": ["a", None] * 150}, "None in row 1, but expected text or numbers"),
-        ({"groups": np.array([1.0, np.nan] * 150)}, "nan in row 1, but expected"),
-        ({"groups": pd.array([1, None] * 150, "Int64")}, "<NA> in row 1, but expected"),
-        ({"groups": X[CAL]}, "one label per row"),
-        ({"groups": "district"}, "X has no columns with names"),
-        ({"groups": lambda X: side(X)[:7]}, r"groups of shape \(7,\) for 300 rows"),
-        ({"groups": np.ma.masked_equal([1, 2] * 150, 2)}, "Got groups as a masked"),
+        ({"partition": side(X[:3])}, "partition of 3 rows, but X has at least 300"),
+        (
+            {"partition": ["a", None] * 150},
+            "None in row 1, but expected text or numbers",
+        ),
+        ({"partition": np.array([1.0, np.nan] * 150)}, "nan in row 1, but expected"),
+        (
+            {"partition": pd.array([1, None] * 150, "Int64")},
+            "<NA> in row 1, but expected",
+        ),
+        ({"partition": X[CAL]}, "one label per row"),
+        ({"partition": "district"}, "X has no columns with names"),
+        (
+            {"partition": lambda X: side(X)[:7]},
+            r"partition of shape \(7,\) for 300 rows",
+        ),
+        (
+            {"partition": np.ma.masked_equal([1, 2] * 150, 2)},
+            "Got partition as a masked",
+        ),
     ],
 )
 def test_bad_values_are_refused_and_nothing_is_lost(given, message):
@@ -123,7 +139,7 @@ def test_few_effective_rows_are_named():
     assert cal.effective_sample_size_ == pytest.approx(effective_sample_size(heavy))
     none = np.where(side(X) == "n", 0.0, 1.0)
     with pytest.warns(EffectiveSampleSizeWarning, match="group 'n' that are worth 0.0"):
-        cal = calibrated(weights=none[CAL], groups=side)
+        cal = calibrated(weights=none[CAL], partition=side)
     assert cal.effective_sample_size_["n"] == 0
     assert cal.effective_sample_size_["s"] == (side(X[CAL]) == "s").sum()
     with pytest.warns(EffectiveSampleSizeWarning, match="1 of 2 rows"):
@@ -149,7 +165,9 @@ def test_columns_as_groups():
     assert ColumnGroups("g")(frame[8:10]) == ("y", "z")
     assert ColumnGroups(2)(frame[:2]) == ("x", "x")
     assert ColumnGroups(0)(np.array([[1, 2], [3, 4]])) == (1, 3)
-    with pytest.raises(ValueError, match=r"groups='h', but X has the columns \['a', "):
+    with pytest.raises(
+        ValueError, match=r"partition='h', but X has the columns \['a', "
+    ):
         ColumnGroups("h")(frame)
     with pytest.raises(ValueError, match="Got min_rows=0"):
         ColumnGroups.from_training(frame, "g", min_rows=0)
@@ -157,13 +175,15 @@ def test_columns_as_groups():
     model.predict = lambda X, return_std=False: Plain.predict(
         model, X[["a", "b"]], return_std
     )
-    by_name = CalibratedRegressor(model).conformalize(frame[:300], Y[CAL], groups="g")
+    by_name = CalibratedRegressor(model).conformalize(
+        frame[:300], Y[CAL], partition="g"
+    )
     labels = CalibratedRegressor(model).conformalize(
-        frame[:300], Y[CAL], groups=frame["g"][:300]
+        frame[:300], Y[CAL], partition=frame["g"][:300]
     )
     np.testing.assert_array_equal(
         by_name.predict_interval(frame[300:])[1],
-        labels.predict_interval(frame[300:], groups=frame["g"][300:])[1],
+        labels.predict_interval(frame[300:], partition=frame["g"][300:])[1],
     )
     assert list(by_name.effective_sample_size_) == ["x", "y", "z"]
 
@@ -175,17 +195,17 @@ def test_bins_of_the_epistemic_fraction():
     np.testing.assert_allclose(groups.edges, np.quantile(fraction, [1 / 3, 2 / 3]))
     labels = groups.labels(MODEL, X)
     np.testing.assert_array_equal(labels, np.searchsorted(groups.edges, fraction))
-    given = calibrated(groups=labels[CAL])
+    given = calibrated(partition=labels[CAL])
     np.testing.assert_array_equal(
-        calibrated(groups=groups).predict_interval(X[TEST])[1],
-        given.predict_interval(X[TEST], groups=labels[TEST])[1],
+        calibrated(partition=groups).predict_interval(X[TEST])[1],
+        given.predict_interval(X[TEST], partition=labels[TEST])[1],
     )
     np.testing.assert_array_equal(
-        given.predict_interval(X[TEST], groups=groups)[1],
-        given.predict_interval(X[TEST], groups=labels[TEST])[1],
+        given.predict_interval(X[TEST], partition=groups)[1],
+        given.predict_interval(X[TEST], partition=labels[TEST])[1],
     )
     with pytest.raises(TypeError, match=r"as a function, .*EpistemicGroups\(...\).lab"):
-        CalibratedRegressor.from_scores(MODEL, np.ones(9), groups=groups)
+        CalibratedRegressor.from_scores(MODEL, np.ones(9), partition=groups)
     with pytest.raises(ValueError, match="gives a standard deviation alone"):
         EpistemicGroups([0.1]).labels(Plain().fit(X, Y), X)
     for edges in ([], [0.5, 0.2], [0.0], [1.2], [0.3, 0.3], [[0.1]]):

@@ -1,5 +1,6 @@
 """End points on the values that y can take."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,8 +9,10 @@ from conftest import exactly
 from known_model import Plain, Shaped, grades, table
 
 from mapie_claps import CalibratedRegressor, ClapsScore, PredictiveDistribution
+from mapie_claps.conformal.ends import ScoreBounds
 from mapie_claps.conformal.support import TOLERANCE, Support, check_support
 from mapie_claps.estimators.predictive import TargetRange
+from mapie_claps.network.target import IDENTITY, fit_target_map
 
 POINTS = np.array([-np.inf, -1.0, -0.4, 0.0, 0.6, 1.0, 2.0, 2.4, 3.0, np.inf])
 INF = math.inf
@@ -51,9 +54,9 @@ def test_possible_targets(given, inside, outside):
     assert known.contains(np.array(inside, dtype=float)).all()
     assert not known.contains(np.array(outside, dtype=float)).any()
     rows = PredictiveDistribution(np.zeros(len(outside)), np.ones(len(outside)))
-    assert (known.score(rows, np.array(outside, dtype=float)) == np.inf).all()
-    plain = Support().score(rows, np.array(outside, dtype=float))
-    np.testing.assert_array_equal(plain, outside)
+    assert (known.scores(rows, np.array(outside, dtype=float)) == np.inf).all()
+    plain = Support().scores(rows, np.array(outside, dtype=float))
+    np.testing.assert_array_equal(plain, [outside, outside])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -142,7 +145,16 @@ def test_what_training_targets_tell():
     assert fixed.of(grades()) is fixed
     assert check_support(fixed) is fixed
     assert check_support((1, 2, 3)).values.tolist() == [1, 2, 3]  # three: a list
-    signed = TargetRange.fit(np.array([-1.0, 2.0]))
+    signed = TargetRange.fit(np.array([-1.0, 2.5]))
+    for learned, low, high, integer in (
+        (signed, -INF, INF, False),
+        (TargetRange.fit(np.array([0.5, 2.0])), 0, INF, False),
+        (TargetRange.fit(np.arange(-3.0, 40.0)), -INF, INF, True),
+        (TargetRange.fit(np.repeat([5.0, 6.0, 7.5], [20, 5, 20])), 5, 7.5, False),
+        (TargetRange.fit(np.arange(40.0), learn=False), -INF, INF, False),
+    ):
+        found = check_support("auto").of(learned)
+        assert (found.low, found.high, found.integer) == (low, high, integer)
     lows = [check_support("integer").of(t).low for t in (grades(), signed, None)]
     assert lows == [0, -INF, -INF]
     with pytest.raises(ValueError, match=r"support='training'.*\(0, 100\)"):
@@ -160,16 +172,98 @@ def test_ends_are_possible_and_rows_outside_make_the_quantile_larger():
         *(True, False, True)
     ]
     free = CalibratedRegressor(model, support=None).conformalize(X[:200], y[:200])
-    ends = free.predict_interval(X[200:])[1]
-    np.testing.assert_array_equal(bounds, np.clip(np.round(ends), 0, 3))
+    ends = np.clip(np.round(free.predict_interval(X[200:])[1]), 0, 3)
+    assert (bounds[:, 0] >= ends[:, 0]).all()  # the rank knows that ends move
+    assert (bounds[:, 1] <= ends[:, 1]).all()
+    assert (bounds != ends).any()
     low = CalibratedRegressor(model, support=(None, 2.0)).conformalize(X[:200], y[:200])
-    assert np.isinf(low.conformity_scores_).sum() == (y[:200] > 2).sum() > 0
+    assert np.isinf(low.conformity_scores).sum() == (y[:200] > 2).sum() > 0
     assert low.quantiles(True)[0] > free.quantiles()[0]
     # More of them than may be missed: no finite interval has the coverage.
     wrong = CalibratedRegressor(model, support=(None, 0.5)).conformalize(X, y)
     _, found = wrong.predict_interval(X)
     assert (found[:, 0] == -np.inf).all()
     assert (found[:, 1] == np.inf).all()
+
+
+class Given:
+    """Centres are the first column, scales the second."""
+
+    def __init__(self, log=False, targets=None):
+        self.targets = targets
+        self.map = fit_target_map("log", np.array([0.5, 9.0])) if log else IDENTITY
+
+    def predict_distribution(self, X):
+        centre, scale = np.asarray(X, dtype=float).T
+        options = {"target_map": self.map, "targets": self.targets}
+        return PredictiveDistribution(centre, scale, **options)
+
+
+SUPPORTS = ["integer", "count", (0, 3), [0.0, 1.0, 3.0], (None, 2), None]
+
+
+@pytest.mark.parametrize("support", SUPPORTS)
+@pytest.mark.parametrize("log", [False, True])
+def test_a_score_is_that_of_the_smallest_interval_with_the_target(support, log):
+    """|t(y)| ≤ q if and only if y lies within the ends of q, once they have moved."""
+    known, model = check_support(support), Given(log)
+    centres, scales = [-1.0, 0.3, 0.5, 1.0, 1.5, 2.7, 6.0], [0.2, 1.0, 3.0]
+    X = np.array([(c, s) for c in centres for s in scales])
+    rows = model.predict_distribution(X)
+    for y in (0.0, 1.0, 2.0, 3.0, 4.0):
+        if not known.contains(np.array([y]))[0] or (log and y == 0):
+            continue
+        score = np.abs(known.scores(rows, np.full(len(X), y))[0])
+        for q in (score, score * (1 - 1e-9), score * 0.5, score + 0.1):
+            lower, upper = -q[:, None], q[:, None]
+            low, high = ScoreBounds(lower, upper).interval([rows], known)[..., 0].T
+            np.testing.assert_array_equal((low <= y) & (y <= high), score <= q)
+
+
+@pytest.mark.parametrize("support", ["count", [0.0, 1.0, 3.0]])
+@pytest.mark.parametrize("sym", [True, False])
+def test_coverage_of_discrete_targets_is_exact(support, sym):
+    """Of n + 1 rows, each in turn the new one, ⌈(n + 1)(1 − α)⌉ or more are covered."""
+    kinds = [(0.4, 0.0), (0.4, 1.0), (2.5, 3.0), (2.5, 1.0), (-0.7, 0.0), (0.9, 3.0)]
+    n_covered, n_rows = 0, 0
+    for chosen in itertools.combinations_with_replacement(range(6), 6):
+        centre, y = np.array([kinds[i] for i in chosen]).T
+        X = np.column_stack([centre, 0.5 + 0.25 * np.abs(centre)])
+        covered = 0
+        for new in range(6):
+            rest = np.arange(6) != new
+            cal = CalibratedRegressor(Given(), 0.6, sym=sym, support=support)
+            cal.conformalize(X[rest], y[rest])
+            low, high = cal.predict_interval(X[[new]])[1][0, :, 0]
+            covered += low <= y[new] <= high
+        assert covered >= 4  # ⌈6 · 0.6⌉, or 2 · ⌈6 · 0.8⌉ − 6
+        n_covered, n_rows = n_covered + covered, n_rows + 6
+    assert n_covered < 0.97 * n_rows  # all of them would be no feat
+
+
+def test_ends_and_probabilities_of_counts():
+    rng = np.random.default_rng(0)
+    mean = rng.uniform(0.2, 9.0, 600)
+    X, y = np.column_stack([mean, np.sqrt(mean)]), rng.poisson(mean).astype(float)
+    targets = TargetRange.fit(y)
+    assert (targets.floor, targets.ceiling, targets.integer) == (0, INF, True)
+    assert len(np.unique(y)) > 16
+    model = Given(targets=targets)
+    cal = CalibratedRegressor(model).conformalize(X, y)
+    bounds = cal.predict_interval(X)[1]
+    np.testing.assert_array_equal(bounds, np.round(bounds))
+    assert bounds.min() >= 0
+    inside = (bounds[:, 0, 0] <= y) & (y <= bounds[:, 1, 0])
+    assert 0.9 <= inside.mean() < 0.93
+    middle = (cal.cdf(X, y) + cal.cdf(X, y - 1)) / 2
+    np.testing.assert_allclose(middle.mean(), 0.5, atol=0.02)
+    np.testing.assert_allclose(middle.var(), 1 / 12, atol=0.01)
+    stored = CalibratedRegressor.from_scores(model, cal.signed_scores_, signed=True)
+    np.testing.assert_array_equal(stored.predict_interval(X)[1], bounds)
+    with pytest.raises(ValueError, match="computed elsewhere, of a target with gaps"):
+        stored.cdf(X, 1.0)
+    with pytest.raises(ValueError, match="computed elsewhere, of a target with gaps"):
+        stored.sample(X)
 
 
 def test_a_support_that_changes_after_calibration_is_refused():

@@ -46,7 +46,7 @@ def problem(n=120, n_out=15, n_members=5, noise=0.2):
     network = HeteroscedasticNetwork(
         encoding, (8, 6), n_members, 1e-3, generator, VIEWS, 3.0
     )
-    return network, (encoding(X), y, None, rows), generator
+    return network, (encoding(X), y.expand(n_members, -1), None, rows), generator
 
 
 def fit(n_members=5, weight=None, changes=None, **params):
@@ -70,7 +70,8 @@ def weights_of(network):
 def held_out_loss(network, X, y, rows):
     with torch.no_grad():
         mu, h2 = network.outputs(network.features(X[rows.held_out]))
-    return training.gaussian_nll(y[rows.held_out], mu, h2).mean(dim=1)
+    own = y.gather(1, rows.held_out)
+    return training.gaussian_nll(own, mu, h2).mean(dim=1)
 
 
 def test_batches_and_steps_grow_with_the_rows():
@@ -120,7 +121,7 @@ def test_steps_are_those_of_autograd_and_adamw(n_members, limit, weighted):
     moments = {p: torch.zeros(2, *p.shape, dtype=p.dtype) for p, _ in owners}
     for t in range(1, 31):
         other.zero_grad()
-        autograd_loss(other, X[everything], y[everything], share, 0.5).sum().backward()
+        autograd_loss(other, X[everything], y, share, 0.5).sum().backward()
         for k in range(n_members):
             own = [p.grad[k - m.start] for p, m in owners if m.start <= k < m.stop]
             norm = torch.cat([g.flatten() for g in own]).norm()

@@ -259,11 +259,11 @@ def groups(case: Case, n: int, rng: Generator) -> Counts:
         X = case.inputs(rng, len(labels))
         X[:, 0] = np.abs(X[:, 0]) * np.where(labels == 0, -1, 1)
         rows = case.rows(model, X, rng), case.targets(rng, X)
-        counted.append(inside(*rows, sum(GROUPS), case, groups=labels))
+        counted.append(inside(*rows, sum(GROUPS), case, partition=labels))
         X, y = case.draw(rng, N_CAL + 1)
         every = case.rows(model, X, rng)
         own = np.array(bins.of_distribution(every))
-        (found,) = inside(every, y, N_CAL, case, groups=own)
+        (found,) = inside(every, y, N_CAL, case, partition=own)
         by_bin.setdefault(own[-1].item(), []).append(found)
     for i, size in enumerate(GROUPS):
         yield f"group of {size} rows", size, "exact", np.array(counted)[:, i]

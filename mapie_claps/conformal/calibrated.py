@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing, check_random_state
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from .._validation import (
     check_choice,
@@ -21,10 +21,9 @@ from .._validation import (
     check_unmasked,
     raise_for,
 )
-from ..estimators.base import MAX_SEEN_ROWS
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import check_has_target, column
-from .calibration import ALL_ROWS, Calibration, ScoreBounds, interval, rows_by_group
+from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
     check_same_fit,
@@ -32,18 +31,24 @@ from .distribution import (
     distributions,
     fit_id_of,
     last_step,
+    mean_of,
     row_parts,
     transformed,
 )
+from .ends import FoldBounds, ScoreBounds
+from .folds import assign_folds, rows_together
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
 from .score import UNKNOWN_SCORES, ClapsScore
-from .shift import RowValues, check_enough_weight, check_values, effective_sample_size
-from .support import check_support
+from .shift import RowValues, check_values, effective_sample_size, warn_if_few_count
+from .support import Support, check_support
 
 Array = NDArray[np.float64]
-RowsAndEnds = Iterator[tuple[PredictiveDistribution, ScoreBounds]]
+RowsAndEnds = Iterator[tuple[list[PredictiveDistribution], ScoreBounds | FoldBounds]]
 SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
+# Root mean square that scores of a right variance do not have; rows that tell it.
+# Without noise a floor of the variance makes it next to nothing.
+NO_NOISE, UNUSUAL, MIN_SCORES = 1e-3, (0.3, 2.5), 30
 DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
@@ -54,8 +59,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     :math:`\lceil(n+1)(1-\alpha)\rceil`-th smallest of the calibration rows' scores.
 
     ``fit`` keeps back some rows, fits the estimator on the others and calibrates on
-    those kept back. With a fitted estimator, ``conformalize`` calibrates on rows that
-    it has not seen. Intervals are those of ``SplitConformalRegressor(estimator,
+    those kept back; in small tables every row trains and calibrates (CV+). With a
+    fitted estimator, ``conformalize`` calibrates on rows that it has not seen.
+    Intervals are those of ``SplitConformalRegressor(estimator,
     conformity_score=ClapsScore(), prefit=True)`` of MAPIE, to the last bit; beyond
     them the same scores give quantiles, probabilities and draws.
 
@@ -67,13 +73,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``GridSearchCV``, ``fit`` takes the model that it chose.
     confidence_level : float or sequence of float, default=0.9
         Levels 1 − α of the intervals.
-    sym : bool, default=True
-        One rank for both ends, or one rank at α/2 for each; see
-        :class:`~mapie_claps.ClapsScore`.
+    sym : "auto" or bool, default="auto"
+        One rank for both ends (True), or one at α/2 for each (False); see
+        :class:`~mapie_claps.ClapsScore`. "auto" takes two if held-out training rows of
+        a ``ClapsRegressor`` prefer them and there are enough calibration rows; with
+        folds it takes one.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
+    cv : "auto", "split", int, splitter or None, default="auto"
+        How ``fit`` calibrates: None or "split" keeps rows back; a number K or a
+        splitter of scikit-learn fits a model for each of K folds, which scores the
+        rows of its fold (CV+). "auto" takes ten folds below 250 rows, unless weights
+        or a partition are given.
     calibration_fraction : float, default=0.25
-        Share of the rows that ``fit`` keeps back.
+        Share of the rows that ``fit`` keeps back, without folds.
     keep_training_rows : bool, default=False
         Whether ``fit`` keeps the rows that it fitted on, for
         :func:`~mapie_claps.diagnostics.nearest_rows`. They stay in memory and in
@@ -83,23 +96,27 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    estimator_ : estimator
-        The fitted estimator.
+    estimators_ : list of estimator
+        The fitted estimator, or those of the folds.
     calibration_ : Calibration
-        Scores of the calibration rows, their weights and groups.
+        Scores of the calibration rows, with their weights, partition or folds.
     training_rows_ : tuple of X and y
         The rows that ``fit`` fitted on, if ``keep_training_rows``.
 
     Notes
     -----
+    - Coverage is at least 1 − α if rows are exchangeable. With folds, the model of row
+      i's fold makes ends of the row's score; the ⌈(1−α)(n+1)⌉-th smallest upper and
+      the ⌊α(n+1)⌋-th smallest lower end count. Coverage is then at least
+      1 − 2α − √(2/n), and about 1 − α in practice. Points are means over folds.
     - Batches: without y, X may be an iterable of (X, y), or of X where no targets are
       needed. A list of arrays with two or more dimensions is a list of batches.
     - ``weights`` are likelihood ratios p_target(x) / p_source(x), up to a constant, for
       rows to predict whose x has another distribution. A row whose own weight is too
       large for a finite interval has infinite bounds.
-    - ``groups`` are calibrated apart: labels, the name or position of a column,
-      :class:`~mapie_claps.ColumnGroups` or :class:`~mapie_claps.EpistemicGroups`. They
-      must be fixed before calibration.
+    - ``partition`` are groups that are calibrated apart: labels, a column's name or
+      position, :class:`~mapie_claps.ColumnGroups` or
+      :class:`~mapie_claps.EpistemicGroups`. They must be fixed before calibration.
     - Both may be functions of X, such as :func:`~mapie_claps.likelihood_ratio` gives,
       which then serve further rows too; values of single rows are passed again.
     - ``allow_infinite_bounds`` gives infinite bounds where there are too few scores,
@@ -132,10 +149,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     [(50, 2, 2), (50, 2, 2)]
     """
 
-    estimator_: Any
+    estimators_: list[Any]
     calibration_: Calibration
     weights_: Any  # function of X, if calibration was given one
-    groups_: Any
+    partition_: Any
     training_rows_: tuple[Any, Any]
 
     def __init__(
@@ -143,8 +160,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         estimator: Any = None,
         confidence_level: float | Sequence[float] = 0.9,
         *,
-        sym: bool = True,
+        sym: bool | str = "auto",
         support: Any = "auto",
+        cv: Any = "auto",
         calibration_fraction: float = 0.25,
         keep_training_rows: bool = False,
         random_state: int | np.random.RandomState | None = None,
@@ -153,6 +171,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.confidence_level = confidence_level
         self.sym = sym
         self.support = support
+        self.cv = cv
         self.calibration_fraction = calibration_fraction
         self.keep_training_rows = keep_training_rows
         self.random_state = random_state
@@ -167,15 +186,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         mapie : object
             A calibrated ``SplitConformalRegressor`` (``MapieRegressor`` of MAPIE 0.9
-            with ``cv="prefit"``) with a ``ClapsScore``.
+            with ``cv="prefit"``) with a ``ClapsScore``; one with ``sym=False`` for
+            predictive distributions.
         confidence_level : float or sequence of float, optional
-            Levels of the intervals; by default those of the object. MAPIE 0.9 keeps
-            none.
-
-        Returns
-        -------
-        CalibratedRegressor
-            With the same intervals; with a distribution if the score has ``sym=False``.
+            Levels; by default those of the object. MAPIE 0.9 keeps none.
         """
         host = CalibratedMapie.of(mapie)
         ours = host is not None and isinstance(host.score, ClapsScore)
@@ -185,11 +199,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "per fold, but expected a calibrated SplitConformalRegressor of MAPIE "
                 "with conformity_score=ClapsScore()."
             )
-        given = confidence_level
-        levels = host.checked_levels(None) if given is None else given
+        levels = confidence_level
+        if levels is None:
+            levels = host.checked_levels(None)
         score, model = host.score, host.ensemble.point_model
         fit_id = getattr(host.conformity_scores, "fit_id", None)
-        check_same_fit(model, fit_id)
+        check_same_fit([model], fit_id)
         if fit_id != fit_id_of(model):
             raise ValueError(UNKNOWN_SCORES)
         params = {"sym": score.sym, "support": score.support}
@@ -205,7 +220,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         signed: bool = False,
         weights: Any = None,
-        groups: Any = None,
+        partition: Any = None,
         **params: Any,
     ) -> Self:
         """Calibrate from scores that were computed earlier or elsewhere.
@@ -218,7 +233,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             What ``score_rows`` of an object with this estimator and support gives.
         signed : bool, default=False
             Whether scores have their sign; without it there is no distribution.
-        weights, groups : array-like of shape (n_cal,), optional
+        weights, partition : array-like of shape (n_cal,), optional
             Of the rows; see Notes.
         """
         check_unmasked("scores", scores)
@@ -230,16 +245,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got scores of shape {values.shape}, but expected at least one "
                 f"number per calibration row, {kind}."
             )
-        given = check_values(weights, groups)
-        if not all(isinstance(value, np.ndarray | tuple | None) for value in given):
+        given = check_values(weights, partition)
+        if not all(isinstance(value, np.ndarray | None) for value in given):
             raise TypeError(
-                "Got weights or groups as a function, but from_scores has no rows for "
-                "it. Pass one value per score: EpistemicGroups(...).labels(model, X)."
+                "Got weights or partition as a function, but from_scores has no rows "
+                "for it. Pass a value per score: EpistemicGroups(...).labels(model, X)."
             )
         given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
-        rows = replace(made._no_rows(given), scores=values, signed=signed)
-        return made._set(replace(rows, **given._asdict()))
+        rows = replace(made._no_rows(given), target_scores=None, **given._asdict())
+        return made._set(replace(rows, scores=values, signed=signed))
 
     def fit(
         self,
@@ -247,10 +262,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y: Any,
         sample_weight: Any = None,
         *,
-        weights: Any = None,
         groups: Any = None,
+        weights: Any = None,
+        partition: Any = None,
     ) -> Self:
-        """Fit the estimator on a part of the rows, and calibrate on the rest.
+        """Fit on some rows and calibrate on others, once or for each fold.
 
         Parameters
         ----------
@@ -260,11 +276,14 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Targets.
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
-        weights, groups : callable or array-like of shape (n,), optional
+        groups : array-like of shape (n,), optional
+            Labels of rows that belong together, such as a patient's or copies of one
+            row: they stay on one side of the split, or in one fold, as rows do that
+            are equal in X and y. The estimator gets them if its ``fit`` takes them.
+        weights, partition : callable or array-like of shape (n,), optional
             For calibration; see Notes.
         """
-        share, keep = self.calibration_fraction, self.keep_training_rows
-        check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
+        keep = self.keep_training_rows
         check_choice("keep_training_rows", keep, (True, False), "Use False.")
         check_has_target(y)
         n = _num_samples(X)
@@ -276,57 +295,71 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got infinity in X, row {row}, column {place}, but expected finite "
                 "numbers. Leave such rows out, or use NaN for gaps."
             )
-        n_cal = round(share * n)
-        if n_cal < 1 or n - n_cal < 2:
-            raise ValueError(
-                f"Got {n} rows, of which calibration_fraction={share!r} keeps back "
-                f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit on. "
-                "Collect more rows."
-            )
-        given = check_values(weights, groups)
+        given = check_values(weights, partition)
         given.check_length(n)
+        if callable(groups) or (np.ndim(groups) == 0 and groups is not None):
+            raise TypeError(
+                f"Got groups={groups!r}, but expected one label per row, for rows that "
+                "belong together. Pass groups that are to be calibrated apart as "
+                "partition=...."
+            )
         random = check_random_state(self.random_state)
-        order = random.permutation(n)
-        kept, rest = order[:n_cal], order[n_cal:]
+        folds = assign_folds(
+            self.cv,
+            self.calibration_fraction,
+            X,
+            target,
+            labels=rows_together(X, target, groups),
+            with_values=any(value is not None for value in given),
+            random=random,
+        )
         template = self.estimator
         if template is None:
             from ..estimators.regressor import ClapsRegressor
 
             template = ClapsRegressor(random_state=random.randint(2**31 - 1))
-        training = _safe_indexing(X, rest), _safe_indexing(y, rest)
-        fit_params = {}
+        of_rows = {}
         if sample_weight is not None:
-            weight = column("sample_weight", sample_weight, n).numpy()
-            fit_params["sample_weight"] = weight[rest]
-        fitted = clone(template).fit(*training, **fit_params)
-        fresh = self._copy(getattr(fitted, "best_estimator_", fitted))
+            of_rows["sample_weight"] = column("sample_weight", sample_weight, n).numpy()
+        if groups is not None and has_fit_parameter(template, "groups"):
+            of_rows["groups"] = np.asarray(groups)
+        models = []
+        for fold in range(folds.max() + 1):
+            rest = np.flatnonzero(folds != fold)
+            training = _safe_indexing(X, rest), _safe_indexing(y, rest)
+            params = {name: values[rest] for name, values in of_rows.items()}
+            fitted = clone(template).fit(*training, **params)
+            models.append(getattr(fitted, "best_estimator_", fitted))
+        fresh = self._copy(models)
+        if len(models) == 1:
+            kept = np.flatnonzero(folds == 0)
+            own = [v[kept] if isinstance(v, np.ndarray) else v for v in given]
+            rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
+        else:
+            support, training = check_support(self.support), (X, y)
+            rows = Calibration.of_folds(models, folds, X, target, support)
         if keep:
             fresh.training_rows_ = training
-        some = (np.ndarray, tuple)
-        own = [_safe_indexing(v, kept) if isinstance(v, some) else v for v in given]
-        rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
         self.__dict__ = fresh._set(rows, given).__dict__
         return self
 
     def conformalize(
-        self, X: Any, y: Any = None, *, weights: Any = None, groups: Any = None
+        self, X: Any, y: Any = None, *, weights: Any = None, partition: Any = None
     ) -> Self:
         """Compute the scores of the calibration rows; earlier ones are dropped.
 
-        Adaptive levels start again too, unless ``update_posterior`` has dropped the
-        scores: then they go on.
+        Adaptive levels start again, or go on after ``update_posterior``.
 
         Parameters
         ----------
         X : array-like of shape (n, ...), or batches
             Calibration rows, which the estimator has not seen; ``ClapsRegressor`` and
             ``ClapsModule`` know theirs, and there is a warning.
-        y : array-like of shape (n,), optional
-            Their targets.
-        weights, groups : callable or array-like of shape (n,), optional
-            See Notes.
+        y, weights, partition : array-like of shape (n,), optional
+            Their targets, and what the Notes say; the last two may be functions of X.
         """
-        given = check_values(weights, groups)
+        self._single("conformalize")
+        given = check_values(weights, partition)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
         before = vars(self).get("calibration_", rows)
         if not len(before):
@@ -334,13 +367,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._set(rows, given)
 
     def partial_conformalize(self, X: Any, y: Any = None, **rows: Any) -> Self:
-        """Add calibration rows to those there are.
-
-        Parameters
-        ----------
-        X, y, **rows
-            As in ``conformalize``.
-        """
+        """Add calibration rows, as ``conformalize`` takes them, to those there are."""
         if not self.__sklearn_is_fitted__():  # perhaps calibrated on no rows so far
             functions = {k: vars(self).get(f"{k}_") for k in RowValues._fields}
             return self.conformalize(X, y, **functions | rows)
@@ -350,47 +377,28 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._set(Calibration.joined([before, *new]))
 
     def score_rows(self, X: Any, y: Any = None, signed: bool = False) -> Array:
-        """Compute scores (n,) without keeping them.
-
-        Parameters
-        ----------
-        X, y : array-like or batches
-            Rows, as in ``conformalize``.
-        signed : bool, default=False
-            Whether scores keep their sign.
-        """
+        """Compute scores (n,), absolute or signed, of rows as in ``conformalize``."""
         scores = self._score(X, y).scores
         return scores if signed else np.abs(scores)
 
     def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
-        """Conformal quantile of each level, (n_levels,); both ends with ``sym=False``.
-
-        Parameters
-        ----------
-        allow_infinite_bounds : bool, default=False
-            See Notes.
-        """
-        ends = self._one_rank("quantiles").bounds(
-            self._alpha, sym=self.sym, allow_infinite=allow_infinite_bounds
-        )
-        found: Array = ends.upper[0] if self.sym else np.concatenate(ends)
+        """Conformal quantile of each level, (n_levels,); of two ranks both ends."""
+        self._single("quantiles of scores")
+        rows = self._one_rank("quantiles")
+        one = self._takes_one_rank(rows)
+        ends = rows.bounds(self._alpha, sym=one, allow_infinite=allow_infinite_bounds)
+        found: Array = ends.upper[0] if one else np.concatenate(ends[:2])
         return found
 
     def predict(self, X: Any) -> Array:
-        """Predict the mean of y, (n,).
-
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        """
-        parts = [rows.mean for _, rows, _ in distributions(self._fitted(), X)]
+        """Predict the mean of y, (n,)."""
+        parts = [mean_of(rows) for _, rows, _ in distributions(self.fitted_models, X)]
         return np.concatenate([np.empty(0), *parts])
 
     def predict_interval(
         self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
     ) -> tuple[Array, Array]:
-        """Predict points and intervals, in the shapes of MAPIE.
+        """Predict points (n,) and intervals (n, 2, n_levels), as MAPIE does.
 
         Parameters
         ----------
@@ -399,17 +407,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         allow_infinite_bounds : bool, default=False
             See Notes.
         **rows
-            ``weights`` and ``groups`` of these rows, if calibration had them and not
+            ``weights`` and ``partition`` of these rows, if calibration had them and not
             as functions of X.
-
-        Returns
-        -------
-        tuple of ndarray
-            Points (n,), intervals (n, 2, n_levels).
         """
-        found = list(self.iter_intervals(X, allow_infinite_bounds, **rows))
-        if len(found) == 1:
-            return found[0]
+        found = self.iter_intervals(X, allow_infinite_bounds, **rows)
         none = np.empty(0), np.empty((0, 2, len(self.levels)))
         points, bounds = zip(none, *found, strict=True)
         return np.concatenate(points), np.concatenate(bounds)
@@ -417,25 +418,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def iter_intervals(
         self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
     ) -> Iterator[tuple[Array, Array]]:
-        """Predict points and intervals one batch at a time, in flat memory.
-
-        Parameters
-        ----------
-        X, allow_infinite_bounds, **rows
-            As in ``predict_interval``; large batches are divided.
-        """
+        """Predict as ``predict_interval`` does, one batch at a time, in flat memory."""
         support = check_support(self.support)
         for part, ends in self.rows_and_ends(X, allow_infinite_bounds, **rows):
-            yield part.mean, interval(part, ends, support)
+            yield mean_of(part), ends.interval(part, support)
 
     def explain(self, X: Any, **params: Any) -> Any:
-        """Explain predictions: an ``Explanation`` of intervals and both parts of v.
-
-        Parameters
-        ----------
-        X, **params
-            As in :func:`mapie_claps.explain` and ``predict_interval``.
-        """
+        """Explain predictions, as :func:`mapie_claps.explain` does."""
         from ..diagnostics import explain
 
         return explain(self, X, **params)
@@ -452,53 +441,37 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         levels : float or array-like of shape (m,)
             Levels τ in (0, 1): rank :math:`\lceil\tau(n+1)\rceil` among the signed
             scores from the median up, :math:`\lfloor\tau(n+1)\rfloor` below it, so that
-            quantiles err outwards.
+            quantiles (n, m) err outwards: α/2 and 1 − α/2 make the interval of
+            ``sym=False``.
         tails : {"infinite", "normal"}, default="infinite"
             What lies beyond the outermost scores: infinity, or a normal tail of the
             scores' standard deviation, without a guarantee.
-
-        Returns
-        -------
-        ndarray of shape (n, m)
-            Quantiles; at α/2 and 1 − α/2 they are the interval of ``sym=False``.
         """
         hint = "Use for example [0.05, 0.5, 0.95]."
         each = np.atleast_1d(np.asarray(levels, dtype=object))
         wanted = np.array([check_share("levels", level, hint=hint) for level in each])
         check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
         scores, lower = self._one_rank("quantiles"), wanted < 0.5
-        above, below = (
-            side.scores[side.place(np.minimum(wanted, 1 - wanted), np.ones(1))[0]]
-            for side in scores.sorted_scores(sym=False)[ALL_ROWS]
-        )
-        at = np.where(lower, -below, above)
-        if tails == "normal":
-            # Ranks from below pass over infinite scores: the tail starts after them.
-            first = 1 + int(np.isposinf(scores.scores).sum())
-            at = np.where(np.isfinite(at), at, _tail(scores.scores, wanted, first))
+        # Both ends of intervals of which one counts; 1 itself is no miscoverage.
+        alpha = np.minimum(2 * np.minimum(wanted, 1 - wanted), np.nextafter(1, 0))
+        ends = scores.bounds(alpha, sym=False, allow_infinite=True)
+        beyond = ScoreBounds(*2 * [_tail(scores.scores, wanted, twice=True)[None]])
         support, found = check_support(self.support), [np.empty((0, len(wanted)))]
-        for _, rows, _ in distributions(self._fitted(), X):
-            # Rounded outwards, as intervals are.
-            low, high = np.moveaxis(interval(rows, ScoreBounds(at, at), support), 1, 0)
-            found.append(np.where(lower, low, high))
+        for _, rows, _ in distributions(self.fitted_models, X):
+            bounds = ends.interval(rows, support)
+            if tails == "normal":
+                outer = beyond.interval(rows, support)
+                bounds = np.where(np.isfinite(bounds), bounds, outer)
+            found.append(np.where(lower, bounds[:, 0], bounds[:, 1]))
         return np.concatenate(found)
 
     def cdf(self, X: Any, y: ArrayLike) -> Array:
         """Predict the probability that a target is at most y.
 
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        y : float, or array-like of shape (n,) or (n, m)
-            Values of the target: one for all rows, or those of each row.
-
-        Returns
-        -------
-        ndarray of shape (n,) or (n, m)
-            With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1):
-            the middle of what a conformal predictive system leaves open. Where a
-            ``support`` has gaps, the score is taken half way to the next value.
+        With k scores below that of y and t equal to it, (k + (t + 1)/2)/(n + 1): the
+        middle of what a conformal predictive system leaves open. Where a ``support``
+        has gaps, the score is taken half way to the next value. Values y are a number,
+        or (n,) or (n, m) for the rows.
         """
         return self._probability_up_to(X, y, "y")
 
@@ -507,12 +480,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Array:
         """Predict the probability (n,) of a target above, below or between limits.
 
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        above, below : float or array-like of shape (n,), optional
-            Limits: one of them, or both. They themselves do not count.
+        Limits are numbers or (n,), and do not count themselves.
         """
         if above is None and below is None:
             raise ValueError(
@@ -537,29 +505,28 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         It is linear between scores, with normal tails beyond the outermost, and keeps
         to the ``support``.
-
-        Parameters
-        ----------
-        X : array-like or batches
-            Inputs.
-        n_samples : int, default=1
-            Draws from each row, independent of one another.
-        random_state : int, RandomState or None, default=None
-            Seed.
         """
         n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
-        values = np.sort(self._one_rank("draws").signed_scores)
-        finite = values[np.isfinite(values)]
-        at = np.arange(1, len(finite) + 1) / (len(values) + 1)
+        rows = self._one_rank("draws")
         random, support = check_random_state(random_state), check_support(self.support)
         found = [np.empty((0, n_samples))]
-        for _, rows, _ in distributions(self._fitted(), X):
-            level = random.uniform(size=(len(rows), n_samples))
-            score = _tail(values, level)
+        for _, each, _ in distributions(self.fitted_models, X):
+            values = rows.distribution_scores(support.of(each[0].targets))
+            order, n = np.argsort(values), len(values)
+            finite = np.flatnonzero(np.isfinite(values[order]))
+            level = random.uniform(size=(len(each[0]), n_samples))
+            score, at = _tail(values, level), (finite + 1) / (n + 1)
             if len(finite):
                 inside = (level >= at[0]) & (level <= at[-1])
-                score = np.where(inside, np.interp(level, at, finite), score)
-            found.append(support.of(rows.targets).nearest(rows.quantile(score)))
+                between = np.interp(level, at, values[order[finite]])
+                score = np.where(inside, between, score)
+            near = np.rint(level * (n + 1)).astype(int).clip(1, n) - 1
+            fold = near * 0 if rows.folds is None else rows.folds[order][near]
+            drawn = np.empty(level.shape)
+            for j, model in enumerate(each):
+                of_model = support.of(model.targets).nearest(model.quantile(score))
+                drawn = np.where(fold == j, of_model, drawn)
+            found.append(drawn)
         return np.concatenate(found)
 
     def observe(
@@ -592,55 +559,56 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         **rows
             As in ``predict_interval``.
         """
+        self._single("observe")
         found = self._calibrated()
         given = self._row_values("observe", **rows)
         for new in self._scored(X, y, given, by_hand=True):
             if len(new):
-                found = found.observe(new, self._alpha, self.sym, gamma, window)
+                one = self._takes_one_rank(found)
+                found = found.observe(new, self._alpha, one, gamma, window)
         return self._set(found)
 
     def update_posterior(
         self, X: Any, y: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Let rows enter the posterior; all scores are dropped, adaptive levels stay.
+        """Let rows enter the posterior, as ``ClapsRegressor.update_posterior`` does.
 
-        Calibrate again, with ``conformalize``, on rows that the posterior has not seen.
-
-        Parameters
-        ----------
-        X, y, sample_weight : array-like or batches
-            Rows, as in ``ClapsRegressor.update_posterior``.
+        All scores are dropped, adaptive levels stay: calibrate again, with
+        ``conformalize``, on rows that the posterior has not seen.
         """
-        model = self._fitted()
+        model = self._single("update_posterior")
         if not hasattr(model, "update_posterior"):
             raise TypeError(
                 f"Got an estimator of type {type(model).__name__}, whose posterior "
                 "cannot be updated. Use a ClapsRegressor or ClapsModule, not within a "
                 "Pipeline, or fit it again."
             )
-        fresh = self._copy(model.update_posterior(X, y, sample_weight))
+        fresh = self._copy([model.update_posterior(X, y, sample_weight)])
         before = vars(self).get("calibration_", DROPPED)
         fresh.calibration_ = replace(DROPPED, levels=before.levels)
         self.__dict__ = fresh.__dict__
         return self
 
     def save(self, path: Any) -> None:
-        """Write the calibrated object to a file, without pickle.
+        """Write to a file, without pickle; :func:`mapie_claps.load` reads it.
 
-        Parameters
-        ----------
-        path : path-like
-            File to write; see :func:`mapie_claps.load`. Functions for weights and
-            groups must be those of this library.
+        Weights and partition as functions must be those of this library.
         """
         from ..files import save
 
         save(self, path)
 
     @property
+    def estimator_(self) -> Any:
+        """The fitted estimator, where there is one."""
+        if len(self.estimators_) > 1:
+            raise AttributeError("Got one model for each fold: use estimators_.")
+        return self.estimators_[0]
+
+    @property
     def n_features_in_(self) -> int:
         """Number of columns that the estimator was fitted on."""
-        return int(self.estimator_.n_features_in_)
+        return int(self.estimators_[0].n_features_in_)
 
     @property
     def levels(self) -> list[float]:
@@ -653,7 +621,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return [check_share("confidence_level", level, hint=hint) for level in each]
 
     @property
-    def conformity_scores_(self) -> Array:
+    def conformity_scores(self) -> Array:
         """Absolute scores of the calibration rows, in the order in which they came."""
         return np.abs(self._calibrated().scores)
 
@@ -667,14 +635,14 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Rows of equal weight that the calibration rows are worth; of each group."""
         rows = self._calibrated()
         weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-        groups = rows_by_group(rows.groups).items()
-        sizes = {label: effective_sample_size(weights[some]) for label, some in groups}
+        partition = rows_by_group(rows.partition).items()
+        sizes = {k: effective_sample_size(weights[some]) for k, some in partition}
         return sizes.get(ALL_ROWS, sizes)
 
     @property
     def adaptive_levels_(self) -> Any:
         """Levels 1 − α_t of the next interval, (n_levels,); a dict if by group."""
-        rows, levels = self.calibration_, self._adaptive
+        rows, levels = self.calibration_, self.calibration_.levels_at(self._alpha)
         labels = rows.labels if len(rows) else levels.labels or [ALL_ROWS]
         found = {label: 1 - levels.of(label) for label in labels}
         return found.get(ALL_ROWS, found)
@@ -682,7 +650,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def observed_coverage_(self) -> Array:
         """Share of the observed rows that their intervals covered, (n_levels,)."""
-        levels = self._adaptive
+        levels = self.calibration_.levels_at(self._alpha)
         n_observed = levels.n_observed or np.nan
         return np.asarray(1 - levels.n_missed / n_observed)
 
@@ -692,19 +660,14 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Distributions of rows and the scores at their ends, some rows at a time."""
         self._calibrated()
         given, n_rows = self._row_values("predict_interval", **rows), 0
-        for block, part, n_rows in distributions(self._fitted(), X):
-            own, labels = given.at(block, part, n_rows)
+        for block, each, n_rows in distributions(self.fitted_models, X):
+            own, labels = given.at(block, each[0], n_rows)
             # It may have been calibrated again since the last batch.
-            ends = self._calibrated().bounds(
-                self._alpha,
-                sym=self.sym,
-                labels=labels,
-                weights=own,
-                allow_infinite=allow_infinite_bounds,
-                first_row=n_rows,
-            )
-            yield part, ends
-            n_rows += len(part)
+            scores = self._calibrated()
+            options = labels, own, allow_infinite_bounds, n_rows
+            one = self._takes_one_rank(scores)
+            yield each, scores.bounds(self._alpha, one, *options)
+            n_rows += len(each[0])
         given.check_length(n_rows)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -716,18 +679,35 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return 1 - np.asarray(self.levels)
 
     @property
-    def _adaptive(self) -> Any:
-        return self.calibration_.levels_at(self._alpha)
-
-    def _fitted(self) -> Any:
-        """The fitted estimator."""
-        found = getattr(self, "estimator_", self.estimator)
-        if found is None:
+    def fitted_models(self) -> list[Any]:
+        """The fitted estimator, or those of the folds."""
+        found: list[Any] = vars(self).get("estimators_", [self.estimator])
+        if found == [None]:
             raise NotFittedError(
                 f"Got a {type(self).__name__} without a fitted estimator. Call fit, or "
                 "pass an estimator that is fitted."
             )
         return found
+
+    def _single(self, what: str) -> Any:
+        """The fitted estimator, if there is one alone."""
+        if len(self.fitted_models) > 1:
+            raise ValueError(
+                f"Got {what} of an object with one model for each fold (CV+), but "
+                "expected a single one. Fit with cv=None, which keeps rows back."
+            )
+        return self.fitted_models[0]
+
+    def _takes_one_rank(self, rows: Calibration) -> bool:
+        """Whether both ends have one rank; not decided on calibration scores."""
+        if self.sym != "auto":
+            return bool(self.sym)
+        last = last_step(self.fitted_models[0])
+        if not getattr(last, "prefers_two_ranks_", False) or not rows.signed:
+            return True
+        groups = rows_by_group(rows.partition).values()
+        few = min(len(rows.scores[some]) for some in groups) + 1 < 2 / self._alpha.min()
+        return few or rows.folds is not None
 
     def _calibrated(self) -> Calibration:
         """Scores, if estimator and support are still those they were made with."""
@@ -737,7 +717,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "conformalize with a fitted estimator (again, if update_posterior has "
                 "dropped the scores), or make it with from_scores."
             )
-        check_same_fit(self._fitted(), self.calibration_.fit_id)
+        check_same_fit(self.fitted_models, self.calibration_.fit_id)
         if check_support(self.support).key != self.calibration_.support.key:
             raise ValueError(
                 f"Got support={self.support!r}, but the calibration rows were scored "
@@ -751,16 +731,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not rows.is_plain:
             raise ValueError(
                 f"Got {what} of an object whose rows differ in rank, by weights, "
-                "groups or adaptive levels. Use predict_interval."
+                "partition or adaptive levels. Use predict_interval."
             )
         return rows
 
     def _row_values(
-        self, method: str, weights: Any = None, groups: Any = None
+        self, method: str, weights: Any = None, partition: Any = None
     ) -> RowValues:
-        """Weights and groups of further rows: those given, or as at calibration."""
+        """Weights and partition of further rows: those given, or as at calibration."""
         found = []
-        for name, value in (("weights", weights), ("groups", groups)):
+        for name, value in (("weights", weights), ("partition", partition)):
             had = getattr(self.calibration_, name) is not None
             if value is None and had:
                 value = vars(self).get(f"{name}_")  # a function of X
@@ -778,9 +758,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """A calibration with this estimator and support, of no rows yet."""
         return Calibration(
             np.empty(0),
+            target_scores=np.empty(0),
             weights=None if given.weights is None else np.empty(0),
-            groups=None if given.groups is None else (),
-            fit_id=fit_id_of(self._fitted()),
+            partition=None if given.partition is None else np.empty(0, dtype=object),
+            fit_id=fit_id_of(*self.fitted_models),
             support=check_support(self.support),
         )
 
@@ -791,7 +772,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         The first of them has no rows. Rows chosen by hand may be those of the fit.
         """
-        model, none = self._fitted(), self._no_rows(given)
+        model, none = self._single("scores of new rows"), self._no_rows(given)
         n_rows, seen = 0, np.zeros(2, dtype=int)
         yield none
         for part, target in row_parts(model, X, y, need_y=True):
@@ -799,9 +780,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if not len(y_):
                 continue
             rows = distribution_of(model, part, first_row=n_rows)
-            scores = none.support.score(rows, y_)
-            weights, groups = given.at(part, rows, n_rows)
-            yield replace(none, scores=scores, weights=weights, groups=groups)
+            scores, own = none.support.scores(rows, y_)
+            values = given.at(part, rows, n_rows)._asdict()
+            yield replace(none, scores=scores, target_scores=own, **values)
             n_rows += len(y_)
             if by_hand and hasattr(last_step(model), "count_seen"):
                 seen += last_step(model).count_seen(transformed(model, part), y_)
@@ -813,42 +794,45 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return Calibration.joined(self._scored(X, y, RowValues(*given)))
 
     def _set(self, rows: Calibration, given: RowValues | None = None) -> Self:
-        """Take over calibration rows, and weights and groups as functions of X."""
-        check_choice("sym", self.sym, (True, False), "Use True for one rank.")
-        check_enough_weight(rows, self.levels)  # first: a warning may be an error
-        new = {"estimator_": self._fitted(), "calibration_": rows}
-        for name, value in zip(("weights_", "groups_"), given or (), strict=False):
-            new[name] = None if isinstance(value, np.ndarray | tuple) else value
+        """Take over calibration rows, and weights and partition as functions of X."""
+        check_choice("sym", self.sym, ("auto", True, False), "Use True for one rank.")
+        # First: a warning may be an error.
+        warn_if_few_count(rows, self.levels)
+        if given is not None:
+            _warn_if_unusual(rows)
+        new = {"estimators_": self.fitted_models, "calibration_": rows}
+        for name, value in zip(("weights_", "partition_"), given or (), strict=False):
+            new[name] = None if isinstance(value, np.ndarray) else value
         self.__dict__ = vars(self) | new
         return self
 
-    def _copy(self, estimator: Any) -> Self:
-        """A copy with another fitted estimator, not calibrated."""
+    def _copy(self, models: list[Any]) -> Self:
+        """A copy with other fitted models, not calibrated."""
         fresh = copy.copy(self)
         kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fresh.__dict__ = kept | {"estimator_": estimator}
+        fresh.__dict__ = kept | {"estimators_": models}
         return fresh
 
     def _probability_up_to(
         self, X: Any, limit: Any, name: str, strict: bool = False
     ) -> Array:
         """P(y ≤ limit), or P(y < limit); they differ where a support has gaps."""
-        ordered = np.sort(self._one_rank("a probability").signed_scores)
+        scores = self._one_rank("a probability")
         values, support = _checked_limits(name, limit), check_support(self.support)
         found, stop = [np.empty((0, *values.shape[1:]))], 0
-        for _, rows, start in distributions(self._fitted(), X):
-            stop = start + len(rows)
-            own = values[start:stop] if values.ndim else np.full(len(rows), values)
-            if len(own) != len(rows):
+        for _, each, start in distributions(self.fitted_models, X):
+            stop = start + len(each[0])
+            own = values[start:stop] if values.ndim else np.full(len(each[0]), values)
+            if len(own) != len(each[0]):
                 break
-            cut = support.of(rows.targets).cut(own, strict)
-            score = rows.score(cut)
-            middle = rows.median if cut.ndim == 1 else rows.median[:, None]
-            # Below the domain of a map, not above it.
-            score = np.where(np.isposinf(score) & (cut < middle), -np.inf, score)
-            below = np.searchsorted(ordered, score, side="left")
-            up_to = np.searchsorted(ordered, score, side="right")
-            found.append((below + up_to + 1) / (2 * (len(ordered) + 1)))
+            counted = np.ones(own.shape)
+            known = scores.distribution_scores(support.of(each[0].targets))
+            for rows, of_model in zip(each, scores.by_model(known), strict=True):
+                score = rows.score(support.of(rows.targets).cut(own, strict))
+                ordered = np.sort(of_model)
+                for side in ("left", "right"):  # below, and up to it
+                    counted += np.searchsorted(ordered, score, side)
+            found.append(counted / (2 * (len(known) + 1)))
         if values.ndim and len(values) != stop:
             raise ValueError(
                 f"Got {name} for {len(values)} rows, but X has "
@@ -883,7 +867,7 @@ def interval_parts(
 ) -> IntervalParts:
     """Intervals and what they are made of, in one pass where the score is ours.
 
-    Of a ``CalibratedRegressor`` (parameters: weights and groups), a calibrated MAPIE
+    Of a ``CalibratedRegressor`` (parameters: weights and partition), a calibrated MAPIE
     regressor (``alpha`` for MAPIE 0.9, parameters of its ``predict_interval``), or a
     fitted estimator, which has no levels (parameters of its ``predict``).
     """
@@ -893,8 +877,8 @@ def interval_parts(
                 "Got alpha with a CalibratedRegressor, whose levels are its "
                 "confidence_level. Leave it out."
             )
-        pairs = model.rows_and_ends(X, allow_infinite_bounds, **params)
-        return _joined(pairs, model.support, model.levels)
+        pairs = list(model.rows_and_ends(X, allow_infinite_bounds, **params))
+        return _joined(pairs, check_support(model.support), model.levels)
     host = CalibratedMapie.of(model)
     if host is None:
         rows = distribution_of(model, X, params)
@@ -902,12 +886,9 @@ def interval_parts(
         return IntervalParts(rows.mean, none, [], [rows], none)
     levels, ensemble = host.checked_levels(alpha), host.ensemble
     ours = isinstance(host.score, ClapsScore)
-    if ours and not ensemble.uses_folds() and not params:
-        miss, scores = 1 - np.asarray(levels), host.conformity_scores
-        pairs = host.score.rows_and_ends(
-            X, ensemble, miss, scores, allow_infinite_bounds, {}
-        )
-        return _joined(pairs, host.score.support, levels)
+    if ours and ensemble.is_split and not params:
+        same = CalibratedRegressor.from_mapie(model, levels)
+        return interval_parts(same, X, None, allow_infinite_bounds)
     if allow_infinite_bounds:
         params["allow_infinite_bounds"] = True
     points, bounds = host.predict_interval(model, X, alpha, params)
@@ -919,25 +900,40 @@ def interval_parts(
     return IntervalParts(points, bounds, levels, found, None, scaled)
 
 
-def _joined(pairs: RowsAndEnds, support: Any, levels: list[float]) -> IntervalParts:
+def _joined(pairs: Any, support: Support, levels: list[float]) -> IntervalParts:
     """Parts of rows that came some at a time."""
-    none, values = np.empty((0, len(levels))), check_support(support)
-    found = [pair for pair in pairs if len(pair[0])]
-    found = found or [(NO_ROWS, ScoreBounds(none, none))]
-    each = [rows for rows, _ in found]
-    whole: dict[str, Any] = {
-        name: np.concatenate([getattr(rows, name) for rows in each])
-        for name in ("centre", "scale", "aleatoric", "epistemic")
-        if getattr(each[0], name) is not None
-    }
-    bounds = [interval(rows, ends, values) for rows, ends in found]
+    none = np.empty((0, len(levels)))
+    found = [pair for pair in pairs if len(pair[0][0])]
+    found = found or [([NO_ROWS], ScoreBounds(none, none))]
+    bounds = [ends.interval(rows, support) for rows, ends in found]
     noise = None
-    if each[0].aleatoric is not None:
-        alone = [interval(rows.noise_alone, ends, values) for rows, ends in found]
-        noise = np.concatenate(alone)
-    points = np.concatenate([rows.mean for rows in each])
-    joined = [replace(each[0], **whole)]
-    return IntervalParts(points, np.concatenate(bounds), levels, joined, noise)
+    if found[0][0][0].aleatoric is not None:
+        alone = [([r.noise_alone for r in rows], ends) for rows, ends in found]
+        noise = np.concatenate([ends.interval(rows, support) for rows, ends in alone])
+    by_model = zip(*(rows for rows, _ in found), strict=True)
+    joined = [PredictiveDistribution.joined(parts) for parts in by_model]
+    return IntervalParts(mean_of(joined), np.concatenate(bounds), levels, joined, noise)
+
+
+def _warn_if_unusual(rows: Calibration) -> None:
+    """Warn of scores that standard deviations do not explain."""
+    known = rows.scores if rows.target_scores is None else rows.target_scores
+    finite = np.sort(np.abs(known[np.isfinite(known)]))
+    if len(finite) < MIN_SCORES:
+        return
+    most = finite[: len(finite) - -(-len(finite) // 100)]  # a single row says nothing
+    size = float(np.sqrt(np.mean(np.square(most))))
+    if size < NO_NOISE or UNUSUAL[0] <= size <= UNUSUAL[1]:
+        return
+    warnings.warn(
+        f"Got calibration scores whose root mean square is {size:.3g} (without the "
+        "largest 1 %), but expected about 1: errors are not of the size that the "
+        "model's standard deviations say. Intervals hold their level; what they say of "
+        "noise and lack of data does not. Was a network trained on y in other units, "
+        "or for too long, or on calibration rows?",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _warn_if_seen(model: Any, known: int, compared: int) -> None:
@@ -945,13 +941,8 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
 
     A new row has an equal one about twice as often as a training row repeats another.
     """
-    if known <= max(2, SEEN_SHARE * compared):
-        return
-    hashes, n = last_step(model)._seen_rows, last_step(model).sums_.n_rows
-    # The smallest are kept of many, which tell how many different ones there were.
-    many = len(hashes) == MAX_SEEN_ROWS
-    n_different = len(hashes) * (2.0**64 / float(hashes[-1]) if many else 1.0)
-    if known <= (SEEN_SHARE + 3 * max(0.0, 1 - n_different / n)) * compared:
+    repeats = getattr(last_step(model), "_equal_share", 0.0)
+    if known <= max(2, (SEEN_SHARE + 3 * repeats) * compared):
         return
     warnings.warn(
         f"Got calibration rows on which the estimator was fitted: {known} of "
@@ -963,13 +954,15 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
     )
 
 
-def _tail(scores: Array, level: Array, first: int = 1) -> Array:
-    """Scores beyond the outermost, normal; ``first`` is the rank of the smallest."""
+def _tail(scores: Array, level: Array, twice: bool = False) -> Array:
+    """Scores beyond the outermost, normal; +∞ may count twice, as for ranks."""
     finite = np.sort(scores[np.isfinite(scores)])
     if not len(finite):
         return np.where(level < 0.5, -np.inf, np.inf)
     n, lower = len(scores) + 1, level < 0.5
-    edge = np.where(lower, first / n, len(finite) / n)
+    high = np.isposinf(scores).sum()
+    first = 1 + np.isneginf(scores).sum() + twice * high
+    edge = np.where(lower, first, n - 1 - high) / n
     start = np.where(lower, finite[0], finite[-1])
     tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
     return tail

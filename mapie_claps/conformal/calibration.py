@@ -1,48 +1,31 @@
 """Scores of calibration rows → signed scores at the ends of intervals.
 
 One calibration serves every way to an interval: scores in memory, batch by batch or
-from a cluster (``add``), groups that are calibrated apart, rows that count by their
-weight, and confidence levels that move (``observe``).
+from a cluster (``add``), of one model or of the models of folds, groups that are
+calibrated apart, rows that count by their weight, and confidence levels that move
+(``observe``).
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number
-from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
+from .distribution import distribution_of, fit_id_of, row_parts
+from .ends import FoldBounds, ScoreBounds
 from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
 
 Array = NDArray[np.float64]
-Groups = tuple[Any, ...]  # a label for each row: text or numbers
-ALL_ROWS = None  # the label of all rows where there are no groups
-
-
-class ScoreBounds(NamedTuple):
-    """Signed scores between which intervals lie, (n, m), or (1, m) for all rows."""
-
-    lower: Array
-    upper: Array
-
-
-def interval(
-    rows: PredictiveDistribution, ends: ScoreBounds, support: Support
-) -> Array:  # (n, 2, m)
-    """Intervals between two signed scores, with ends at values that y can take."""
-    bounds = np.stack(rows.interval(*ends), axis=1)
-    bounds = support.of(rows.targets).nearest(bounds)
-    empty = ends.lower > ends.upper
-    if empty.any():  # they hold no value, at a place that has a meaning
-        middle = rows.median[:, None]
-        bounds[:, 0] = np.where(empty, np.nextafter(middle, np.inf), bounds[:, 0])
-        bounds[:, 1] = np.where(empty, middle, bounds[:, 1])
-    return bounds
+Groups = Sequence[Any] | NDArray[Any]  # a label for each row: text or numbers
+ALL_ROWS = None  # the label of all rows where there is no partition
+BY_ROW = ("scores", "target_scores", "weights", "partition", "folds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +41,7 @@ class AdaptiveLevels:
     n_observed: int = 0
     gamma: float = 0.01  # step size
     window: int | None = None  # newest calibration rows that are kept; None: all
-    labels: Groups = ()  # groups whose miscoverage has moved
+    labels: tuple[Any, ...] = ()  # groups whose miscoverage has moved
     current: Array | None = None  # (n_labels, m), of their next interval
 
     def of(self, label: Any) -> Array:
@@ -70,20 +53,17 @@ class AdaptiveLevels:
 
     def at(self, alpha: Array) -> "AdaptiveLevels":
         """At these miscoverages: from the start, if they are others than so far."""
-        same = np.array_equal(alpha, self.alpha)
-        return self if same else AdaptiveLevels.start(alpha, self.gamma, self.window)
-
-    @classmethod
-    def start(cls, alpha: Array, *settings: Any) -> "AdaptiveLevels":
-        """No row was observed so far."""
-        return cls(alpha, np.zeros(len(alpha)), 0, *settings)
+        if np.array_equal(alpha, self.alpha):
+            return self
+        none = np.zeros(len(alpha))
+        return AdaptiveLevels(alpha, none, gamma=self.gamma, window=self.window)
 
     def after(
-        self, groups: Groups | None, missed: NDArray[np.bool_]
+        self, partition: Groups | None, missed: NDArray[np.bool_]
     ) -> "AdaptiveLevels":
         """After some rows that were predicted together; ``missed`` is (n, m)."""
         moved = {label: self.of(label) for label in self.labels}
-        for label, rows in rows_by_group(groups).items():
+        for label, rows in rows_by_group(partition).items():
             step = self.gamma * (self.alpha - missed[rows]).sum(axis=0)
             moved[label] = self.of(label) + step
         return replace(
@@ -97,7 +77,7 @@ class AdaptiveLevels:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of calibration rows, with weights, groups and levels that may move.
+    """Scores of calibration rows, with weights, partition and levels that may move.
 
     Examples
     --------
@@ -112,10 +92,13 @@ class Calibration:
     scores: Array  # (n,), in the order in which they came
     signed: bool = True  # without signs there is one rank, and no distribution
     weights: Array | None = None  # (n,), likelihood ratios
-    groups: Groups | None = None
+    partition: NDArray[Any] | None = None  # (n,), labels
     fit_id: str | None = None  # of the estimator that the scores were made with
     support: Support = field(default_factory=Support)
     levels: AdaptiveLevels | None = None  # once rows were observed
+    # (n,), of the targets themselves: ends that move make those for ranks smaller.
+    target_scores: Array | None = None
+    folds: NDArray[np.intp] | None = None  # (n,), whose models made the scores
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -123,17 +106,31 @@ class Calibration:
     def __getstate__(self) -> dict[str, Any]:  # without the sorted scores
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @classmethod
+    def of_folds(
+        cls, models: Sequence[Any], folds: Any, X: Any, y: Array, support: Support
+    ) -> "Calibration":
+        """Score each row by the model of its fold, which has not seen it."""
+        scores = np.empty((2, len(y)))
+        for j, model in enumerate(models):
+            own = np.flatnonzero(folds == j)
+            part = _safe_indexing(X, own), y[own]
+            ((some, target),) = row_parts(model, *part, need_y=True)
+            scores[:, own] = support.scores(distribution_of(model, some), target)
+        given: dict[str, Any] = {"target_scores": scores[1], "folds": folds}
+        return cls(scores[0], fit_id=fit_id_of(*models), support=support, **given)
+
     @property
     def is_plain(self) -> bool:
         """Whether one rank holds for all rows."""
-        return self.weights is None and self.groups is None and self.levels is None
+        return self.weights is None and self.partition is None and self.levels is None
 
     @property
     def labels(self) -> list[Any]:
         """Groups that calibration rows belong to, in order."""
-        if self.groups is None:
+        if self.partition is None:
             return [ALL_ROWS]
-        return sorted(set(self.groups), key=lambda v: (isinstance(v, str), v))
+        return sorted(set(self.partition), key=lambda v: (isinstance(v, str), v))
 
     @property
     def signed_scores(self) -> Array:
@@ -145,6 +142,23 @@ class Calibration:
             )
         return self.scores
 
+    def distribution_scores(self, support: Support) -> Array:
+        """Signed scores of the targets themselves."""
+        if self.target_scores is None and support.has_gaps:
+            raise ValueError(
+                "Got scores that were computed elsewhere, of a target with gaps "
+                "between its values: they do not tell how probable each value is. "
+                "Calibrate with conformalize, or with support=None."
+            )
+        scores = self.signed_scores
+        return scores if self.target_scores is None else self.target_scores
+
+    def by_model(self, values: Array) -> list[Array]:
+        """Values of calibration rows, by the model that made their scores."""
+        if self.folds is None:
+            return [values]
+        return [values[self.folds == j] for j in range(self.folds.max() + 1)]
+
     def add(self, other: "Calibration") -> "Calibration":
         """Rows of both; what Dask, Ray and Spark reduce with."""
         return Calibration.joined([self, other])
@@ -154,7 +168,7 @@ class Calibration:
         """Rows of all, scored with the same fit and support; levels of the first."""
         first, *rest = calibrations
         for other in rest:
-            for name in ("weights", "groups"):
+            for name in ("weights", "partition"):
                 had = getattr(first, name) is not None
                 if had == (getattr(other, name) is None):
                     raise ValueError(
@@ -169,45 +183,37 @@ class Calibration:
                     "support than those that there are. Score all rows with one "
                     "estimator; conformalize starts again."
                 )
-        each: list[Any] = [first, *rest]
-        scores, signed = np.concatenate([c.scores for c in each]), first.signed
+        each, whole = [first, *rest], dict[str, Any]()
+        for name in BY_ROW:
+            parts = [getattr(c, name) for c in each]
+            some = any(part is None for part in parts)
+            whole[name] = None if some else np.concatenate(parts)
         if not all(c.signed for c in each):
-            scores, signed = np.abs(scores), False
-        weights, groups = first.weights, first.groups
-        if weights is not None:
-            weights = np.concatenate([c.weights for c in each])
-        if groups is not None:
-            groups = tuple(label for c in each for label in c.groups)
-        return replace(
-            first, scores=scores, signed=signed, weights=weights, groups=groups
-        )
+            whole |= {"scores": np.abs(whole["scores"]), "target_scores": None}
+            whole["signed"] = False
+        return replace(first, **whole)
 
     def levels_at(self, alpha: Array) -> AdaptiveLevels:
         """Levels that may have moved, for these miscoverages."""
-        return (self.levels or AdaptiveLevels.start(alpha)).at(alpha)
+        return (self.levels or AdaptiveLevels(np.empty(0), np.empty(0))).at(alpha)
 
     def newest(self, n: int) -> "Calibration":
         """The newest n rows of each group: a quiet one keeps its own."""
         places = np.arange(len(self))
-        each = [places[rows][-n:] for rows in rows_by_group(self.groups).values()]
+        each = [places[rows][-n:] for rows in rows_by_group(self.partition).values()]
         kept = np.sort(np.concatenate(each))
-        return replace(
-            self,
-            scores=self.scores[kept],
-            weights=None if self.weights is None else self.weights[kept],
-            groups=None if self.groups is None else tuple(self.groups[i] for i in kept),
-        )
+        some = {k: v[kept] for k in BY_ROW if (v := getattr(self, k)) is not None}
+        return replace(self, **some)
 
     def bounds(
         self,
         alpha: Array,
-        *,
         sym: bool = True,
         labels: Groups | None = None,
         weights: Array | None = None,
         allow_infinite: bool = False,
         first_row: int = 0,
-    ) -> ScoreBounds:
+    ) -> ScoreBounds | FoldBounds:
         """Signed scores at the ends of intervals, at miscoverages (m,).
 
         ``labels`` and ``weights`` are those of n test rows; without them one row of
@@ -215,6 +221,8 @@ class Calibration:
         to 1 or more swapped ones, with no value between them. Too few scores raise,
         unless ends may be infinite or levels move.
         """
+        if self.folds is not None:
+            return self._fold_bounds(alpha, sym, allow_infinite)
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
         if levels is None and not ((alpha > 0) & (alpha < 1)).all():
@@ -259,6 +267,14 @@ class Calibration:
             )
         return found
 
+    def _fold_bounds(self, alpha: Array, sym: bool, allow_infinite: bool) -> FoldBounds:
+        """Ranks among the ends that the models of the folds make."""
+        n, n_ends, upper = len(self), 2 - sym, self._upper_scores(sym)
+        ranks = [conformal_rank(n, each / n_ends) for each in alpha]
+        if max(ranks) > n and not allow_infinite:
+            raise_too_few(n, float(alpha.min()), n_ends)
+        return FoldBounds(-_turned(upper, sym), upper, np.asarray(self.folds), ranks)
+
     def observe(
         self,
         new: "Calibration",
@@ -276,14 +292,14 @@ class Calibration:
         if window is not None:
             window = check_integer("window", window, low=1, hint="Use 500, or None.")
             levels = replace(levels, window=window)
-        of_rows: dict[str, Any] = {"labels": new.groups, "weights": new.weights}
-        lower, upper = self.bounds(alpha, sym=sym, allow_infinite=True, **of_rows)
+        of_rows: dict[str, Any] = {"labels": new.partition, "weights": new.weights}
+        lower, upper = self.bounds(alpha, sym=sym, allow_infinite=True, **of_rows)[:2]
         score = (new.scores if self.signed else np.abs(new.scores))[:, None]
         rows = self.add(new)
         if levels.window is not None:
             rows = rows.newest(levels.window)
         missed = (score > upper) | (score < lower)
-        return replace(rows, levels=levels.after(new.groups, missed))
+        return replace(rows, levels=levels.after(new.partition, missed))
 
     def sorted_scores(self, sym: bool) -> dict[Any, tuple[SortedScores, SortedScores]]:
         """Scores of each group, and from above to below; of many sorted once.
@@ -293,17 +309,19 @@ class Calibration:
         known: dict[bool, Any] = self.__dict__.setdefault("_sorted", {})
         if sym in known:
             return known[sym]  # type: ignore[no-any-return]
-        scores = np.abs(self.scores) if sym else self.signed_scores
-        # A score of +∞ is missed by both ends: it counts twice.
-        turned = scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
+        scores = self._upper_scores(sym)
+        turned = _turned(scores, sym)
         found = {}
-        for label, rows in rows_by_group(self.groups).items():
+        for label, rows in rows_by_group(self.partition).items():
             weights = None if self.weights is None else self.weights[rows]
             above = SortedScores.of(scores[rows], weights)
             below = above if sym else SortedScores.of(turned[rows], weights)
             found[label] = above, below
         known[sym] = found  # at once: other threads must not see a part of it
         return found
+
+    def _upper_scores(self, sym: bool) -> Array:
+        return np.abs(self.scores) if sym else self.signed_scores
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""
@@ -315,11 +333,16 @@ class Calibration:
         )
 
 
-def rows_by_group(groups: Iterable[Any] | None) -> dict[Any, Any]:
+def _turned(scores: Array, sym: bool) -> Array:
+    """Scores from above to below; one of +∞ is missed by both ends: it counts twice."""
+    return scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
+
+
+def rows_by_group(partition: Groups | None) -> dict[Any, Any]:
     """Positions of the rows of each group, in the order of first appearance."""
-    if groups is None:
+    if partition is None:
         return {ALL_ROWS: slice(None)}
     found: dict[Any, list[int]] = {}
-    for row, label in enumerate(groups):
+    for row, label in enumerate(partition):
         found.setdefault(label, []).append(row)
     return {label: np.array(rows) for label, rows in found.items()}

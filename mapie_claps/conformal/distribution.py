@@ -1,6 +1,6 @@
 """A fitted model → its predictive distribution: all that is asked of an estimator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from typing import Any
 
@@ -43,8 +43,8 @@ def from_mean_and_std(
     carried = getattr(std, "distribution", None)
     if isinstance(carried, PredictiveDistribution):
         return _checked(carried, first_row)
-    for name, values in (("predictions", mu), ("standard deviations", std)):
-        check_unmasked(name, values)
+    check_unmasked("predictions", mu)
+    check_unmasked("standard deviations", std)
     centre, scale = (np.asarray(v, dtype=np.float64) for v in (mu, std))
     if scale.shape != centre.shape or scale.ndim != 1:
         raise ValueError(
@@ -91,21 +91,21 @@ def transformed(model: Any, X: Any) -> Any:
     return model[:-1].transform(X) if is_chain else X
 
 
-def fit_id_of(model: Any) -> str | None:
-    """Identity of the fit; None for models that have none."""
-    fit_id: str | None = getattr(last_step(model), "fit_id_", None)
-    return fit_id
+def fit_id_of(*models: Any) -> str | None:
+    """Identity of the fit, or of all fits; None for models that have none."""
+    found: list[Any] = [getattr(last_step(model), "fit_id_", None) for model in models]
+    return None if None in found else " ".join(found)
 
 
-def check_same_fit(model: Any, fit_id: str | None) -> None:
-    """Raise if the model is not the one that the scores were computed with."""
-    if fit_id is None or fit_id_of(model) in (None, fit_id):
+def check_same_fit(models: Sequence[Any], fit_id: str | None) -> None:
+    """Raise if the models are not those that the scores were computed with."""
+    if fit_id is None or fit_id_of(*models) in (None, fit_id):
         return
     raise ValueError(
-        f"Got a {type(last_step(model)).__name__} that was fitted again or updated, or "
-        "whose scale changed, since the calibration rows were scored, so its intervals "
-        "would not be calibrated. Call conformalize again, or use a copy.deepcopy of "
-        "the estimator for changes."
+        f"Got a {type(last_step(models[0])).__name__} that was fitted again or "
+        "updated, or whose scale changed, since the calibration rows were scored, so "
+        "its intervals would not be calibrated. Call conformalize again, or use a "
+        "copy.deepcopy of the estimator for changes."
     )
 
 
@@ -161,14 +161,22 @@ def row_blocks(X: Any) -> Iterator[Any]:
 
 
 def distributions(
-    model: Any, X: Any
-) -> Iterator[tuple[Any, PredictiveDistribution, int]]:
-    """Some rows at a time: X, their distribution, and the number of the first one."""
+    models: Sequence[Any], X: Any
+) -> Iterator[tuple[Any, list[PredictiveDistribution], int]]:
+    """Some rows at a time: X, what each model says, and the number of the first one."""
     first_row = 0
-    for part, _ in row_parts(model, X):
+    for part, _ in row_parts(models[0], X):
         for block in row_blocks(part):
-            rows = NO_ROWS
-            if _num_samples(block):
-                rows = distribution_of(model, block, first_row=first_row)
-            yield block, rows, first_row
-            first_row += len(rows)
+            if not _num_samples(block):
+                yield block, [NO_ROWS] * len(models), first_row
+                continue
+            each = [distribution_of(m, block, first_row=first_row) for m in models]
+            yield block, each, first_row
+            first_row += len(each[0])
+
+
+def mean_of(rows: Sequence[PredictiveDistribution]) -> Array:
+    """Mean of y, (n,); of several models their mean."""
+    if len(rows) == 1:
+        return rows[0].mean
+    return np.asarray(np.mean([each.mean for each in rows], axis=0))

@@ -8,12 +8,11 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   the folds, and column j of ``k_`` marks the calibration rows of fold j with 1.
   Beside it, ``conformity_score_function_`` is the score in use.
 - From 1.5 on, MAPIE asks the models for ``predict(X, return_std=True)`` if, and only
-  if, the score is an instance of ``StdConformityScore``. That class's own bounds take
-  one order statistic too few below, build an n_test × n_cal matrix and ignore
-  ``minimize_interval_width``; none of them is used here.
+  if, the score is a ``StdConformityScore``. That class's own bounds take one order
+  statistic too few below, and are not used here.
 - In split mode the score receives the very array of standard deviations that the model
-  returned, subclass and attributes included; what the score returns is kept as it is
-  and handed back when predicting. With folds both are copied.
+  returned, subclass and attributes included; with folds it is copied. What the score
+  returns is kept as it is and handed back when predicting.
 - Rows without an out-of-sample prediction reach the score as NaN.
 - The number of calibration rows is checked by
   ``score.get_effective_calibration_samples`` from 1.4 on; the check refuses
@@ -76,6 +75,13 @@ class Ensemble:
         return (method or self._ensemble.method) in ("plus", "minmax") and (
             not self.is_split
         )
+
+    @property
+    def folds(self) -> NDArray[np.intp] | None:
+        """Fold of each calibration row; None if some were left out by several."""
+        marked = np.asarray(self._ensemble.k_) == 1
+        one_each = bool((marked.sum(axis=1) == 1).all())
+        return marked.argmax(axis=1) if one_each else None
 
     def by_row(self, by_fold: Array) -> Array:
         """From one column per fold to one per calibration row, (n_test, n_cal)."""

@@ -24,17 +24,7 @@ HUGE = 1e300  # an own weight beside which that of all calibration rows is nothi
 def conformal_rank(n: int, alpha: float) -> int:
     """Rank k = ⌈(n + 1)(1 − α)⌉ of the conformal quantile among n scores.
 
-    Parameters
-    ----------
-    n : int
-        Number of calibration scores.
-    alpha : float
-        Miscoverage, in (0, 1).
-
-    Returns
-    -------
-    int
-        k; above n, no finite quantile has the coverage 1 − α.
+    Above n, no finite quantile has the coverage 1 − α.
 
     Examples
     --------
@@ -53,21 +43,10 @@ def conformal_rank(n: int, alpha: float) -> int:
 def conformal_quantile(
     scores: ArrayLike, alphas: ArrayLike, allow_infinite: bool = False
 ) -> Array:
-    """Return the k-th smallest score for each level.
+    """Return the k-th smallest of scores (n,) for each miscoverage, (n_alpha,).
 
-    Parameters
-    ----------
-    scores : array-like of shape (n,)
-        Calibration scores; +∞ for a row that no interval can cover.
-    alphas : array-like of shape (n_alpha,)
-        Miscoverages.
-    allow_infinite : bool, default=False
-        Whether to return infinity where k exceeds n, rather than to raise.
-
-    Returns
-    -------
-    ndarray of shape (n_alpha,)
-        Quantiles.
+    A row that no interval can cover has the score +∞. ``allow_infinite`` returns
+    infinity where k exceeds n, rather than to raise.
 
     Examples
     --------
@@ -98,8 +77,8 @@ def raise_too_few(n: int, alpha: float, n_ends: int = 1, of: str = "") -> None:
     raise ValueError(
         f"Got {n} calibration scores{of}, but confidence_level={1 - alpha:g}{two} "
         f"needs at least {needed}. Calibrate on more rows (where fit keeps them back, "
-        "with a larger calibration_fraction), lower confidence_level, or pass "
-        "allow_infinite_bounds=True to get (-inf, inf)."
+        "with a larger calibration_fraction or with cv=10), lower confidence_level, or "
+        "pass allow_infinite_bounds=True to get (-inf, inf)."
     )
 
 

@@ -46,22 +46,11 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Predict √v(x).
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Local scale, in units of y.
-        """
+        """Predict √v(x), (n,), in units of y."""
         check_is_fitted(self)
         # MAPIE's score asks when it calibrates and when it predicts.
         known = self.__dict__.setdefault("_fit_id", fit_id_of(self.estimator))
-        check_same_fit(self.estimator, known)
+        check_same_fit([self.estimator], known)
         std = distribution_of(self.estimator, X).std
         if len(std) and std.min() < RESIDUAL_SCORE_CLIP:
             raise ValueError(

@@ -1,6 +1,6 @@
 """v → score → interval: ``ClapsScore``, for MAPIE's regressors."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import gen_batches
 
 from .._validation import check_choice, check_unmasked, where_bad
-from ..estimators.predictive import ROUND_OUT, PredictiveDistribution, StdArray
+from ..estimators.predictive import PredictiveDistribution, StdArray
 from . import mapie as _mapie
-from .calibration import Calibration, ScoreBounds, interval
+from .calibration import Calibration
 from .distribution import (
     check_gives_std,
     check_same_fit,
@@ -20,13 +20,10 @@ from .distribution import (
     mean_and_std_alone,
     row_blocks,
 )
-from .quantile import conformal_rank, raise_too_few
+from .ends import BLOCK_ELEMENTS
 from .support import check_support
 
 Array = NDArray[np.float64]
-BLOCK_ELEMENTS = 2**21  # of one n_test × n_cal block of the cross-conformal methods
-
-
 UNKNOWN_SCORES = (
     "Got conformity scores that do not say how they were made, so that no bounds can "
     "be made in the same way. Leave the scores as they are in MAPIE's object."
@@ -58,13 +55,12 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         Values that y can take: "integer" (from 0 where no training target of a
         ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
         range as a tuple (low, high), where None is no bound, a list of values, or
-        "training", the range of the estimator's training targets, and the integers if
-        all of these were integers. End points move to the nearest such value, which
-        loses none that y can take. A calibration target outside has the score +∞.
-        "auto" takes what the training targets of a ``ClapsRegressor`` tell: an end on
-        which at least 1 % and ten of them lie, no fewer than on the next value, is a
-        bound (zero for claims, a cap for prices), and at most 16 distinct integers are
-        grades. None takes nothing.
+        "training", the range of the training targets, and integers if all of them are.
+        End points move to the nearest such value. A target has the score of the
+        smallest interval that then holds it, and +∞ if it is impossible. "auto" takes
+        what training targets of a ``ClapsRegressor`` tell: integers if all are, zero as
+        a bound if none is negative, and an end on which at least 1 % and ten of them
+        lie, no fewer than on the next value (a cap for prices). None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both
@@ -72,10 +68,11 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
 
     Notes
     -----
-    CV+ and jackknife+ combine mean and standard deviation of several models, which
-    have no common shape. MAPIE's ``TimeSeriesRegressor`` refuses scores that ask for a
-    standard deviation: pass it ``ResidualNormalisedScore(ClapsScaleEstimator(model),
-    prefit=True)``, or use ``CalibratedRegressor.observe``.
+    With ``CrossConformalRegressor`` each fold's own model scores its rows; jackknife+
+    after bootstrap combines mean and standard deviation of several models. MAPIE's
+    ``TimeSeriesRegressor`` refuses scores that ask for a standard deviation: pass it
+    ``ResidualNormalisedScore(ClapsScaleEstimator(model), prefit=True)``, or use
+    ``CalibratedRegressor.observe``.
 
     Examples
     --------
@@ -143,14 +140,17 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
         if y_std is not None:
             _mapie.check_out_of_sample(mu)
-        rows, fit_id = self._rows(mu, X, y_std), None
+        rows, fit_id, again = self._rows(mu, X, y_std), None, None
         if self.estimator is not None:
             fit_id = fit_id_of(self.estimator)
             if not np.array_equal(rows.mean, mu):
                 self._raise_other("whose predictions are not those of the estimator")
         elif getattr(y_std, "distribution", None) is not None:
             fit_id = y_std.fit_id
-        return StdArray.carry(self._support.score(rows, target), fit_id)
+        elif X is not None:  # folds may have made it
+            again = X, target
+        scores, _ = self._support.scores(rows, target)
+        return StdArray.carry(scores, fit_id, rows=again)
 
     def get_conformity_scores(
         self, y: ArrayLike, y_pred: ArrayLike, **kwargs: Any
@@ -158,7 +158,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """Scores (n,), absolute if one rank is taken."""
         scores = self.get_signed_conformity_scores(y, y_pred, **kwargs)
         if self.sym:
-            scores = StdArray.carry(np.abs(scores), scores.fit_id)  # type: ignore[attr-defined]
+            carried: Any = scores
+            scores = StdArray.carry(np.abs(scores), carried.fit_id, rows=carried.rows)
         return scores
 
     def get_estimation_distribution(
@@ -210,84 +211,81 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "Got minimize_interval_width=True (optimize_beta in MAPIE 0.9), which "
                 "would choose on calibration scores. Leave it False."
             )
-        models = _mapie.Ensemble(estimator)
+        models, alpha = _mapie.Ensemble(estimator), np.asarray(alpha_np)
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
-        options = np.asarray(alpha_np), conformity_scores, allow_infinite_bounds, params
-        if models.uses_folds(method):
-            points, lower, upper = self._cross_bounds(
-                X, models, *options, ensemble, method
-            )
-            support = self._support.of(None)
-            return points, support.nearest(lower), support.nearest(upper)
-        parts, found = [], []
-        for rows, ends in self.rows_and_ends(X, models, *options):
-            parts.append(rows.mean)
-            found.append(interval(rows, ends, self._support))
-        bounds = np.concatenate(found)
-        return np.concatenate(parts), bounds[:, 0], bounds[:, 1]
 
-    def rows_and_ends(
-        self,
-        X: Any,
-        models: _mapie.Ensemble,
-        alpha: Array,
-        conformity_scores: Array,
-        allow_infinite: bool,
-        params: dict[str, Any],
-    ) -> Iterator[tuple[PredictiveDistribution, ScoreBounds]]:
-        """Distributions of rows and the scores at their ends, some rows at a time."""
-        model = models.point_model
+        def ends_of(scores: Calibration) -> Any:
+            return scores.bounds(alpha, self.sym, allow_infinite=allow_infinite_bounds)
+
+        options = X, models, conformity_scores, ends_of, params
+        if models.uses_folds(method):
+            points, bounds = self._cross_bounds(*options, ensemble, method)
+        else:
+            points, bounds = self._split_bounds(*options)
+        return points, bounds[:, 0], bounds[:, 1]
+
+    def _split_bounds(
+        self, X: Any, models: Any, known_scores: Any, ends_of: Any, params: Any
+    ) -> tuple[Array, Array]:
+        """Points and bounds of the model that makes the point predictions."""
+        model, points, bounds = models.point_model, [], []
         if self.estimator is not None and model is not self.estimator:
             name = type(model).__name__
             self._raise_other(f"which is another object than the {name}")
-        fit_id = getattr(conformity_scores, "fit_id", None)
-        check_same_fit(model, fit_id)
-        scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
-        ends = scores.bounds(alpha, sym=self.sym, allow_infinite=allow_infinite)
-        first_row = 0
+        fit_id, first_row = getattr(known_scores, "fit_id", None), 0
+        check_same_fit([model], fit_id)
+        ends = ends_of(Calibration(np.asarray(known_scores, float), not self.sym))
         for block in [X] if params else row_blocks(X):  # they may hold a value per row
             rows = distribution_of(model, block, params, first_row)
             first_row += len(rows)
             if fit_id is None and self.estimator is None:
-                if not isinstance(conformity_scores, StdArray) and not rows.is_plain:
+                if not isinstance(known_scores, StdArray) and not rows.is_plain:
                     raise ValueError(UNKNOWN_SCORES)
                 rows = mean_and_std_alone(rows)
-            yield rows, ends
+            points.append(rows.mean)
+            bounds.append(ends.interval([rows], self._support))
+        return np.concatenate(points), np.concatenate(bounds)
 
     def _cross_bounds(
         self,
         X: Any,
-        models: _mapie.Ensemble,
-        alpha: Array,
-        conformity_scores: Array,
-        allow_infinite: bool,
-        params: dict[str, Any],
+        models: Any,
+        known_scores: Any,
+        ends_of: Any,
+        params: Any,
         aggregate: bool,
         method: str,
-    ) -> tuple[Array, Array, Array]:
-        """Bounds of CV+, jackknife+ and their minmax forms, in row blocks."""
-        scores = np.asarray(conformity_scores, dtype=np.float64)
-        n, n_ends = len(scores), 1 if self.sym else 2
-        below = scores if self.sym else np.where(np.isposinf(scores), np.inf, -scores)
-        ranks = [conformal_rank(n, each / n_ends) for each in alpha]
-        if max(ranks) > n and not allow_infinite:
-            raise_too_few(n, float(alpha.min()), n_ends)
+    ) -> tuple[Array, Array]:
+        """Points and bounds of CV+, jackknife+ and their minmax forms.
+
+        Where each row has one model that has not seen it, that model's distribution
+        makes the row's score; MAPIE's scores know mean and standard deviation alone.
+        Where a row has several, these are aggregated, and all is made of them.
+        """
         each = [distribution_of(model, X, params) for model in models.fold_models]
+        folds, rows_known = models.folds, getattr(known_scores, "rows", None)
         mu, std = (np.stack([getattr(r, k) for r in each], 1) for k in ("mean", "std"))
-        points, size = np.empty(len(mu)), (len(mu), len(ranks))
-        lower, upper = np.full(size, -np.inf), np.full(size, np.inf)
-        finite = [j for j, rank in enumerate(ranks) if rank <= n]
-        kept = [ranks[j] for j in finite]
-        one_sided = _plus if method == "plus" else _minmax
-        for block in gen_batches(len(mu), max(1, BLOCK_ELEMENTS // max(1, n))):
-            centre, scale = models.by_row(mu[block]), models.by_row(std[block])
-            if finite:  # the lower bound is the upper one of −y
-                lower[block, finite] = -one_sided(-centre, scale, below, kept)
-                upper[block, finite] = one_sided(centre, scale, scores, kept)
-            points[block] = models.aggregate(centre)
+        scores = Calibration(np.asarray(known_scores, float), not self.sym)
+        if folds is None:
+            scores = replace(scores, folds=np.arange(len(scores)))
+        elif rows_known is None or params:
+            each = [mean_and_std_alone(rows) for rows in each]
+            scores = replace(scores, folds=folds)
+        else:
+            own = models.fold_models, folds, *rows_known, self._support
+            scores = Calibration.of_folds(*own)
+        ends = ends_of(replace(scores, folds=None) if method == "minmax" else scores)
+        points, bounds = [], []
+        for block in gen_batches(len(mu), max(1, BLOCK_ELEMENTS // (2 * len(scores)))):
+            centre, rows = models.by_row(mu[block]), [r.take(block) for r in each]
+            if folds is None:
+                both = centre.T, models.by_row(std[block]).T
+                rows = [from_mean_and_std(*pair) for pair in zip(*both, strict=True)]
+            bounds.append(ends.interval(rows, self._support))
+            points.append(models.aggregate(centre))
         if not aggregate:
-            points[:] = models.point_model.predict(X, **params)
-        return points, lower, upper
+            points = [models.point_model.predict(X, **params)]
+        return np.concatenate(points), np.concatenate(bounds)
 
     def _rows(self, mu: Array, X: Any, y_std: Any) -> PredictiveDistribution:
         """Distribution of the held estimator, or of what MAPIE passes."""
@@ -309,19 +307,3 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             "(cv='prefit' in MAPIE 0.9); to scale another model's intervals use "
             "ClapsScaleEstimator."
         )
-
-
-def _plus(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
-    """k-th smallest of μ₋ᵢ(x) + Rᵢ √v₋ᵢ(x) over the calibration rows i."""
-    by_row = centre + scale * (scores * ROUND_OUT)
-    by_row.partition(sorted({k - 1 for k in ranks}), axis=1)
-    bounds: Array = np.nextafter(by_row[:, [k - 1 for k in ranks]], np.inf)
-    return bounds
-
-
-def _minmax(centre: Array, scale: Array, scores: Array, ranks: list[int]) -> Array:
-    """Largest of μ₋ᵢ(x) + q √v₋ᵢ(x) over the calibration rows i."""
-    quantiles = np.sort(scores)[[k - 1 for k in ranks]] * ROUND_OUT
-    largest = [(centre + scale * q).max(axis=1) for q in quantiles]
-    bounds: Array = np.nextafter(np.stack(largest, axis=1), np.inf)
-    return bounds

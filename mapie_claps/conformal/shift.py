@@ -22,7 +22,7 @@ from ..estimators.predictive import PredictiveDistribution
 from ..exceptions import EffectiveSampleSizeWarning
 from ..network.batches import column
 from ..network.target import IDENTITY
-from .calibration import ALL_ROWS, Calibration, Groups, rows_by_group
+from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import distribution_of
 
 Array = NDArray[np.float64]
@@ -72,13 +72,13 @@ class ColumnGroups:
         kept = [label for label, count in counts.items() if count >= min_rows]
         return cls(column, tuple(sorted(kept, key=lambda v: (isinstance(v, str), v))))
 
-    def __call__(self, X: Any) -> Groups:
+    def __call__(self, X: Any) -> tuple[Any, ...]:
         """Values of the column, or "other", for each row."""
         at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
         if isinstance(at, str) and at not in names:
             there = f"the columns {names}" if names else "no columns with names"
             hint = "Name a column, or pass one label per row."
-            raise ValueError(f"Got groups={at!r}, but X has {there}. {hint}")
+            raise ValueError(f"Got partition={at!r}, but X has {there}. {hint}")
         by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
         labels = checked_labels(X[at] if isinstance(at, str) else by_place[:, at])
         known = set(labels if self.values is None else self.values)
@@ -120,7 +120,7 @@ class EpistemicGroups:
 
     @classmethod
     def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
-        """Edges at evenly spaced quantiles of training rows.
+        """Edges at evenly spaced quantiles of rows, for at most so many groups.
 
         Parameters
         ----------
@@ -136,17 +136,11 @@ class EpistemicGroups:
         # Raises if all rows are known equally well.
         return cls(edges[(edges > 0) & (edges < 1)].tolist())
 
-    def labels(self, estimator: Any, X: Any) -> Groups:
-        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes.
-
-        Parameters
-        ----------
-        estimator, X
-            As in ``from_training``.
-        """
+    def labels(self, estimator: Any, X: Any) -> tuple[int, ...]:
+        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes."""
         return self.of_distribution(distribution_of(estimator, X))
 
-    def of_distribution(self, rows: PredictiveDistribution) -> Groups:
+    def of_distribution(self, rows: PredictiveDistribution) -> tuple[int, ...]:
         """Label of each row of a predictive distribution."""
         fraction = _epistemic_fraction(rows)
         return tuple(np.searchsorted(self.edges, fraction, side="right").tolist())
@@ -157,29 +151,30 @@ def _epistemic_fraction(rows: PredictiveDistribution) -> Array:
 
 
 class RowValues(NamedTuple):
-    """Weights and groups: functions of X, or one value for each row."""
+    """Weights and partition: functions of X, or one value for each row."""
 
     weights: Any = None
-    groups: Any = None
+    partition: Any = None
 
-    def at(self, X: Any, rows: PredictiveDistribution, start: int) -> tuple[Any, Any]:
+    def at(self, X: Any, rows: PredictiveDistribution, start: int) -> "RowValues":
         """Weights and labels of some rows, whose first is number ``start``."""
         stop = start + len(rows)
         self.check_length(stop, at_least=True)
 
         def of(values: Any, checked: Any) -> Any:
             if isinstance(values, EpistemicGroups):
-                return values.of_distribution(rows)
+                return checked(values.of_distribution(rows))
             if callable(values):
                 return checked(values(X), len(rows))
             return None if values is None else values[start:stop]
 
-        return of(self.weights, checked_weights), of(self.groups, checked_labels)
+        labels = of(self.partition, checked_labels)
+        return RowValues(of(self.weights, checked_weights), labels)
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
         for name, values in self._asdict().items():
-            given = len(values) if isinstance(values, np.ndarray | tuple) else n
+            given = len(values) if isinstance(values, np.ndarray) else n
             if given < n or (given > n and not at_least):
                 raise ValueError(
                     f"Got {name} of {given} rows, but X has "
@@ -187,35 +182,36 @@ class RowValues(NamedTuple):
                 )
 
 
-def check_values(weights: Any = None, groups: Any = None) -> RowValues:
-    """Weights and groups as functions of X, or of all rows; a column as a function."""
+def check_values(weights: Any = None, partition: Any = None) -> RowValues:
+    """Weights and partition as functions of X, or of all rows."""
     if weights is not None and not callable(weights):
         weights = checked_weights(weights, len(np.atleast_1d(weights)))
-    if isinstance(groups, str | int) and not isinstance(groups, bool):
-        groups = ColumnGroups(groups)
-    elif not (callable(groups) or isinstance(groups, EpistemicGroups | None)):
-        groups = checked_labels(groups)
-    return RowValues(weights, groups)
+    if isinstance(partition, str | int) and not isinstance(partition, bool):
+        partition = ColumnGroups(partition)
+    elif not (callable(partition) or isinstance(partition, EpistemicGroups | None)):
+        partition = checked_labels(partition)
+    return RowValues(weights, partition)
 
 
-def checked_labels(labels: Any, n: int | None = None) -> Groups:
+def checked_labels(labels: Any, n: int | None = None) -> NDArray[Any]:
     """One label per row, text or a number, none missing."""
-    check_unmasked("groups", labels)
-    given = np.asarray(labels, dtype=object)
-    if given.ndim != 1 or n not in (None, len(given)):
+    check_unmasked("partition", labels)
+    given = np.array(labels, dtype=object)
+    if given.ndim == 1:  # numbers as Python has them
+        given[:] = [v.item() if isinstance(v, np.generic) else v for v in given]
+    if given.ndim != 1 or (n is not None and len(given) != n):
         of = "" if n is None else f" for {n} rows"
         raise ValueError(
-            f"Got groups of shape {given.shape}{of}, but expected one label per row. "
-            "Pass for example a column of X."
+            f"Got partition of shape {given.shape}{of}, but expected one label per "
+            "row. Pass for example a column of X."
         )
-    found = tuple(v.item() if isinstance(v, np.generic) else v for v in given)
-    for row, label in enumerate(found):  # NaN does not equal itself
+    for row, label in enumerate(given):  # NaN does not equal itself
         if not isinstance(label, str | int | float) or label != label:
             raise ValueError(
-                f"Got groups with {label!r} in row {row}, but expected text or numbers "
-                "as labels. Give rows without a label one of their own."
+                f"Got partition with {label!r} in row {row}, but expected text or "
+                "numbers as labels. Give rows without a label one of their own."
             )
-    return found
+    return given
 
 
 def checked_weights(weights: Any, n: int) -> Array:
@@ -233,17 +229,8 @@ def checked_weights(weights: Any, n: int) -> Array:
 def effective_sample_size(weights: ArrayLike) -> float:
     r"""Compute how many rows of equal weight the weighted ones are worth.
 
-    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`.
-
-    Parameters
-    ----------
-    weights : array-like of shape (n,)
-        Likelihood ratios, of at least 0.
-
-    Returns
-    -------
-    float
-        n for equal weights, 1 if one row has all the weight, 0 if none has any.
+    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`: n for equal weights, 1 if
+    one row has all the weight, 0 if none has any.
 
     Examples
     --------
@@ -258,7 +245,7 @@ def effective_sample_size(weights: ArrayLike) -> float:
     return float(share.sum() ** 2 / np.square(share).sum())
 
 
-def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
+def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
     """Raise if no calibration row has weight; warn where few have nearly all of it."""
     if rows.weights is None or not len(rows):
         return
@@ -268,7 +255,7 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
             "no interval is finite. Calibrate on rows like those to predict."
         )
     needed = ROWS_PER_MISS / (1 - max(levels))
-    for label, some in rows_by_group(rows.groups).items():
+    for label, some in rows_by_group(rows.partition).items():
         weights = rows.weights[some]
         n_effective = effective_sample_size(weights)
         # Few rows of about equal weight are what there is; a few heavy ones are not.
@@ -288,7 +275,7 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
 def likelihood_ratio(
     X_source: Any, X_target: Any, *, estimator: Any = None, clip: float = 20.0
 ) -> "RowRatio":
-    r"""Estimate how much more frequent rows are in the target than in the source.
+    r"""Estimate how much more frequent rows are in the target, as a function of X.
 
     :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
     regression on standardised columns that tells the two apart. It is right if the
@@ -305,11 +292,6 @@ def likelihood_ratio(
         Fitted, to turn text, dates and gaps into numbers; by default X is numbers.
     clip : float, default=20.0
         Ratios are clipped to [1/clip, clip].
-
-    Returns
-    -------
-    callable
-        A function of X, for ``conformalize(X, y, weights=...)``.
 
     Examples
     --------

@@ -36,6 +36,11 @@ class Support:
         return self.key == Support().key
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether values are apart from one another."""
+        return self.integer or self.values is not None
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """Equal for equal values of y."""
         listed = None if self.values is None else self.values.tobytes()
@@ -49,9 +54,9 @@ class Support:
             counted = targets is not None and targets.low >= 0
             return Support(0.0 if counted else -np.inf, integer=True)
         if self.learned == "auto":
-            if targets is None:
+            if targets is None or not targets.learned:
                 return Support()
-            return Support(targets.floor, targets.ceiling, targets.grades)
+            return Support(targets.floor, targets.ceiling, targets.integer)
         if targets is None:
             raise ValueError(
                 "Got support='training', but the estimator does not say which targets "
@@ -62,37 +67,36 @@ class Support:
 
     def contains(self, y: Array) -> NDArray[np.bool_]:
         """Which targets are possible."""
-        if self.values is not None:
-            room = TOLERANCE * np.abs(y)
-            return np.isfinite(y) & (np.abs(y - _nearest(self.values, y)) <= room)
         inside = (y >= self.low) & (y <= self.high)
-        if self.integer:
-            with np.errstate(invalid="ignore"):  # infinite minus infinite
-                gap = np.abs(y - np.round(y))
-            inside &= gap <= TOLERANCE * np.maximum(np.abs(y), 1)
-        return inside
+        if not self.has_gaps:
+            return inside
+        with np.errstate(invalid="ignore"):  # infinite minus infinite
+            gap = np.abs(y - self.nearest(y))
+        # Listed values may be small: there is no unit by which to judge.
+        return np.asarray(gap <= TOLERANCE * np.maximum(np.abs(y), self.integer))
 
-    def nearest(self, y: Array) -> Array:
+    def nearest(self, y: Array, side: float = -1.0) -> Array:
         """Possible value nearest to each number; infinite ends stay infinite.
 
-        Intervals lose no possible value by it: none lies between an end and the value
-        nearest to it.
+        Half way between two, ``side`` decides: −1 takes the lower one. Intervals lose
+        no possible value by it: none lies between an end and the value nearest to it.
         """
         inside = np.clip(y, self.low, self.high)
         if self.values is not None:
-            inside = _nearest(self.values, inside)
+            at = np.searchsorted(self._between, inside, "right" if side > 0 else "left")
+            inside = self.values[at]
         elif self.integer:
-            inside = np.round(inside) + 0.0  # no −0
+            up = np.floor(inside + 0.5) if side > 0 else np.ceil(inside - 0.5)
+            inside = up + 0.0  # no −0
         return np.where(np.isinf(y), y, inside)
 
     def cut(self, y: Array, strict: bool = False) -> Array:
         """Where values up to y (below y if strict) end: half way across gaps."""
         if self.values is not None:
-            near = _nearest(self.values, y)  # 0.3 is 3 · 0.1
+            near = self.nearest(y)  # 0.3 is 3 · 0.1
             at = np.where(np.abs(y - near) <= ROUNDING * np.abs(near), near, y)
             n_up_to = np.searchsorted(self.values, at, "left" if strict else "right")
-            between = (self.values[1:] + self.values[:-1]) / 2
-            cuts: Array = np.r_[-np.inf, between, np.inf]
+            cuts: Array = np.r_[-np.inf, self._between, np.inf]
             return cuts[n_up_to]
         at = y
         if self.integer:
@@ -101,10 +105,34 @@ class Support:
         full = y > self.high if strict else y >= self.high
         return np.where(empty, -np.inf, np.where(full, np.inf, at))
 
-    def score(self, distribution: PredictiveDistribution, y: Array) -> Array:
-        """Signed scores of targets, +∞ for those that cannot be."""
-        possible = self.of(distribution.targets).contains(y)
-        return np.where(possible, distribution.score(y), np.inf)
+    def scores(self, rows: PredictiveDistribution, y: Array) -> Array:  # (2, n)
+        """Signed scores of targets for ranks and for distributions; +∞ if impossible.
+
+        The first is that of the smallest interval that holds y once its ends have moved
+        to the support. Say c⁻ and c⁺ are the cuts below and above y: an upper end moves
+        to y or beyond it if, and only if, it is at c⁻ or above, a lower one at c⁺ or
+        below. So the interval of a quantile q ≥ 0 holds y if and only if s(c⁻) ≤ q and
+        s(c⁺) ≥ −q, that is |t| ≤ q with t = max(s(c⁻), 0) + min(s(c⁺), 0), of which at
+        most one term is not zero. As t is a function of one row and its model, ranks of
+        |t| cover with at least their level. Two ranks do so too, since s(c⁻) ≤ t ≤
+        s(c⁺): a t between them says that y is. Without gaps and bounds t = s(y).
+        """
+        known, own = self.of(rows.targets), rows.score(y)
+        if known.is_everything:
+            return np.stack([own, own])
+        possible = known.contains(y)
+        value = np.where(possible, known.nearest(y), 0.0)
+        below, above = (
+            rows.score(known.cut(value, strict)) for strict in (True, False)
+        )
+        moved = np.maximum(below, 0.0) + np.minimum(above, 0.0)
+        return np.where(possible, np.stack([moved, own]), np.inf)
+
+    @property
+    def _between(self) -> Array:
+        """Half way between listed values."""
+        values = np.asarray(self.values)
+        return np.asarray((values[1:] + values[:-1]) / 2)
 
 
 def check_support(support: Any) -> Support:
@@ -138,12 +166,3 @@ def check_support(support: Any) -> Support:
     except (TypeError, ValueError):
         pass
     raise_for("support", support, expected, hint)
-
-
-def _nearest(values: Array, y: Array) -> Array:
-    """Listed value nearest to each number."""
-    right = np.searchsorted(values, y).clip(0, len(values) - 1)
-    left = (right - 1).clip(0)
-    closer = np.abs(y - values[left]) <= np.abs(values[right] - y)
-    nearest: Array = np.where(closer, values[left], values[right])
-    return nearest

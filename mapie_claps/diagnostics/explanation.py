@@ -195,7 +195,7 @@ def explain(
     why = _explain(model, X, predict_params)
     if not by_column and background is None:
         return why
-    for name in ("weights", "groups"):
+    for name in ("weights", "partition"):
         value = predict_params.get(name)
         if value is not None and not callable(value):
             raise ValueError(
@@ -285,7 +285,7 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
     from ..conformal.scale_estimator import ClapsScaleEstimator
 
     if isinstance(model, CalibratedRegressor):
-        return [getattr(model, "estimator_", model.estimator)]
+        return model.fitted_models if folds else model.fitted_models[:1]
     host = CalibratedMapie.of(model)
     if host is None:
         return [model]

@@ -165,7 +165,7 @@ def summarise(
     >>> from mapie_claps.diagnostics import summarise
     >>> X = np.random.default_rng(0).uniform(-2, 2, (300, 1))
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X[:200], X[:200, 0])
+    >>> model = CalibratedRegressor(model, cv=None).fit(X[:200], X[:200, 0])
     >>> table = summarise(model, X[200:], X[200:, 0], groups=X[200:, 0] > 0)
     >>> list(table["group"])
     ['all', False, True]

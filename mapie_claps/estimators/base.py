@@ -395,7 +395,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return 0.0, 1.0, {}
 
     @abstractmethod
-    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *groups: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
 
     @abstractmethod

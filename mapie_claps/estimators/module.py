@@ -202,7 +202,7 @@ class ClapsModule(LastLayerEstimator):
         """Σ in units of y, shape (d + 1, d + 1)."""
         return np.asarray(super().posterior_covariance_[0])
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *_: Any) -> None:
         self._check_parameters()
         batches = partial(self._batches, X, y, sample_weight, need_y=True)
         rows = batches()

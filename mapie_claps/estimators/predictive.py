@@ -4,6 +4,7 @@ One object for all that comes after an estimator: conformal scores, intervals, r
 plots, files and studies ask for nothing else. NumPy only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ Array = NDArray[np.float64]
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
 ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
 SYMMETRIC = NoiseShape()
-MAX_GRADES = 16  # distinct integers that count as grades
+BY_ROW = ("centre", "scale", "aleatoric", "epistemic")
 # Rows, and share of the rows, on the smallest or largest value of a bounded target.
 MIN_ROWS_AT_BOUND, MIN_SHARE_AT_BOUND = 10, 0.01
 
@@ -65,9 +66,10 @@ class PredictiveVariance(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetRange:
-    """Ends and bounds of training targets, and whether they are integers or grades.
+    """Ends of training targets, what they tell of bounds, and whether all are integers.
 
-    A bound is an end on which rows pile up: zero for claims, a cap for prices.
+    A bound is zero where no target is negative, or an end on which rows pile up: a cap
+    for prices.
     """
 
     low: float
@@ -75,20 +77,20 @@ class TargetRange:
     integer: bool
     floor: float = -np.inf
     ceiling: float = np.inf
-    grades: bool = False  # a few integers
+    learned: bool = False  # whether the support may follow from it unasked
 
     @classmethod
     def fit(cls, y: Array, learn: bool = True) -> "TargetRange":
-        """Range of training targets; bounds and grades only if they are learned."""
+        """Range of training targets; bounds only if they are learned."""
         values, counts = np.unique(y, return_counts=True)
         low, high = float(values[0]), float(values[-1])
         integer = bool((values == np.round(values)).all())
         if not learn:
             return cls(low, high, integer)
-        grades = integer and len(values) <= MAX_GRADES
-        floor = low if _piles_up(counts) else -np.inf
+        floor = 0.0 if low >= 0 else -np.inf
+        floor = low if _piles_up(counts) else floor
         ceiling = high if _piles_up(counts[::-1]) else np.inf
-        return cls(low, high, integer, floor, ceiling, grades)
+        return cls(low, high, integer, floor, ceiling, True)
 
 
 def _piles_up(counts: NDArray[np.intp]) -> bool:
@@ -151,11 +153,12 @@ class PredictiveDistribution:
         return self.target_map.is_identity and self.shape.curve.is_identity
 
     def score(self, y: ArrayLike) -> Array:
-        """Signed scores of targets (n,) or (n, m); +∞ outside the domain of T."""
+        """Signed scores of targets (n,) or (n, m); ±∞ outside the domain of T."""
         z = self.target_map.forward(y)
         by_row = (slice(None),) + (None,) * (z.ndim - 1)
         score = self.shape.curve.forward((z - self.centre[by_row]) / self.scale[by_row])
-        return np.where(np.isnan(score), np.inf, score)
+        outside = np.where(np.asarray(y) < self.target_map.domain[0], -np.inf, np.inf)
+        return np.where(np.isnan(score), outside, score)
 
     def quantile(self, score: ArrayLike) -> Array:
         """Targets (n, m) with the signed scores (m,) or (n, m)."""
@@ -220,9 +223,18 @@ class PredictiveDistribution:
 
     def take(self, rows: Any) -> "PredictiveDistribution":
         """The distribution of some of the rows."""
-        names = ("centre", "scale", "aleatoric", "epistemic")
-        some = {k: v[rows] for k in names if (v := getattr(self, k)) is not None}
+        some = {k: v[rows] for k in BY_ROW if (v := getattr(self, k)) is not None}
         return replace(self, **some)
+
+    @staticmethod
+    def joined(parts: "Sequence[PredictiveDistribution]") -> "PredictiveDistribution":
+        """The distribution of the rows of all parts, which one model predicted."""
+        whole: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in BY_ROW
+            if getattr(parts[0], name) is not None
+        }
+        return replace(parts[0], **whole)
 
     def _variance_of_y(self) -> Array:
         y = self._nodes()
@@ -238,22 +250,26 @@ class PredictiveDistribution:
 
 
 class StdArray(np.ndarray):  # type: ignore[type-arg]
-    """Standard deviations that carry the distribution of the same rows.
+    """Numbers of rows, for MAPIE, that carry what they were made of.
 
     MAPIE (1.5 or later) hands the array that ``predict(X, return_std=True)`` returned
-    to the score. Views and copies forget the distribution, since they may hold other
-    rows, and keep the identity of the fit; arithmetic gives ordinary arrays.
+    to the score, and keeps what the score returns. Views and copies forget what belongs
+    to single rows, since they may hold others, and keep the identity of the fit;
+    arithmetic gives ordinary arrays.
 
     Attributes
     ----------
-    distribution : PredictiveDistribution or None
-        Distribution of these rows.
     fit_id : str or None
         Identity of the fit that the numbers come from.
+    distribution : PredictiveDistribution or None
+        Of standard deviations: distribution of these rows.
+    rows : tuple of X and y, or None
+        Of scores: the calibration rows, if a model of each fold is to score them again.
     """
 
-    distribution: PredictiveDistribution | None
     fit_id: str | None
+    distribution: PredictiveDistribution | None
+    rows: tuple[Any, Array] | None
 
     @classmethod
     def carry(
@@ -261,15 +277,16 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
         values: Array,
         fit_id: str | None,
         distribution: PredictiveDistribution | None = None,
+        rows: tuple[Any, Array] | None = None,
     ) -> "StdArray":
         """A view of the values that carries what is given."""
         view = np.asarray(values).view(cls)
-        view.fit_id, view.distribution = fit_id, distribution
+        view.fit_id, view.distribution, view.rows = fit_id, distribution, rows
         return view
 
     def __array_finalize__(self, source: Any) -> None:
         self.fit_id = getattr(source, "fit_id", None)
-        self.distribution = None
+        self.distribution = self.rows = None
 
     def __array_wrap__(
         self, array: Any, context: Any = None, return_scalar: bool = False
@@ -278,7 +295,7 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
         return plain[()] if return_scalar else plain
 
     def __reduce__(self) -> Any:
-        return StdArray.carry, (np.asarray(self), self.fit_id)
+        return StdArray.carry, (np.asarray(self), self.fit_id, None, self.rows)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))

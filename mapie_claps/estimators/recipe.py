@@ -60,14 +60,14 @@ class Recipe:
         Standard deviations beyond which a feature is clipped.
     prior_precision, target_map, kernel
         See :class:`~mapie_claps.ClapsRegressor`.
-    variance_prior_precision : float
-        Largest λ of Σ: that of the mean, if it is larger, says too little about rows
-        far from the training rows.
+    variance_precision : float
+        Largest λ of Σ, where λ is chosen and not given as a number.
     linear : bool
         Whether a line may stand in the mean, from which the networks learn the
         difference: under 500 rows, where a curve predicts clearly worse.
-    merge_rows : bool
-        Whether rows that are equal in X and y count as one row with a weight.
+    robust : bool
+        Whether rows that are equal in X and y count as one row with a weight, and wild
+        targets as the nearest of the others.
     last_layer : {"ridge", "trained"}
         ŵ: the posterior mean under λ, in closed form, or the weights as trained.
     bias_in_posterior : bool
@@ -103,9 +103,9 @@ class Recipe:
     variance_floor: float = 1e-6
     input_clip: float | None = 6.0
     prior_precision: float | str = "grid"
-    variance_prior_precision: float = 0.03
+    variance_precision: float = 0.03
     linear: bool = True
-    merge_rows: bool = True
+    robust: bool = True
     last_layer: str = "ridge"
     bias_in_posterior: bool = True
     kernel: bool = True
@@ -163,9 +163,8 @@ PAPER = Recipe(
     variance_floor=1e-3,
     input_clip=None,
     prior_precision=1.0,
-    variance_prior_precision=1.0,
     linear=False,
-    merge_rows=False,
+    robust=False,
     last_layer="trained",
     bias_in_posterior=False,
     kernel=False,
@@ -210,12 +209,10 @@ _FLAG = partial(check_choice, choices=(True, False), hint=_HINT)
 _CHECKS: dict[str, Any] = {
     **dict.fromkeys(("n_members", "max_steps", "batch_size", "patience"), _COUNT),
     **dict.fromkeys(("learning_rate", "max_gradient_norm"), _POSITIVE),
-    **dict.fromkeys(
-        ("variance_floor", "variance_prior_precision", "input_clip"), _POSITIVE
-    ),
+    **dict.fromkeys(("variance_floor", "variance_precision", "input_clip"), _POSITIVE),
     **dict.fromkeys(("scaling_rate", "weight_decay", "initial_bias"), _NOT_NEGATIVE),
     **dict.fromkeys(("bias_in_posterior", "kernel", "linear"), _FLAG),
-    **dict.fromkeys(("merge_rows", "noise_shape"), _FLAG),
+    **dict.fromkeys(("robust", "noise_shape"), _FLAG),
     "n_bins": partial(check_integer, low=0, hint="Use 0 for no encoding."),
     "schedule": partial(check_choice, choices=("cosine", "constant"), hint=_HINT),
     "beta": partial(check_number, low=0, high=1, hint=_HINT),

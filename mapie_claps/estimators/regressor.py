@@ -1,6 +1,5 @@
 """``ClapsRegressor``: networks with a last-layer Laplace posterior, from table to v."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._validation import check_choice, check_integer
+from .._validation import check_choice, check_integer, warn_once
 from ..network.batches import batches_of, draw_seed, items_of, row_hashes
 from ..network.ensemble import (
     HeteroscedasticNetwork,
@@ -30,6 +29,7 @@ from ..network.preprocessing import (
     fit_scalers,
     fit_table,
     merge_equal_rows,
+    tame_targets,
 )
 from ..network.rows import EQUAL_ROWS, MANY_EQUAL
 from ..network.target import (
@@ -122,7 +122,9 @@ class ClapsRegressor(LastLayerEstimator):
     prior_precision : float, "grid" or "marglik", optional
         λ, in standardised units. "grid", the default, minimises the predictive negative
         log-likelihood on held-out training rows (under 20 rows nothing is held out, and
-        λ is 1), "marglik" maximises the marginal likelihood.
+        λ is 1), "marglik" maximises the marginal likelihood. A λ that is chosen is that
+        of ŵ; Σ has at most 0.03, since what is best for the mean says too little about
+        rows far from the training rows.
     kernel : bool, optional
         Whether a Gaussian process on the nearest training rows may join the networks,
         True by default. It does where there is next to no noise, with a weight of one
@@ -156,7 +158,7 @@ class ClapsRegressor(LastLayerEstimator):
     target_map_ : MonotoneMap
         T in use.
     prior_precision_ : float
-        λ in use.
+        λ of Σ.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
         Σ of every member, in units of y.
     residual_variance_ : float
@@ -354,22 +356,22 @@ class ClapsRegressor(LastLayerEstimator):
         given = {k: v for k in names if (v := getattr(self, k)) is not None}
         return replace(recipe, **given).check()
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *groups: Any) -> None:
         """Fit this object, which is a copy that nobody else sees."""
         recipe = self.recipe_ = self._resolved_recipe()
         check_choice("scale", self.scale, SCALES, SCALE_HINT)
         device = choose_device(self.device)
         check_integer("verbose", self.verbose, low=0, hint="Use 0 or 1.")
-        table, y_, weight, labels = check_training_data(
-            self, X, y, sample_weight, groups
-        )
-        n_rows = len(y_)
-        if recipe.merge_rows:
-            table, y_, weight, labels = merge_equal_rows(table, y_, weight, labels)
+        data = check_training_data(self, X, y, sample_weight, *groups)
+        remarks: list[str] = []
+        n_rows, seed = len(data.y), draw_seed(self.random_state)
+        if recipe.robust:
+            data, remarks = tame_targets(data)
+            data = merge_equal_rows(data)
+        table, y_, weight, labels, row_numbers = data
         self._equal_share = 1 - len(y_) / n_rows
         if self._equal_share > MANY_EQUAL:
-            warnings.warn(EQUAL_ROWS, UserWarning, stacklevel=4)
-        seed = draw_seed(self.random_state)
+            remarks.append(EQUAL_ROWS)
         n_members = members_for(recipe.n_members, len(y_))
         self.table_, values = fit_table(
             table,
@@ -378,9 +380,11 @@ class ClapsRegressor(LastLayerEstimator):
             self.categorical_features,
             self.preprocessor,
             seed,
+            labels,
+            row_numbers,
         )
-        for text in self.table_.remarks:
-            warnings.warn(text, UserWarning, stacklevel=4)
+        for text in (*remarks, *self.table_.remarks):
+            warn_once(text, self.table_.output_names, stacklevel=4)
         # Not of the training inputs, some of which are cross-fitted.
         self._seen_rows = seen_rows(self.table_.encode(table).values, y_)
         names = self.table_.output_names
@@ -424,7 +428,7 @@ class ClapsRegressor(LastLayerEstimator):
             weights,
             rows,
             prior_precision=recipe.prior_precision,
-            variance_precision=recipe.variance_prior_precision,
+            variance_precision=recipe.variance_precision,
             last_layer=recipe.last_layer,
             with_bias=recipe.bias_in_posterior,
             variance_floor=recipe.variance_floor,
@@ -548,7 +552,7 @@ class ClapsRegressor(LastLayerEstimator):
 
     def _encoded(self, X: Any, min_rows: int = 1) -> EncodedRows:
         """Rows of X as numbers, its columns, their names and values checked."""
-        table = as_table(X, min_rows)
+        table = as_table(X, min_rows, getattr(self, "feature_names_in_", None))
         check_columns(self, X, table, reset=False)
         return self.table_.encode(table)
 

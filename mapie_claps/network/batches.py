@@ -4,7 +4,7 @@ What may stand where X stands: an array-like or tensor (with y beside it), or ba
 a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -61,7 +61,7 @@ def is_batches(X: Any) -> bool:
         pairs = all(isinstance(b, list | tuple) and len(b) in (2, 3) for b in X)
         # Not hasattr(shape): a row of NumPy numbers is no batch.
         return bool(X) and pairs and all(getattr(b[0], "ndim", 0) for b in X)
-    array = hasattr(X, "shape") or hasattr(X, "__array__")
+    array = hasattr(X, "shape") or hasattr(X, "__array__") or isinstance(X, Mapping)
     return isinstance(X, Iterable) and not array and not hasattr(X, "__dataframe__")
 
 

@@ -5,25 +5,26 @@ makes the inputs of the networks of them:
 
 - *Numbers* stay as they are. A gap becomes the median (``SimpleImputer``), and a column
   with gaps in training gets a flag (``MissingIndicator``).
-- *Dates*, and text that can all be read as dates, become the parts that vary and the
-  days between two dates (``DateParts``).
+- *Dates*, and text that is all dates beginning with the year, become the parts that
+  vary and the days between two dates (``DateParts``).
 - *Text, truth values and categories* get one 0/1 input per frequent level
   (``OneHotEncoder``) if frequent levels have 80 % of the rows. A level is frequent if
-  it has 25 rows, or 5 % of the rows where that is less, and is among the 128 largest of
+  it has 25 rows, or 5 % of the rows where that is less, and is among the 256 largest of
   its column. Rare levels share one input. Where they have as many rows together as a
   frequent level needs, and where most levels are rare, the column gets the cross-fitted
   mean and the count of each level (``LevelMeans``).
-- Text that is nearly unique is left out, with a remark.
+- Text that is nearly unique is left out.
 
-Numbers come first, 0/1 inputs last. If all columns are numbers without gaps, the
-``ColumnTransformer`` passes them through and ``encode`` does without it. Values that
-never occurred in training are marked, so that they can count as lack of data.
+Numbers come first, 0/1 inputs last. Values that never occurred in training are marked,
+so that they can count as lack of data. What may surprise is kept as remarks: columns
+left out or perhaps misread, integers that look like codes, wild values.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,7 +36,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.model_selection import KFold, PredefinedSplit, cross_val_predict
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import check_array, column_or_1d
 from torch import Tensor
@@ -56,6 +57,7 @@ from .tables import (
     fit_reader,
     package_of,
     read_columns,
+    records_of,
     refuse_infinity,
 )
 from .tables import as_table as as_table
@@ -64,11 +66,14 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 MIN_ROWS, MIN_SHARE = 25, 0.05  # of a frequent level: the smaller of both
 COVERED = 0.8  # of the rows of a column, by levels with inputs of their own
-MAX_LEVELS = 128  # 0/1 inputs of one column
+MAX_LEVELS = 256  # 0/1 inputs of one column
 N_FOLDS = 5
 N_DONORS = 16
 UNCOUNTABLE = 10**9  # values of a column that is not categorical: no two rows agree
-SMALLEST = 1e-152  # range of y, or weight in units of the mean: its square is a number
+SMALLEST, LARGEST = 1e-152, 1e150  # the squares of both are numbers
+WILD, MIN_STEP = 20.0, math.log(5)  # robust units; step to the next value
+TAIL, ISOLATED = 10, 10.0  # next values; their mean steps
+CODES, ROWS_PER_CODE = range(20, 1_001), 5  # different integers that may be codes
 DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
 
@@ -95,13 +100,14 @@ class TableEncoder:
     sources: Mask = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
     donors: Array = field(default_factory=lambda: np.zeros((N_DONORS, 0)))
     order: list[int] = field(default_factory=list)  # of outputs of a user's transformer
-    remarks: list[str] = field(default_factory=list)  # on columns read in an odd way
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def is_plain(self) -> bool:
         """Whether the inputs are the columns of X, all of them numbers without gaps."""
-        roles = {(reader.role, reader.gaps) for reader in self.readers}
-        return roles == {("number", False)}
+        return bool(self.readers) and all(
+            r.kind == "numbers" and not r.gaps and not r.levels for r in self.readers
+        )
 
     def encode(self, X: Any) -> EncodedRows:
         """Inputs of the networks for rows of a table with the columns of fit."""
@@ -110,37 +116,26 @@ class TableEncoder:
             return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
             outputs = self.transformer.transform(table)
-            return EncodedRows(_finite(outputs, self.transformer)[:, self.order], None)
-        codes, unseen = self._read(table)
-        values = codes if self.is_plain else self._transformed(codes)
+            return EncodedRows(_finite(outputs, self.order, self.output_names), None)
+        numbers = as_numbers(table) if self.is_plain else None
+        if numbers is not None:
+            codes, unseen = numbers, np.isnan(numbers)
+        else:
+            # An array of numbers knows no other types: it may stand for any column.
+            strict = not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub"
+            both = zip(self.readers, read_columns(table), strict=True)
+            found = [reader.read(column, strict) for reader, column in both]
+            codes, unseen = map(np.column_stack, zip(*found, strict=True))
+        refuse_infinity(codes, column_names(table))
+        values = codes if self.is_plain else self.transformer.transform(codes)
         if not unseen.any():
             return EncodedRows(np.ascontiguousarray(values), None)
         middle = self.donors.mean(axis=0)
         return EncodedRows(np.where(self._affected(unseen), middle, values), unseen)
 
-    def _read(self, table: Any) -> tuple[Array, Mask]:
-        """One number per column, and whether the value is new; (n, n_columns) both."""
-        numbers = as_numbers(table) if self.is_plain else None
-        if numbers is not None:
-            refuse_infinity(numbers, column_names(table))
-            return numbers, np.isnan(numbers)
-        # An array of numbers knows no other types, so it may stand for any column.
-        strict = not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub"
-        both = zip(self.readers, read_columns(table), strict=True)
-        found = [reader.read(column, strict) for reader, column in both]
-        codes, unseen = (np.column_stack(parts) for parts in zip(*found, strict=True))
-        refuse_infinity(codes, column_names(table))
-        return codes, unseen
-
-    def _transformed(self, codes: Array) -> Array:
-        """What ``transformer.transform`` gives, in half the time for one row."""
-        used = [(t, c) for _, t, c in self.transformer.transformers_ if t != "drop"]
-        return np.hstack([t.transform(codes[:, columns]) for t, columns in used])
-
     def _affected(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
         """Inputs that rest on values which never occurred."""
-        affected: Mask = unseen.astype(np.float32) @ self.sources.astype(np.float32) > 0
-        return affected
+        return np.asarray(unseen.astype(np.float32) @ self.sources > 0)
 
     def alternatives(self, values: Array, unseen: Mask) -> Iterator[Array]:
         """Rows with known values in place of those that never occurred, by draw."""
@@ -162,6 +157,8 @@ def fit_table(
     categorical_features: Any,
     preprocessor: Any,
     seed: int,
+    together: Tensor | None = None,  # (n,), labels of rows that belong together
+    row_numbers: NDArray[np.intp] | None = None,  # (n,), as the user knows them
 ) -> tuple[TableEncoder, Array]:
     """Learn the encoding from training rows; return it with their inputs (n, p).
 
@@ -173,14 +170,8 @@ def fit_table(
     names = [n if isinstance(n, str) else f"x{j}" for j, n in enumerate(labels)]
     named = _categorical_positions(labels, categorical_features)
     if preprocessor is not None:
-        if named:
-            raise_for(
-                "preprocessor",
-                preprocessor,
-                "None beside categorical_features",
-                "Name these columns in the preprocessor.",
-            )
-        return _fit_preprocessor(table, y, preprocessor)
+        return _fit_preprocessor(table, y, preprocessor, named)
+    row_numbers = np.arange(len(y)) if row_numbers is None else row_numbers
     remarks: list[str] = []
     columns = read_columns(table)
     readers = [fit_reader(c, j in named, remarks) for j, c in enumerate(columns)]
@@ -193,38 +184,52 @@ def fit_table(
             f"Got X with the columns {names}, none of which can be used: each is empty "
             "or an ID. Add a column, or name one in categorical_features."
         )
-    transformer = ColumnTransformer(blocks).set_output(transform="default")
-    if blocks[0][1] == "passthrough":
-        transformer.fit(codes[:2])
-        values = codes
-    else:
-        remainder = _remainder(blocks, codes, y, weight, seed)
-        values = np.ascontiguousarray(transformer.fit_transform(codes, remainder))
-    outputs, used, is_number = map(
-        list, zip(*_outputs(transformer, readers, names), strict=True)
+    # Normal scores, so that a long tail of y hides no effect.
+    scores: Array = norm.ppf((rankdata(y) - 0.5) / len(y))
+    numbers = [j for j, r in enumerate(readers) if r.kind == "numbers" and not r.levels]
+    wild = (
+        wild_remarks(codes[:, j], f"column {labels[j]!r}", row_numbers) for j in numbers
     )
-    sources = np.zeros((len(names), len(outputs)), dtype=bool)
-    for k, positions in enumerate(used):
-        sources[positions, k] = True
+    # One broken row may be wild in many columns.
+    remarks += list(chain.from_iterable(wild))[:3]
+    remarks += [
+        f"Took column {labels[j]!r} as numbers, although its integers look like codes: "
+        f"y depends on them, but not in their order. Pass categorical_features="
+        f"[{labels[j]!r}] if they are codes."
+        for j in numbers
+        if _look_like_codes(codes[:, j], scores)
+    ]
+    transformer = ColumnTransformer(blocks, verbose_feature_names_out=False)
+    transformer.set_output(transform="default")
+    values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
+    outputs, sources = _outputs(transformer, readers, names)
+    places = transformer.output_indices_
+    if "level_mean" in places:
+        means = transformer.transformers_[[b[0] for b in blocks].index("level_mean")]
+        others = np.compress(~sources[means[2]].any(axis=0), values, axis=1)
+        folds = _folds(len(y), seed, together)
+        rest = _remainder(others, scores, weight, folds)
+        cross_fitted = means[1].fit_transform(codes[:, means[2]], rest, folds)
+        values[:, places["level_mean"]] = cross_fitted
+    first = [places[b].stop for b in ("number", "date", "level_mean") if b in places]
+    n_numbers = max(first, default=0)
     donors = transformer.transform(_donors(readers, codes, y, seed))
-    encoder = TableEncoder(
-        transformer, outputs, sum(is_number), readers, sources, donors, [], remarks
-    )
+    encoder = TableEncoder(transformer, outputs, n_numbers, readers, sources, donors)
+    encoder.remarks = remarks
     return encoder, values
 
 
 def _blocks(readers: list[ColumnReader], codes: Array, seed: int) -> list[Any]:
     """Transformers with their columns: numbers first, then 0/1 inputs."""
-    numbers, dates, categories = (
-        [j for j, reader in enumerate(readers) if reader.role == role]
-        for role in ("number", "date", "category")
+    numbers, dates = (
+        [j for j, r in enumerate(readers) if r.kind == kind and not r.levels]
+        for kind in ("numbers", "dates")
     )
     flagged = [j for j in (*numbers, *dates) if readers[j].gaps]
-    if len(numbers) == len(readers) and not flagged:
-        return [("number", "passthrough", numbers)]
+    fill = SimpleImputer(strategy="median") if flagged else "passthrough"
     needed = min(MIN_ROWS, math.ceil(MIN_SHARE * len(codes)))
     frequent, means = [], []
-    for j in categories:
+    for j in (j for j, reader in enumerate(readers) if reader.levels):
         counts = np.sort(np.bincount(codes[:, j].astype(np.intp)))[::-1]
         own = counts[: MAX_LEVELS - (len(counts) > MAX_LEVELS)]
         n_own = own[own >= needed].sum()
@@ -236,59 +241,63 @@ def _blocks(readers: list[ColumnReader], codes: Array, seed: int) -> list[Any]:
         min_frequency=needed,
         max_categories=MAX_LEVELS,
     )
-    n_levels = [len(readers[j].levels) for j in means]
     blocks = [
-        ("number", SimpleImputer(strategy="median"), numbers),
+        ("number", fill, numbers),
         ("date", DateParts(), dates),
-        ("level_mean", LevelMeans(n_levels, seed), means),
+        ("level_mean", LevelMeans(seed), means),
         ("missing", MissingIndicator(features="all"), flagged),
         ("level", levels, frequent),
     ]
     return [block for block in blocks if block[2]]
 
 
-def _remainder(
-    blocks: list[Any], codes: Array, y: Array, weight: Array, seed: int
-) -> Array:
-    """What a linear model of the columns without level means leaves of y.
+def _outputs(
+    transformer: ColumnTransformer, readers: list[ColumnReader], names: list[str]
+) -> tuple[list[str], Mask]:
+    """Names of the inputs, and on which columns they rest (n_columns, p)."""
+    # Columns are called <0>, <1>, …, levels by their places.
+    marked = transformer.get_feature_names_out([f"<{j}>" for j in range(len(names))])
+    sources = [[f"<{j}>" in label for label in marked] for j in range(len(names))]
 
-    In normal scores of y, so that neither other columns nor a long tail of y hide what
-    a level adds.
-    """
-    scores: Array = norm.ppf((rankdata(y) - 0.5) / len(y))
-    means = [j for name, _, columns in blocks if name == "level_mean" for j in columns]
-    others = [
-        (a, b, [j for j in columns if j not in means]) for a, b, columns in blocks
-    ]
-    others = [block for block in others if block[2]]
-    if not means or not others:
+    def shown(mark: re.Match[str]) -> str:
+        j, level = int(mark[1]), mark[2]
+        return names[j] + ("" if level is None else f"_{readers[j].show(int(level))}")
+
+    outputs = []
+    for label in marked:
+        label = re.sub(r"missingindicator_(.*)", r"\1_missing", label)
+        label = label.replace("infrequent_sklearn", "rare")
+        outputs.append(re.sub(r"<(\d+)>(?:_(\d+)\.0)?", shown, label))
+    return outputs, np.array(sources)
+
+
+def _remainder(others: Array, scores: Array, weight: Array, folds: Any) -> Array:
+    """What a linear model of other inputs leaves of y, and levels may explain."""
+    if not others.shape[1]:
         return scores
-    inputs = ColumnTransformer(others).set_output(transform="default")
     with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
-        scaled = StandardScaler().fit_transform(inputs.fit_transform(codes))
-    scores -= cross_val_predict(
-        Ridge(),
-        np.nan_to_num(scaled),
-        scores,
-        cv=_folds(len(y), seed),
-        params={"sample_weight": weight},
-    )
-    return scores
+        scaled = np.nan_to_num(StandardScaler().fit_transform(others))
+    params = {"sample_weight": weight}
+    fitted = cross_val_predict(Ridge(), scaled, scores, cv=folds, params=params)
+    return scores - np.asarray(fitted, dtype=np.float64)
 
 
-def _folds(n: int, seed: int) -> KFold:
-    return KFold(min(N_FOLDS, n), shuffle=True, random_state=seed)
+def _folds(n: int, seed: int, together: Tensor | None = None) -> Any:
+    """A splitter of n rows whose folds keep rows that belong together."""
+    if together is None:
+        return KFold(min(N_FOLDS, n), shuffle=True, random_state=seed)
+    _, place = np.unique(together.numpy(), return_inverse=True)
+    fold = np.random.default_rng(seed).permutation(place.max() + 1) % N_FOLDS
+    return PredefinedSplit(fold[place])
 
 
-def _donors(
-    readers: list[ColumnReader], codes: Array, y: Array, seed: int
-) -> Array:  # (N_DONORS, n_columns)
+def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> Array:
     """Known values: of rows that spread over y; of levels that spread by mean of y."""
     rng = np.random.default_rng(seed)
     places = (np.arange(N_DONORS) + 0.5) / N_DONORS
     donors = codes[np.argsort(y, kind="stable")[(places * len(y)).astype(np.intp)]]
     for j, reader in enumerate(readers):
-        if reader.role == "category":
+        if reader.levels:
             level = codes[:, j].astype(np.intp)
             means = np.bincount(level, y - y.mean()) / np.bincount(level)
             picks = (places * len(means)).astype(np.intp)
@@ -296,66 +305,110 @@ def _donors(
     return donors
 
 
-def _outputs(
-    transformer: ColumnTransformer, readers: list[ColumnReader], names: list[str]
-) -> Iterator[tuple[str, list[int], bool]]:
-    """Of each input the name, the columns that it rests on, whether it is a number."""
-    for block, fitted, columns in transformer.transformers_:
-        if block in ("number", "missing"):
-            suffix = "_missing" if block == "missing" else ""
-            yield from ((names[j] + suffix, [j], not suffix) for j in columns)
-        elif block in ("date", "level_mean"):
-            labels = fitted.get_feature_names_out([names[j] for j in columns])
-            for label, used in zip(labels, fitted.sources, strict=True):
-                yield label, [columns[k] for k in used], True
-        elif block == "level":
-            for label in fitted.get_feature_names_out([str(j) for j in columns]):
-                position, _, code = label.partition("_")
-                j, rare = int(position), code == "infrequent_sklearn"
-                level = "rare" if rare else readers[j].show(int(float(code)))
-                yield f"{names[j]}_{level}", [j], False
+def wild_rows(values: Array) -> NDArray[np.intp]:
+    """Rows with values far from all others, such as a slipped decimal point.
+
+    At most three values, or 0.1 % of the rows, are wild: those more than 20 robust
+    units (IQR/1.349) from the median, beyond a step in this distance by a factor of at
+    least five and, in logarithms, of ten times the mean step of the next ten values. A
+    long tail, as of prices and counts, has no such step.
+    """
+    none, known = np.empty(0, dtype=np.intp), values[np.isfinite(values)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, median, high = np.quantile(known, [0.25, 0.5, 0.75])
+        if low == high and (known != median).any():
+            low, high = np.quantile(known[known != median], [0.25, 0.75])
+        unit = (high - low) / 1.349
+    if not 0 < unit < np.inf:
+        return none
+    far = np.nan_to_num(np.abs(values - median) / unit)
+    if far.max() <= WILD:
+        return none
+    n_most = max(3, len(known) // 1_000)
+    rows = np.argsort(-far)[: n_most + TAIL + 1]
+    distance = np.maximum(far[rows], 1e-9)
+    for n_wild in range(len(rows) - TAIL - 1, 0, -1):
+        last, tail = distance[n_wild - 1], distance[n_wild : n_wild + TAIL + 1]
+        step, mean_step = np.log(last / tail[0]), np.log(tail[:-1] / tail[-1]).mean()
+        if last > WILD and step > max(MIN_STEP, ISOLATED * mean_step):
+            return rows[:n_wild]
+    return none
+
+
+def wild_remarks(
+    values: Array, name: str, row_numbers: NDArray[np.intp], more: str = ""
+) -> list[str]:
+    """Remarks on the wildest values of a column, by row."""
+    return [
+        f"Got {float(values[row])!r} in {name}, row {row_numbers[row]}, which is more "
+        f"than {WILD:g} robust standard deviations from the median and far from all "
+        f"other values. {more}Check it, or leave it out."
+        for row in wild_rows(values)[:3].tolist()
+    ]
+
+
+def _look_like_codes(values: Array, scores: Array) -> bool:
+    """Whether y depends on integers that repeat, in no order.
+
+    Means of y by level then vary between neighbours as much as between all levels.
+    """
+    known = ~np.isnan(values)
+    values, scores = values[known], scores[known]
+    if (values != np.rint(values)).any():
+        return False
+    levels, places = np.unique(values, return_inverse=True)
+    n = len(levels)
+    if n not in CODES or len(values) < ROWS_PER_CODE * n:
+        return False
+    count, effect, within, between = _effects(places, scores, n)
+    weight = count[1:] * count[:-1] / (count[1:] + count[:-1])
+    squares = float((weight * np.diff(effect) ** 2).sum())
+    nearby = (squares - (n - 1) * within) / (2 * float(weight.sum()))
+    # Six standard errors of the variance between levels that make no difference.
+    clear = between * len(scores) > 6 * math.sqrt(2 * n) * within
+    return clear and between > 0.03 * within and nearby > 0.6 * between
 
 
 def _fit_preprocessor(
-    table: Any, y: Array, preprocessor: Any
+    table: Any, y: Array, preprocessor: Any, named: set[int]
 ) -> tuple[TableEncoder, Array]:
     """Fit a user's transformer; those of its outputs that are 0 or 1 come last."""
-    if not hasattr(preprocessor, "fit_transform") or isinstance(preprocessor, type):
+    usable = hasattr(preprocessor, "fit_transform")
+    if named or not usable or isinstance(preprocessor, type):
         raise_for(
             "preprocessor",
             preprocessor,
-            "a transformer with fit_transform and transform",
+            "a transformer with fit_transform and transform, and none beside "
+            "categorical_features",
             "Pass None, or for example a sklearn.compose.ColumnTransformer.",
         )
     transformer = clone(preprocessor)
-    values = _finite(transformer.fit_transform(table, y), transformer)
+    outputs = transformer.fit_transform(table, y)
+    try:
+        names = list(map(str, transformer.get_feature_names_out()))
+    except (AttributeError, ValueError):
+        names = [f"output {k}" for k in range(outputs.shape[1])]
+    values = _finite(outputs, list(range(len(names))), names)
     is_number = ~((values == 0) | (values == 1)).all(axis=0)
     order = np.argsort(~is_number, kind="stable").tolist()
-    names = [_output_name(transformer, k) for k in order]
+    names = [names[k] for k in order]
     encoder = TableEncoder(transformer, names, int(is_number.sum()), order=order)
     return encoder, np.ascontiguousarray(values[:, order])
 
 
-def _output_name(transformer: Any, k: int) -> str:
-    try:
-        return str(transformer.get_feature_names_out()[k])
-    except (AttributeError, ValueError):
-        return f"output {k}"
-
-
-def _finite(outputs: Any, transformer: Any) -> Array:
-    """Outputs of a user's transformer, if these are finite numbers."""
+def _finite(outputs: Any, order: list[int], names: list[str]) -> Array:
+    """Outputs of a user's transformer in this order, if these are finite numbers."""
     dense = outputs.toarray() if issparse(outputs) else outputs
     values: Array = check_array(
         dense, dtype=np.float64, input_name="preprocessor output", **ANY_NUMBER
-    )
+    )[:, order]
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, k = bad[0].tolist()
         raise ValueError(
             f"Got {values[row, k].item()!r} from the preprocessor in row {row} of "
-            f"{_output_name(transformer, k)!r}, but expected finite numbers. Add an "
-            "imputer, for example sklearn.impute.SimpleImputer."
+            f"{names[k]!r}, but expected finite numbers. Add an imputer, for example "
+            "sklearn.impute.SimpleImputer."
         )
     return values
 
@@ -365,48 +418,39 @@ def _categorical_positions(names: list[Any], categorical_features: Any) -> set[i
     given = categorical_features
     if isinstance(given, str) and given == "from_dtype":
         return set()
-    items = np.asarray(given, dtype=object)
-    truth = [isinstance(item, bool | np.bool_) for item in np.ravel(items)]
-    if items.ndim == 1 and len(items) == len(names) and all(truth):
-        return set(np.flatnonzero(items).tolist())
-    if items.ndim == 1 and not any(truth):
-        n = len(names)
-        places = {i: j for j, name in enumerate(names) for i in (name, j, j - n)}
-        if all(isinstance(i, str | int | np.integer) and i in places for i in items):
-            return {places[item] for item in items}
-    raise_for(
-        "categorical_features",
-        given,
-        f"'from_dtype', or names, positions or a mask of the columns {names}",
-        "Use 'from_dtype' if unsure: text, truth values and categories are recognised.",
-    )
+    try:
+        # Names, positions, also from the end, or a mask; True is no name 1.
+        items = [names.index(i) if isinstance(i, str) else i for i in given]
+        return set(np.arange(len(names))[items].tolist()) if items else set()
+    except (IndexError, TypeError, ValueError):
+        raise_for(
+            "categorical_features",
+            given,
+            f"'from_dtype', or names, positions or a mask of the columns {names}",
+            "Use 'from_dtype' if unsure: text, truth values and categories are "
+            "recognised.",
+        )
 
 
 class LevelMeans(TransformerMixin, BaseEstimator):
     """Mean of y by level, shrunk, and log(1 + number of rows); both cross-fitted.
 
-    The mean of a level of n rows is drawn towards that of all rows by the factor
-    nτ²/(nτ² + σ²), as the posterior mean of a random effect with variance τ² between
-    and σ² within levels. (``TargetEncoder(smooth="auto")`` of scikit-learn leaves a
-    level of one row where it is.) Training rows see the rows of other folds only.
-
-    Parameters
-    ----------
-    n_levels : list of int
-        Number of levels of each column, which holds their places 0, 1, ….
-    seed : int
-        Seed of the folds.
+    X holds the places 0, 1, … of levels. The mean of a level of n rows is drawn towards
+    that of all rows by the factor nτ²/(nτ² + σ²), as the posterior mean of a random
+    effect with variance τ² between and σ² within levels. (``TargetEncoder`` of
+    scikit-learn leaves a level of one row where it is.) Training rows see the rows of
+    other folds only.
     """
 
-    def __init__(self, n_levels: list[int], seed: int) -> None:
-        self.n_levels, self.seed = n_levels, seed
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
 
-    def fit(self, X: Array, y: Array) -> Self:
-        """Means and counts of all rows."""
-        columns = zip(X.T.astype(np.intp), self.n_levels, strict=True)
-        effects = [level_effects(places, y, n) for places, n in columns]
-        self.means_, self.log_counts_ = ([e[k] for e in effects] for k in (0, 1))
-        self.sources = [[k] for k in range(X.shape[1])] * 2
+    def fit(self, X: Array, y: Array, last: Array | None = None) -> Self:
+        """Means and counts of all rows; ``last`` has the highest place by column."""
+        last = X.max(axis=0) if last is None else last
+        columns = zip(X.T.astype(np.intp), last.astype(np.intp), strict=True)
+        effects = [level_effects(places, y, n + 1) for places, n in columns]
+        self.means_, self.log_counts_ = map(list, zip(*effects, strict=True))
         return self
 
     def transform(self, X: Array) -> Array:
@@ -415,11 +459,12 @@ class LevelMeans(TransformerMixin, BaseEstimator):
         both = zip((*self.means_, *self.log_counts_), (*places, *places), strict=True)
         return np.column_stack([values[place] for values, place in both])
 
-    def fit_transform(self, X: Array, y: Array) -> Array:
+    def fit_transform(self, X: Array, y: Array, folds: Any = None) -> Array:
         """Fit, and transform each row by the rows of other folds."""
-        outputs = np.empty((len(X), 2 * X.shape[1]))
-        for rest, held_out in _folds(len(X), self.seed).split(X):
-            outputs[held_out] = self.fit(X[rest], y[rest]).transform(X[held_out])
+        outputs, last = np.empty((len(X), 2 * X.shape[1])), X.max(axis=0)
+        for rest, held_out in (folds or _folds(len(X), self.seed)).split(X):
+            fitted = self.fit(X[rest], y[rest], last)
+            outputs[held_out] = fitted.transform(X[held_out])
         self.fit(X, y)
         return outputs
 
@@ -430,9 +475,19 @@ class LevelMeans(TransformerMixin, BaseEstimator):
 
 
 def level_effects(places: NDArray[np.intp], y: Array, n: int) -> tuple[Array, Array]:
-    """Shrunk means (n,) of y by level, and log(1 + rows) (n,).
+    """Shrunk means (n,) of y by level, and log(1 + rows) (n,)."""
+    count, effect, within, between = _effects(places, y, n)
+    noise = max(within, np.finfo(np.float64).tiny)
+    shrunk = effect * (count * between / (count * between + noise))
+    return float(y.mean()) + shrunk, np.log1p(count)
 
-    τ² and σ² are the estimates of the one-way analysis of variance, with one more
+
+def _effects(
+    places: NDArray[np.intp], y: Array, n: int
+) -> tuple[NDArray[np.intp], Array, float, float]:
+    """Of each level the rows and their mean less that of all; σ² and τ².
+
+    These are the estimates of the one-way analysis of variance, with one more
     observation of σ² as large as the variance of y: where every row is a level of its
     own, means are drawn in fully.
     """
@@ -443,11 +498,7 @@ def level_effects(places: NDArray[np.intp], y: Array, n: int) -> tuple[Array, Ar
     within = (squares + float(y.var())) / (n_rows - n_seen + 1)
     spare = max(1.0, n_rows - float((count**2).sum()) / n_rows)
     excess = float((count * effect**2).sum()) - (n_seen - 1) * within
-    between = max(0.0, excess) / spare
-    noise = max(within, np.finfo(np.float64).tiny)
-    return overall + effect * (count * between / (count * between + noise)), np.log1p(
-        count
-    )
+    return count, effect, within, max(0.0, excess) / spare
 
 
 class DateParts(TransformerMixin, BaseEstimator):
@@ -462,10 +513,10 @@ class DateParts(TransformerMixin, BaseEstimator):
         self.parts_ = [_varying_parts(dates[~np.isnan(dates)]) for dates in X.T]
         columns = range(X.shape[1])
         pairs = combinations(columns, 2) if len(columns) <= 4 else pairwise(columns)
-        together = [(i, j) for i, j in pairs if not np.isnan(X[:, j] - X[:, i]).all()]
-        self.pairs_ = [[i, j] for i, j in together]
-        self.days_ = [float(np.nanmedian(X[:, j] - X[:, i])) for i, j in together]
-        self.sources = [[k] for k in columns for _ in self.parts_[k]] + self.pairs_
+        apart = {(i, j): X[:, j] - X[:, i] for i, j in pairs}
+        apart = {pair: s for pair, s in apart.items() if not np.isnan(s).all()}
+        self.pairs_ = [list(pair) for pair in apart]
+        self.days_ = [float(np.nanmedian(s)) for s in apart.values()]
         return self
 
     def transform(self, X: Array) -> Array:
@@ -518,8 +569,11 @@ def _varying_parts(seconds: Array) -> list[str]:
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
     """Set or check number and names of the columns of X, of which a table was made."""
-    if not reset and is_probe(table) and table.shape[1] == estimator.n_features_in_:
-        return
+    if not reset and table.shape[1] == estimator.n_features_in_:
+        # MAPIE asks with a row of zeros if a model is fitted; it has no names.
+        probe = type(table) is np.ndarray and len(table) == 1 and not table.any()
+        if probe or records_of(X) is not None:  # ordered by their names
+            return
     # Frames of libraries that are not known by name have become arrays.
     named = X if hasattr(X, "columns") or hasattr(X, "__dataframe__") else table
     try:
@@ -533,21 +587,26 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
         ) from error
 
 
-def is_probe(table: Any) -> bool:
-    """Whether this is the row of zeros by which MAPIE asks if a model is fitted.
-
-    It has no names, which is nothing that a user should be warned of.
-    """
-    return isinstance(table, np.ndarray) and len(table) == 1 and not table.any()
-
-
 class TrainingData(NamedTuple):
     """Rows of positive weight."""
 
     table: Any
     y: Array
     weight: Array  # of mean one
-    labels: Tensor | None = None  # (n,), of rows that belong together
+    labels: Tensor | None  # (n,), of rows that belong together
+    rows: NDArray[np.intp]  # (n,), their numbers in what was given
+
+    def take(self, rows: NDArray[np.intp]) -> "TrainingData":
+        """Some of the rows."""
+        table, package = self.table, package_of(self.table)
+        if package == "pyarrow":
+            table = table.take(rows)
+        else:
+            table = table.iloc[rows] if package == "pandas" else table[rows]
+        labels = None if self.labels is None else self.labels[torch.from_numpy(rows)]
+        return TrainingData(
+            table, self.y[rows], self.weight[rows], labels, self.rows[rows]
+        )
 
 
 def check_training_data(
@@ -562,50 +621,51 @@ def check_training_data(
     n = table.shape[0]
     target = column("y", column_or_1d(y, warn=True), n).numpy()
     labels = None if groups is None else torch.from_numpy(check_groups(groups, n))
+    data = TrainingData(table, target, np.ones(n), labels, np.arange(n))
     if sample_weight is None:
-        return TrainingData(table, target, np.ones(n), labels)
+        return data
     weight = weights(sample_weight, n).numpy()
-    kept = weight > 0
-    if kept.sum() < 2:
+    kept = np.flatnonzero(weight > 0)
+    if len(kept) < 2:
         raise ValueError(
-            f"Got sample_weight that is zero in all rows but {int(kept.sum())}, but "
+            f"Got sample_weight that is zero in all rows but {len(kept)}, but "
             "expected at least 2. Leave sample_weight out to weigh rows alike."
         )
-    if not kept.all():
-        rows = np.flatnonzero(kept)
-        table, target, weight = _taken(table, rows), target[kept], weight[kept]
-        labels = None if labels is None else labels[torch.from_numpy(rows)]
-    with np.errstate(over="ignore"):
-        mean = weight.mean()
-    if not np.isfinite(mean) or weight.min() / mean < SMALLEST:
+    data = data._replace(weight=weight)
+    data = data if len(kept) == n else data.take(kept)
+    low, high = data.weight.min(), data.weight.max()
+    if high > LARGEST or low < SMALLEST * high:
         raise ValueError(
-            f"Got sample_weight from {weight.min():g} to {weight.max():g}, whose sum "
-            "overflows or whose ratios underflow. Divide the weights by a constant, "
-            "and set the smallest to zero, which leaves these rows out."
+            f"Got sample_weight from {low:g} to {high:g}, whose sum overflows or whose "
+            "ratios underflow. Divide the weights by a constant, and set the smallest "
+            "to zero, which leaves these rows out."
         )
-    return TrainingData(table, target, weight / mean, labels)
+    return data._replace(weight=data.weight / data.weight.mean())
 
 
-def merge_equal_rows(
-    table: Any, y: Array, weight: Array, labels: Tensor | None
-) -> TrainingData:
+def merge_equal_rows(data: TrainingData) -> TrainingData:
     """Rows that differ in X or y, with the weight of all that are equal to them."""
-    equal = equal_rows(table, y)
-    _, first = np.unique(equal, return_index=True)
-    if len(first) == len(y):
-        return TrainingData(table, y, weight, labels)
+    equal = equal_rows(data.table, data.y)
+    first = np.unique(equal, return_index=True)[1]
+    if len(first) == len(equal):
+        return data
     first.sort()  # in the order in which they came
-    total = np.bincount(equal, weight)[equal[first]]
-    rows = torch.from_numpy(first)
-    kept = None if labels is None else labels[rows]
-    return TrainingData(_taken(table, first), y[first], total / total.mean(), kept)
+    total = np.bincount(equal, data.weight)[equal[first]]
+    return data.take(first)._replace(weight=total / total.mean())
 
 
-def _taken(table: Any, rows: NDArray[np.intp]) -> Any:
-    """Some rows of a table, whatever library it is from."""
-    if package_of(table) == "pyarrow":
-        return table.take(rows)
-    return table.iloc[rows] if package_of(table) == "pandas" else table[rows]
+def tame_targets(data: TrainingData) -> tuple[TrainingData, list[str]]:
+    """Wild targets count as the nearest of the others; with remarks on them.
+
+    One of them would set the unit of y, and the noise everywhere.
+    """
+    wild = wild_rows(data.y)
+    if not len(wild):
+        return data, []
+    others, y = np.delete(data.y, wild), data.y.copy()
+    y[wild] = np.clip(y[wild], others.min(), others.max())
+    text = "The fit takes the nearest of the others in its place. "
+    return data._replace(y=y), wild_remarks(data.y, "y", data.rows, text)
 
 
 def fit_scalers(
@@ -614,22 +674,15 @@ def fit_scalers(
     """Standardise by the training rows; a constant keeps its unit."""
     uniform = None if (weight == 1).all() else weight
     scalers = []
-    for values, labels in (
-        (X, [f"the column {name!r} of X" for name in names]),
-        (y[:, None], ["y"]),
-    ):
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaler = StandardScaler().fit(values, sample_weight=uniform)
-            widths = np.ptp(values, axis=0)
-        # StandardScaler takes a variance that overflows for that of a constant.
-        found = np.stack([scaler.mean_, scaler.var_, scaler.scale_])
-        overflows = ~np.isfinite(found).all(axis=0)
-        for k in np.flatnonzero(overflows | ((widths > 0) & (widths < SMALLEST))):
-            over, factor = overflows[k], "1e-100" if overflows[k] else "1e150"
+    labels_X = [f"the column {name!r} of X" for name in names]
+    for values, labels in ((X, labels_X), (y[:, None], ["y"])):
+        low, high = values.min(axis=0), values.max(axis=0)
+        large = np.maximum(high, -low) > LARGEST
+        for k in np.flatnonzero(large | ((low < high) & (high - low < SMALLEST))):
             raise ValueError(
-                f"Got {labels[k]} with a range of {float(widths[k])!r}, whose square "
-                f"{'overflows' if over else 'underflows'}. Multiply it by a constant, "
-                f"for example {factor}."
+                f"Got {labels[k]} with values from {low[k]} to {high[k]}, the square "
+                f"of whose range {'overflows' if large[k] else 'underflows'}. Multiply "
+                f"it by a constant, for example {'1e-100' if large[k] else '1e150'}."
             )
-        scalers.append(scaler)
+        scalers.append(StandardScaler().fit(values, sample_weight=uniform))
     return scalers[0], scalers[1]

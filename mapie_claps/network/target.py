@@ -359,7 +359,7 @@ def prefers_two_ranks(residual: Array, shape: NoiseShape) -> bool:
         score, r = shape.curve.forward(residual[known]), residual[judged]
         q = np.quantile(np.abs(score), 1 - 2 * TAIL)
         two = np.quantile(score, [TAIL, 1 - TAIL])
-        for k, ends in enumerate(((-q, q), two)):
+        for k, ends in enumerate((np.array([-q, q]), two)):
             low, high = shape.curve.inverse(ends)
             missed = np.maximum(low - r, 0) + np.maximum(r - high, 0)
             loss[k] += float(np.mean(high - low + missed / TAIL))

@@ -513,6 +513,7 @@ def fit_posterior(
     views: Sequence[slice] = (slice(0, 1),),
     *,
     prior_precision: float | str,
+    variance_precision: float = math.inf,  # largest λ of Σ where a rule chooses λ
     last_layer: str,
     variance_floor: float,  # of σ²
     held_out_rows: Tensor | None = None,  # (K, n_held_out), their places in the batches
@@ -526,6 +527,8 @@ def fit_posterior(
     final posteriors on all rows.
     """
     sums, homoscedastic = without, without.homoscedastic
+    if isinstance(prior_precision, str):
+        settings["variance_precision"] = variance_precision
     if held_out is not None:
         structure = "diag" if without.gram.ndim == 2 else "full"
         rest = [held_out] if left_out is None else left_out
@@ -553,19 +556,19 @@ def fit_posterior(
     h2 = none = trained.new_empty(0)
     weight = trained.new_full((n_members,), 1 / n_members)
     if judged is not None and held_out is not None:
-        apart = make_last_layers(without, trained, last_layer, value, **settings)
-        nll = apart.held_out_nll(judged, views)
+        others = make_last_layers(without, trained, last_layer, value, **settings)
+        nll = others.held_out_nll(judged, views)
         sizes = torch.tensor([view.stop - view.start for view in views])
         weight = torch.softmax(-SHARPNESS * nll.repeat_interleave(sizes), dim=0)
-        v = judged.h2 + apart.epistemic(judged.phi)
+        v = judged.h2 + others.epistemic(judged.phi)
         # Members that hardly count would tell of their own faults.
         counts = weight * n_members > LEAST_WEIGHT
-        residual = (apart.residual(judged) / v.sqrt())[counts].flatten()
+        residual = (others.residual(judged) / v.sqrt())[counts].flatten()
         h2 = held_out.h2
         if held_out_rows is not None:
             # As in predictions, members that disagree add to the variance.
-            spread = torch.cat([_spread(weight, layers.residual(b)) for b in batches])
-            share = v / (v + spread[held_out_rows])
+            apart = torch.cat([_spread(weight, layers.residual(b)) for b in batches])
+            share = v / (v + apart[held_out_rows])
             factor = noise_factor(residual * share[counts].flatten().sqrt())
     if n_members > 1 or last_layer == "ridge":
         spread = Spread()
@@ -639,4 +642,4 @@ def noise_factor(residual: Tensor) -> float:  # (m,), in units of √v
     squares = residual.square()
     mean = float(squares.clamp(max=float(squares.quantile(WILD_LEVEL))).mean())
     share = len(squares) / (len(squares) + PRIOR_ROWS)
-    return min(max(mean, 1 / LARGEST_FACTOR), LARGEST_FACTOR) ** share
+    return float(min(max(mean, 1 / LARGEST_FACTOR), LARGEST_FACTOR) ** share)

@@ -134,7 +134,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     path = tmp_path / "model.pt2"
     plain = calibrated(X, y, target_map="identity")
     grouped = copy.copy(plain).conformalize(
-        X[N_TRAIN:], y[N_TRAIN:], groups=lambda X: X[:, 0] > 0
+        X[N_TRAIN:], y[N_TRAIN:], partition=lambda X: X[:, 0] > 0
     )
     text = pd.DataFrame(X, columns=["a", "b", "c"]).assign(d=["x", "y", "z"] * 110)
     process = GaussianProcessRegressor(optimizer=None).fit(X[:50], y[:50])

@@ -28,10 +28,12 @@ from mapie_claps import (
     CalibratedRegressor,
     ClapsScaleEstimator,
     ClapsScore,
+    PredictiveDistribution,
     conformal_rank,
 )
-from mapie_claps.conformal import score as score_module
 from mapie_claps.conformal.calibrated import interval_parts
+from mapie_claps.conformal.ends import FoldBounds, ScoreBounds
+from mapie_claps.conformal.support import Support
 
 X, Y = table(400)
 FIT, CAL, TEST = (X[:150], Y[:150]), (X[150:280], Y[150:280]), (X[280:], Y[280:])
@@ -124,21 +126,20 @@ def test_one_score_for_two_models_and_a_model_fitted_again():
 
 
 def cross_oracle(mapie, X_test, alpha, method):
-    """CV+ and CV-minmax from the models of the folds, row by row."""
+    """CV+ and CV-minmax from the distributions of the folds' models, row by row."""
     ensemble = mapie._mapie_regressor.estimator_
     k, rows = conformal_rank(60, alpha), []
     for i in range(60):
         model = ensemble.estimators_[int(np.flatnonzero(ensemble.k_[i] == 1)[0])]
-        mu_i, std_i = model.predict(X[i : i + 1], return_std=True)
-        mu, std = model.predict(X_test, return_std=True)
-        rows.append((abs(Y[i] - mu_i[0]) / float(std_i[0]), mu, np.asarray(std)))
+        score = abs(model.predict_distribution(X[i : i + 1]).score(Y[i : i + 1])[0])
+        rows.append((score, model.predict_distribution(X_test).quantile))
     if method == "plus":
-        low = np.sort([mu - r * std for r, mu, std in rows], axis=0)[60 - k]
-        up = np.sort([mu + r * std for r, mu, std in rows], axis=0)[k - 1]
+        low = np.sort([at(-r)[:, 0] for r, at in rows], axis=0)[60 - k]
+        up = np.sort([at(r)[:, 0] for r, at in rows], axis=0)[k - 1]
     else:
-        q = sorted(r for r, _, _ in rows)[k - 1]
-        low = np.min([mu - q * std for _, mu, std in rows], axis=0)
-        up = np.max([mu + q * std for _, mu, std in rows], axis=0)
+        q = sorted(r for r, _ in rows)[k - 1]
+        low = np.min([at(-q)[:, 0] for _, at in rows], axis=0)
+        up = np.max([at(q)[:, 0] for _, at in rows], axis=0)
     return np.stack([low, up], axis=1)
 
 
@@ -146,7 +147,8 @@ def cross_oracle(mapie, X_test, alpha, method):
 @pytest.mark.parametrize("aggregate", ["mean", None])
 def test_cross_conformal_against_its_definition(method, aggregate, monkeypatch):
     mapie = cross(level=[0.9, 0.7], method=method)
-    monkeypatch.setattr(score_module, "BLOCK_ELEMENTS", 4 * 60)
+    for module in ("score", "ends"):
+        monkeypatch.setattr(f"mapie_claps.conformal.{module}.BLOCK_ELEMENTS", 8 * 60)
     points, got = mapie.predict_interval(TEST[0], aggregate_point_predictions=aggregate)
     for j, alpha in enumerate((0.1, 0.3)):
         expected = cross_oracle(mapie, TEST[0], alpha, method)
@@ -169,9 +171,7 @@ def test_cross_conformal_base_uses_mean_and_std_of_the_model_of_all_rows():
     np.testing.assert_allclose(bounds.mean(axis=1)[:, 0], mu, rtol=1e-8, atol=1e-10)
     found = interval_parts(mapie, TEST[0])
     np.testing.assert_array_equal(found.bounds, bounds)
-    np.testing.assert_allclose(
-        found.noise_bounds.mean(axis=1)[:, 0], mu, rtol=1e-8, atol=1e-10
-    )
+    assert found.scaled
     two = cross(method="plus", score=ClapsScore(sym=False)).predict_interval(TEST[0])
     assert (two[1][:, 0] < two[1][:, 1]).all()
 
@@ -193,10 +193,13 @@ def test_a_row_lies_within_the_bounds_of_its_own_score():
     mu, y = rng.normal(size=(2, 500)) * 10.0 ** rng.uniform(-8, 8, (2, 500))
     for m, s, t in zip(mu, 10.0 ** rng.uniform(-6, 6, 500), y, strict=True):
         score = np.abs(ClapsScore().get_signed_conformity_scores([t], [m], y_std=[s]))
-        centre, scale = np.full((1, 1), m), np.full((1, 1), s)
-        for one_sided in (score_module._plus, score_module._minmax):
-            assert t <= one_sided(centre, scale, score, [1])
-            assert t >= -one_sided(-centre, scale, score, [1])
+        rows = [PredictiveDistribution(np.array([m]), np.array([s]))]
+        for ends in (
+            FoldBounds(-score, score, np.zeros(1, int), [1]),
+            ScoreBounds(-score[None], score[None]),
+        ):
+            ((low, high),) = ends.interval(rows, Support())[..., 0]
+            assert low <= t <= high
 
 
 def test_jackknife_after_bootstrap():
@@ -229,7 +232,7 @@ def test_memory_of_cv_plus_does_not_grow_with_test_rows():
     folds = SimpleNamespace(
         estimators_=[Plain(shift=s) for s in range(5)],
         single_estimator_=Plain(),
-        k_=None,
+        k_=np.where(fold[:, None] == np.arange(5), 1.0, np.nan),
         _aggregate_with_mask=lambda by_fold, _: by_fold[:, fold],
         agg_function="mean",
         use_split_method_=False,

@@ -12,6 +12,7 @@ from pathlib import Path
 import fuzz
 import mapie_own_tests
 import numpy as np
+import pandas as pd
 import pytest
 from mapie.conformity_scores import ResidualNormalisedScore
 from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
@@ -27,6 +28,7 @@ import paper  # noqa: E402
 import paper_report  # noqa: E402
 import peers  # noqa: E402
 import speed  # noqa: E402
+import truth  # noqa: E402
 
 sys.path.remove(str(STUDIES))  # one of the studies has the name of another package
 spec = spec_from_file_location("coverage_study", STUDIES / "coverage.py")
@@ -307,6 +309,43 @@ def test_counts_outside_their_law_are_told():
     assert [row["holds"] for row in counts] == [True, False]
     text = coverage.report(counts)["coverage.md"]
     assert text.startswith("2 counts, 1 outside their limits.")
+
+
+def test_smoke_of_the_truth(tmp_path, capsys):
+    parts = ["permuted", "reasons", "sparse", "equal", "counts", "small"]
+    before = "set,seed,method,rows,coverage,score/sd(y)\na,0,CLAPS,50,0.9,1.5\n"
+    (tmp_path / "small_before.csv").write_text(before)
+    options = ["--smoke", "--without-peers", "--out", str(tmp_path)]
+    assert truth.main([*options, "--only", *parts]) == 0
+    printed = capsys.readouterr().out
+    assert "| sparse | coverage inside |" in printed
+    assert printed.strip() == (tmp_path / "bounds.md").read_text().strip()
+    for name in parts:
+        assert (tmp_path / f"{name}.md").read_text().startswith("| ")
+        assert (tmp_path / f"{name}.csv").read_text().startswith("set,seed,")
+    assert "| 50 | CLAPS before | 0.9 | 1.5 |" in (tmp_path / "small.md").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+@pytest.mark.parametrize("method", truth.PEERS)
+def test_peers_tell_the_noise_of_plain_data(method):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = X[:, 0] + 0.5 * rng.normal(size=300)
+    told = truth.PEERS[method](X[:200], y[:200], X[200:], 0)
+    found = told.against(X[200:, 0], 0.5)
+    assert 0.5 < found["noise/true"] < 1.5
+    assert 0 < found["true lack"] < 1
+
+
+def test_bounds_are_judged_by_means_of_groups():
+    rows = [(100, 0.3), (100, 0.7), (300, 0.1), (300, 0.1)]
+    frame = pd.DataFrame(rows, columns=["rows", "changed"])
+    lines = list(truth.judged("reasons", frame))
+    assert [line[-1] for line in lines] == ["NO", "yes"]
+    assert lines[0][4] == "0.5"
+    ratios = pd.Series([0.5, 2.0, np.nan], name="noise/true")
+    assert truth.mean(ratios) == pytest.approx(1)
 
 
 def test_smoke_of_the_speed(tmp_path, capsys):
