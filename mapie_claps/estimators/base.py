@@ -72,7 +72,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     _fit_id: str  # of the network and the units: sums of one fit add up
     _update_id: str  # of what came after the fit
     _seen_rows: NDArray[np.uint64]
-    _equal_share = 0.0  # of the training rows are equal to one before them
+    _equal_share: float  # of the training rows are equal to one before them
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the networks, and compute the posterior of their last layers.
@@ -108,6 +108,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if not name.endswith("_") and name != "_seen_rows":
                 fitted.__dict__[name] = value
         fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
+        fitted._equal_share = 0.0
         # Tensors made in a caller's inference mode could not be changed in training,
         # and in autocast weights would be trained to three digits.
         with (
