@@ -103,9 +103,6 @@ class ClapsModule(LastLayerEstimator):
         ``last_layer="trained"``.
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
         What v is; see :class:`~mapie_claps.ClapsRegressor`.
-    variance_penalty : float, default=1.0
-        Penalty of a fitted variance head log h² = aᵀφ + b: a priori log h² varies with
-        variance 1 / variance_penalty over the rows.
     precision : {"float64", "module"}, default="float64"
         Arithmetic of the forward pass: the copy of the module in double precision, or
         in the dtype that it has, which is faster and makes results depend on the
@@ -124,10 +121,8 @@ class ClapsModule(LastLayerEstimator):
         and φᵀΣφ.
     sums_ : LastLayerSums
         Sums over the rows seen so far.
-    prior_precision_, residual_variance_ : float
-        λ in use; σ², the mean squared residual, in units of y².
-    posterior_covariance_ : ndarray of shape (d + 1, d + 1)
-        Σ in units of y, the bias last.
+    prior_precision_, residual_variance_, posterior_covariance_ : float or ndarray
+        λ in use, the mean squared residual σ², Σ with the bias last, in units of y.
     n_features_in_ : int
         Number of columns, only where X is a table. MAPIE probes an estimator that has
         it with a row of floating-point zeros, so integers for an embedding go without.
@@ -161,7 +156,6 @@ class ClapsModule(LastLayerEstimator):
         last_layer: str = "trained",
         hessian_structure: str = "full",
         scale: str = "claps",
-        variance_penalty: float = 1.0,
         precision: str = "float64",
         batch_size: int = 1024,
         device: str = "cpu",
@@ -174,7 +168,6 @@ class ClapsModule(LastLayerEstimator):
         self.last_layer = last_layer
         self.hessian_structure = hessian_structure
         self.scale = scale
-        self.variance_penalty = variance_penalty
         self.precision = precision
         self.batch_size = batch_size
         self.device = device
@@ -227,8 +220,7 @@ class ClapsModule(LastLayerEstimator):
                 "or another iterable that starts again."
             )
         if needs_head:
-            penalty = float(self.variance_penalty)
-            adapter.noise_head = fit_noise_head(adapter, batches(), penalty)
+            adapter.noise_head = fit_noise_head(adapter, batches())
         summary = RowSummary(adapter)
         sums = sum_rows(
             summary.features(chain(start, rows)),
@@ -268,15 +260,13 @@ class ClapsModule(LastLayerEstimator):
             ("last_layer", LAST_LAYERS if full else ("trained",)),  # a diagonal
         ):
             check_choice(name, getattr(self, name), choices, hint)
-        for name, rule in (("prior_precision", "marglik"), ("variance_penalty", None)):
-            value = getattr(self, name)
-            if not (isinstance(value, str) and value == rule):
-                also = f"Or use {rule!r}." if rule else hint
-                check_number(name, value, low=0, low_open=True, hint=also)
-        check_integer("batch_size", self.batch_size, low=1, hint=hint)
+        rule, also = self.prior_precision, "Or use 'marglik'."
+        if not (isinstance(rule, str) and rule == "marglik"):
+            check_number("prior_precision", rule, low=0, low_open=True, hint=also)
 
     def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
-        size = int(self.batch_size)
+        hint = "Use 1024 if unsure."
+        size = check_integer("batch_size", self.batch_size, low=1, hint=hint)
         return batches_of(X, *args, size=size, check=self._checked, **kwargs)
 
     def _checked(self, X: Any) -> Any:
@@ -438,7 +428,7 @@ def _run(
         raise ValueError(
             f"Got a network whose forward pass fails on X of shape {tuple(x.shape)} "
             f"and type {x.dtype} ({error}). Pass X as the network was trained on, rows "
-            "first."
+            "first, and the network as it was before it was quantised."
         ) from error
     finally:
         _now.calls = {}
@@ -455,17 +445,13 @@ def _run(
             "columns, mean and noise, say noise_variance='output' (and noise_output). "
             "Otherwise wrap the network in a module that returns that."
         )
-    _check_finite("predictions", mean)
-    return _Pass(x, mean.reshape(n), second, calls)
-
-
-def _check_finite(name: str, values: Tensor) -> None:
     # One number tells: neither NaN nor infinity leaves a sum again.
-    if not bool(values.sum().isfinite()):
+    if not bool(mean.sum().isfinite()):
         raise ValueError(
-            f"Got {name} of the network with NaN or infinity. Look for NaN or extreme "
-            "values in X, or in the network's weights."
+            "Got predictions of the network with NaN or infinity. Look for NaN or "
+            "extreme values in X, or in the network's weights."
         )
+    return _Pass(x, mean.reshape(n), second, calls)
 
 
 def _tolerance(*tensors: Tensor) -> float:
@@ -578,7 +564,6 @@ class ModuleAdapter(nn.Module):
                 "shape (n, d)."
             )
         phi, mu = call[0].cpu().double(), seen.mean.cpu().double()
-        _check_finite("features", phi)
         # φᵀw + b has to be what forward returns, in every row: what follows the layer
         # may leave some rows as they are, as a ReLU does.
         w = self.weights[0]
@@ -648,30 +633,22 @@ def private_copy(module: Any, precision: str, device: str) -> nn.Module:
     module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module = module.module
-    odd = any(
-        nn.parameter.is_lazy(tensor) or tensor.is_meta or tensor.is_complex()
-        for tensor in chain(module.parameters(), module.buffers())
-    ) or any(
-        isinstance(layer, torch.jit.ScriptModule)
-        or ".quantized" in type(layer).__module__
-        for layer in module.modules()
-    )
-    if odd:
+    weights = chain(module.parameters(), module.buffers())
+    if any(nn.parameter.is_lazy(tensor) or tensor.is_meta for tensor in weights):
         raise TypeError(
-            f"Got a {type(module).__name__} with layers that are lazy, quantised or "
-            "compiled by torch.jit, or weights that are complex or on the device "
-            "'meta'. Pass the trained network as it was before that."
+            f"Got a {type(module).__name__} whose weights are lazy or on the device "
+            "'meta', which holds no numbers. Load them, or train the network, first."
         )
     try:
         network: nn.Module = copy.deepcopy(module)
+        for layer in network.modules():
+            if _record not in layer._forward_hooks.values():  # of a copy of a copy
+                layer.register_forward_hook(_record)
     except Exception as error:
         raise TypeError(
-            f"Got a {type(module).__name__} that copy.deepcopy refuses ({error}). Pass "
-            "the bare network."
+            f"Got a {type(module).__name__} that cannot be copied and watched "
+            f"({error}). Pass the bare network, before torch.jit compiled it."
         ) from error
-    for layer in network.modules():
-        if _record not in layer._forward_hooks.values():  # of a copy of a copy
-            layer.register_forward_hook(_record)
     network = network.to(torch.device(device)).eval().requires_grad_(False)
     return network.double() if precision == "float64" else network
 
@@ -690,14 +667,11 @@ class NoiseHead:
         return log_h2.clamp(self.low, self.high).exp()
 
 
-def fit_noise_head(
-    network: ModuleAdapter, batches: Iterable[Batch], penalty: float
-) -> NoiseHead:
+def fit_noise_head(network: ModuleAdapter, batches: Iterable[Batch]) -> NoiseHead:
     """Maximum likelihood of r ~ N(0, h²), ridge penalty: a Gamma regression of r².
 
-    The penalty is for standardised features: a priori log h² varies with variance
-    1 / penalty over the rows. Of more rows than fit into ``MAX_HEAD_ELEMENTS`` a random
-    part is used.
+    A priori log h² varies with variance 1 over the rows. Of more rows than fit into
+    ``MAX_HEAD_ELEMENTS`` a random part is used.
     """
     rng, share, kept, elements = np.random.default_rng(0), 1.0, [], 0
     for batch in batches:
@@ -718,7 +692,7 @@ def fit_noise_head(
     size, total = np.average(squares, weights=weight), weight.sum()
     scaler = StandardScaler().fit(phi, sample_weight=weight)
     # scikit-learn minimises the mean of r²/h² + log h², plus alpha |a|²/2.
-    alpha = 2 * penalty * phi.shape[1] / total
+    alpha = 2 * phi.shape[1] / total
     head = GammaRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-9)
     head.fit(scaler.transform(phi), squares / size, sample_weight=weight)
     slopes = head.coef_ / scaler.scale_
