@@ -78,15 +78,6 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> An
     raise_for(name, value, "one of " + ", ".join(map(repr, choices)), hint)
 
 
-def check_prior_precision(value: Any) -> float | str:
-    """λ as a positive number, or the name of a rule."""
-    if isinstance(value, str):
-        hint = "Or use a positive number, for example 1.0."
-        return str(check_choice("prior_precision", value, ("grid", "marglik"), hint))
-    hint = "Use 1.0, as the paper does, if unsure."
-    return check_number("prior_precision", value, low=0, low_open=True, hint=hint)
-
-
 def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     """Raise the error of all checks."""
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")

@@ -359,9 +359,7 @@ def _models(estimator: Any) -> list[Any]:
     """The fitted models that an estimator consists of."""
     models = [estimator]
     if type(estimator) is CalibratedRegressor:
-        state = vars(estimator)
-        found = state.get("estimators_", [state.get("estimator_")])
-        models = [last_step(model) for model in found]
+        models = [last_step(model) for model in vars(estimator)["estimators_"]]
     for model in models:
         if type(model) not in (ClapsModule, ClapsRegressor):
             raise TypeError(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._validation import (
     check_choice,
-    check_prior_precision,
+    check_number,
     new_tensors_on,
     raise_for,
 )
@@ -331,11 +331,10 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             A fitted copy that shares the networks.
         """
         check_is_fitted(self, "forward_")
-        value = check_prior_precision(prior_precision)
-        if isinstance(value, str):
-            raise_for(
-                "prior_precision", value, "a positive number", "Call fit for a rule."
-            )
+        hint = "Call fit for a rule."
+        value = check_number(
+            "prior_precision", prior_precision, low=0, low_open=True, hint=hint
+        )
         other = copy.copy(self)
         other.prior_precision = value
         return other.with_sums(self.sums_)
