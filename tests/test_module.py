@@ -451,7 +451,7 @@ def test_last_layer_is_named_where_it_cannot_be_found():
         ClapsModule(over_time).fit(np.zeros((20, 4, 3)), y[:20])
     model = ClapsModule(Body()).fit(X, y)
     model.network_.network.last = twice
-    with pytest.raises(ValueError, match="saw inputs of shapes"):
+    with pytest.raises(ValueError, match="layer 'head', called once, in 30 of 30"):
         model.predict(X_NEW)
 
 

@@ -555,26 +555,20 @@ class ModuleAdapter(nn.Module):
         """φ, μ and h² of one batch; h² is NaN without a head."""
         layer, noise = self.network.get_submodule(self.last_layer_name), self.noise
         seen = _run(self.network, x, [layer], noise)
-        n, call = len(seen.mean), seen.only_call(layer)
-        if call is None:
-            shapes = [tuple(phi.shape) for phi, _ in seen.calls[layer]]
-            raise ValueError(
-                f"Got last_layer_name={self.last_layer_name!r}, which saw inputs of "
-                f"shapes {shapes} in a pass over {n} rows, but expected one input of "
-                "shape (n, d)."
-            )
-        phi, mu = call[0].cpu().double(), seen.mean.cpu().double()
-        # φᵀw + b has to be what forward returns, in every row: what follows the layer
-        # may leave some rows as they are, as a ReLU does.
-        w = self.weights[0]
-        gap = (phi @ w[:-1] + w[-1] - mu).abs()
-        size = phi.abs() @ w[:-1].abs() + w[-1].abs()
-        n_wrong = int((gap > _tolerance(*call, seen.mean) * size).sum())
-        if n_wrong:
+        n, call, w = len(seen.mean), seen.only_call(layer), self.weights[0]
+        n_wrong = n
+        if call is not None:
+            phi, mu = call[0].cpu().double(), seen.mean.cpu().double()
+            # φᵀw + b has to be what forward returns, in every row: what follows the
+            # layer may leave some rows as they are, as a ReLU does.
+            gap = (phi @ w[:-1] + w[-1] - mu).abs()
+            size = phi.abs() @ w[:-1].abs() + w[-1].abs()
+            n_wrong = int((gap > _tolerance(*call, seen.mean) * size).sum())
+        if call is None or n_wrong:
             raise ValueError(
                 f"Got a network whose mean is not the output of its layer "
-                f"{self.last_layer_name!r} in {n_wrong} of {n} rows. Move what follows "
-                "it (an activation, a limit) out of the network."
+                f"{self.last_layer_name!r}, called once, in {n_wrong} of {n} rows. "
+                "Move what follows it (an activation, a limit) out of the network."
             )
         if self.noise_head is not None:
             h2 = self.noise_head.variance(phi)
