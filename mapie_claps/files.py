@@ -46,8 +46,8 @@ _BY_MODULE = {
     "mapie_claps.estimators.predictive": "TargetRange",
     "mapie_claps.estimators.recipe": "Recipe",
     "mapie_claps.estimators.regressor": "ClapsRegressor",
-    "mapie_claps.network.ensemble": "BatchedLinear FirstLayer LinearPart "
-    "HeteroscedasticNetwork PiecewiseLinearEncoding",
+    "mapie_claps.network.ensemble": "BatchedLinear FirstLayer HeteroscedasticNetwork "
+    "LinearPart PiecewiseLinearEncoding",
     "mapie_claps.network.kernel": "KernelMember",
     "mapie_claps.network.preprocessing": "DateParts LevelMeans TableEncoder",
     "mapie_claps.network.tables": "ColumnReader",

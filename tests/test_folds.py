@@ -134,7 +134,7 @@ def test_what_needs_one_model_is_refused(folds, call):
 
 def test_how_rows_are_divided():
     auto = CalibratedRegressor(Plain(), random_state=0)
-    assert len(auto.fit(X[:249], Y[:249]).estimators_) == 10
+    assert len(auto.fit(X[:249], Y[:249]).estimators_) == 5
     assert len(auto.fit(X[:250], Y[:250]).estimators_) == 1
     assert len(auto.fit(*FIT, weights=np.ones(60)).estimators_) == 1
     assert len(auto.fit(*FIT, partition=0).estimators_) == 1

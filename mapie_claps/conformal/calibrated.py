@@ -83,7 +83,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     cv : "auto", "split", int, splitter or None, default="auto"
         How ``fit`` calibrates: None or "split" keeps rows back; a number K or a
         splitter of scikit-learn fits a model for each of K folds, which scores the
-        rows of its fold (CV+). "auto" takes ten folds below 250 rows, unless weights
+        rows of its fold (CV+). "auto" takes five folds below 250 rows, unless weights
         or a partition are given.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back, without folds.
@@ -270,10 +270,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
-            Inputs; rows must be exchangeable, since which are kept back is random.
-        y : array-like of shape (n,)
-            Targets.
+        X, y : array-like of shape (n, p) and (n,)
+            Rows and targets; exchangeable, since which are kept back is random.
         sample_weight : array-like of shape (n,), optional
             Weights of the rows in the fit. Calibration counts every row once.
         groups : array-like of shape (n,), optional
@@ -601,9 +599,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def estimator_(self) -> Any:
         """The fitted estimator, where there is one."""
-        if len(self.estimators_) > 1:
-            raise AttributeError("Got one model for each fold: use estimators_.")
-        return self.estimators_[0]
+        if len(self.estimators_) == 1:
+            return self.estimators_[0]
+        raise AttributeError("Got one model for each fold: use estimators_.")
 
     @property
     def n_features_in_(self) -> int:

@@ -14,7 +14,7 @@ from ..network.rows import check_groups, row_groups, take_groups
 Folds = NDArray[np.intp]
 # With fewer rows cv="auto" takes folds: a quarter of them would be missed in the fit,
 # and be few to calibrate on.
-SMALL_TABLE, AUTO_FOLDS = 250, 10
+SMALL_TABLE, AUTO_FOLDS = 250, 5
 
 
 def rows_together(X: Any, y: NDArray[np.float64], groups: Any) -> Folds:

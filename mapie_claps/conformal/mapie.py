@@ -14,11 +14,9 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   returned, subclass and attributes included; with folds it is copied. What the score
   returns is kept as it is and handed back when predicting.
 - Rows without an out-of-sample prediction reach the score as NaN.
-- The number of calibration rows is checked by
-  ``score.get_effective_calibration_samples`` from 1.4 on; the check refuses
-  n = 1/alpha − 1 rows, for which the rank exists.
-- The score's consistency check, on by default before 1.5, compares in absolute terms,
-  which large targets fail.
+- From 1.4 on ``score.get_effective_calibration_samples`` checks the number of rows; it
+  refuses n = 1/alpha − 1, for which the rank exists. The consistency check, on by
+  default before 1.5, compares in absolute terms, which large targets fail.
 - ``predict_params`` of ``conformalize`` reach ``get_bounds`` as keyword arguments, or
   (1.5) as one argument of that name.
 - MAPIE 1.x takes levels in the constructor and keeps them as ``_alphas``; 0.9 takes

@@ -8,7 +8,7 @@ variance grows with the distance to the training rows. Everything is standardise
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ FIRST_NOISE = 0.05
 # Logarithms of 1/length scale, of variances and of σ² stay in these ranges.
 SCALE_RANGE, VARIANCE_RANGE, RATIO_RANGE = (-7.0, 4.0), (-20.0, 7.0), (-4.0, 4.0)
 NOISE_RANGE = (math.log(1e-9), 3.0)
+LEAST_SQUARE = 1e-30  # of a distance
 JITTER = 1e-10  # of the largest variance: far above rounding, far below any noise
 
 
@@ -47,16 +48,19 @@ class Covariance(NamedTuple):
     """
 
     inverse_scale: Tensor  # (p,), u, one over the length scale of each column
-    matern: float  # s²
-    linear: float  # b²
-    smooth: float = 0.0  # t²
-    ratio: float = 1.0  # ρ
+    matern: Any  # s², a number or a tensor, as all amounts
+    linear: Any  # b²
+    smooth: Any = 0.0  # t²
+    ratio: Any = 1.0  # ρ
 
     def between(self, A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
         """Covariance of each row of A with each row of B, (…, n, m)."""
-        u = math.sqrt(3) * self.inverse_scale
-        r = _squared_distances(A * u, B * u).sqrt_()
-        return self._by_distance(r) + self.linear * (A @ B.mT + 1)
+        a, b = A * self.inverse_scale, B * self.inverse_scale
+        squares = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :]
+        # Not zero: the root has no slope there.
+        distance = (squares - 2 * a @ b.mT).clamp(min=LEAST_SQUARE).sqrt()
+        found: Tensor = self._by_distance(distance) + self.linear * (A @ B.mT + 1)
+        return found
 
     def weighted_sum(self, A: Tensor, B: Tensor, weight: Tensor) -> Tensor:  # (n,)
         """Covariances of rows of A with all rows of B, (m, p), times weights, (m,).
@@ -65,40 +69,29 @@ class Covariance(NamedTuple):
         by itself: the sum does not depend on the other rows.
         """
         u = self.inverse_scale
-        r = torch.cdist(A * u, B * u, compute_mode="donot_use_mm_for_euclid_dist")
-        near = self._by_distance(r.mul_(math.sqrt(3))).mul_(weight).sum(1)
+        d = torch.cdist(A * u, B * u, compute_mode="donot_use_mm_for_euclid_dist")
         line = (A * (weight @ B)).sum(1) + weight.sum()
-        return near.add_(line, alpha=self.linear)
+        found: Tensor = (self._by_distance(d) * weight).sum(1) + self.linear * line
+        return found
 
-    def _by_distance(self, r: Tensor) -> Tensor:
-        """Rough and smooth part, of distances times √3, which are overwritten."""
-        q = r * (math.sqrt(5 / 3) * self.ratio)
-        smooth = _matern_5_2(q, torch.neg(q).exp_())
-        rough = torch.neg(r).exp_()
-        return rough.mul_(r.add_(1)).mul_(self.matern).add_(smooth, alpha=self.smooth)
+    def _by_distance(self, d: Tensor) -> Tensor:
+        """Rough and smooth part."""
+        r, q = math.sqrt(3) * d, math.sqrt(5) * self.ratio * d
+        rough = (1 + r) * torch.exp(-r)
+        smooth = (1 + q + q * q / 3) * torch.exp(-q)
+        found: Tensor = self.matern * rough + self.smooth * smooth
+        return found
 
     def diagonal(self, A: Tensor) -> Tensor:  # (…, n, p) → (…, n)
         """Covariance of each row with itself: its variance before any data."""
-        return self.matern + self.smooth + self.linear * (A.square().sum(-1) + 1)
-
-
-def _matern_5_2(q: Tensor, decay: Tensor) -> Tensor:
-    """(1 + q + q²/3)e⁻ᑫ, with the last factor given."""
-    return (q + 1).addcmul_(q, q, value=1 / 3).mul_(decay)
-
-
-def _squared_distances(A: Tensor, B: Tensor) -> Tensor:  # (…, n, p), (…, m, p)
-    """‖a − b‖² for all pairs of rows, (…, n, m)."""
-    squares = A.square().sum(-1)[..., None], B.square().sum(-1)[..., None, :]
-    return ((-2 * A) @ B.mT).add_(squares[0]).add_(squares[1]).clamp_(min=0)
+        prior = self.matern + self.smooth + self.linear * (A.square().sum(-1) + 1)
+        return torch.as_tensor(prior)
 
 
 def _noisy_cholesky(K: Tensor, noise: Tensor) -> Tensor:  # (…, n, n), (…, n)
     """Triangular factor of K + diag(noise), and jitter."""
-    noisy = K.clone()
-    diagonal = noisy.diagonal(dim1=-2, dim2=-1)
-    diagonal += noise + JITTER * diagonal.amax(-1, keepdim=True)
-    root: Tensor = torch.linalg.cholesky(noisy)
+    largest = K.detach().diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True)
+    root: Tensor = torch.linalg.cholesky(K + (noise + JITTER * largest).diag_embed())
     return root
 
 
@@ -364,9 +357,12 @@ def fit_covariance(
     low, high = X.new_tensor([SCALE_RANGE] * p + amounts).T
     mean, square = torch.zeros_like(theta), torch.zeros_like(theta)
     batches = _row_batches(len(X), generator)
-    for t in range(1, STEPS + 1):  # Adam: importing torch.optim takes seconds
+    for t in range(1, STEPS + 1):  # Adam: the first use of torch.optim takes seconds
         some = next(batches)
-        _, gradient = loss_and_gradient(theta, X[some], y[some], noise[some])
+        with torch.enable_grad():
+            free = theta.clone().requires_grad_()
+            loss = marginal_nll(free, X[some], y[some], noise[some])
+            (gradient,) = torch.autograd.grad(loss, free)
         mean.lerp_(gradient, 1 - BETAS[0])
         square.lerp_(gradient.square(), 1 - BETAS[1])
         rate = LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * t / STEPS))
@@ -385,38 +381,17 @@ def _row_batches(n: int, generator: torch.Generator) -> Iterator[Tensor]:
         yield from order[: n - n % size].split(size)
 
 
-def loss_and_gradient(
+def marginal_nll(
     theta: Tensor,  # (p + 5,): log u, log s², log t², log ρ, log b², log σ²
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     noise: Tensor,  # (n,), in units of σ²
-) -> tuple[Tensor, Tensor]:
-    """Negative log marginal likelihood per row, without its constant; its gradient."""
+) -> Tensor:
+    """Negative log marginal likelihood per row, without its constant."""
     n, p = X.shape
     u, s2, t2, ratio, b2, sigma2 = theta.exp().split_with_sizes([p, 1, 1, 1, 1, 1])
-    with_one = torch.cat([X, torch.ones_like(X[:, :1])], dim=1)
-    a = X * u
-    r = _squared_distances(a, a).fill_diagonal_(0).mul_(3).sqrt_()
-    q = r * (math.sqrt(5 / 3) * ratio)
-    decay, smooth_decay = torch.exp(-r), torch.exp(-q)
-    matern, smooth = r.add_(1).mul_(decay), _matern_5_2(q, smooth_decay)
-    K = ((with_one * b2) @ with_one.T).add_(matern * s2).add_(smooth * t2)
+    K = Covariance(u, s2, b2, t2, ratio).between(X, X)
     root = _noisy_cholesky(K, sigma2 * noise)
-    inverse = torch.cholesky_inverse(root).mT  # symmetric, and contiguous this way
-    alpha = inverse @ y
-    loss = 0.5 * (y @ alpha) + root.diagonal().log().sum()
-    # G = 2 dloss/dK; with d the squared distance dK/dd = −1.5 s² e⁻ʳ − N, and
-    # N = 5/6 ρ² t² (1 + q)e⁻ᑫ of the smooth part, which ρ moves as u does.
-    G = inverse.addr_(alpha, alpha, alpha=-1)
-    smooth_slope = torch.addcmul(smooth_decay, smooth_decay, q).mul_(G)
-    along_ratio = torch.dot(smooth_slope.flatten(), q.square_().flatten())
-    M = decay.mul_(G).mul_(s2).add_(smooth_slope.mul_(5 / 9 * ratio**2 * t2))
-    along_u = M.sum(1) @ a.square() - (a * (M @ a)).sum(0)
-    along_rest = [
-        s2 * torch.dot(G.flatten(), matern.flatten()),
-        t2 * torch.dot(G.flatten(), smooth.flatten()),
-        -t2 / 3 * along_ratio,
-        b2 * (with_one * (G @ with_one)).sum(),
-        sigma2 * (G.diagonal() @ noise),
-    ]
-    return loss / n, torch.cat([-6 * along_u, *along_rest]).mul_(0.5 / n)
+    half = torch.linalg.solve_triangular(root, y[:, None], upper=False)
+    loss: Tensor = 0.5 * half.square().sum() + root.diagonal().log().sum()
+    return loss / n
