@@ -1,6 +1,5 @@
 """Checks of arguments: the parameter, the value found, what is accepted, the remedy."""
 
-import datetime
 import inspect
 import math
 import re
@@ -79,15 +78,6 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], hint: str) -> An
     raise_for(name, value, "one of " + ", ".join(map(repr, choices)), hint)
 
 
-def check_prior_precision(value: Any) -> float | str:
-    """λ as a positive number, or the name of a rule."""
-    if isinstance(value, str):
-        hint = "Or use a positive number, for example 1.0."
-        return str(check_choice("prior_precision", value, ("grid", "marglik"), hint))
-    hint = "Use 1.0, as the paper does, if unsure."
-    return check_number("prior_precision", value, low=0, low_open=True, hint=hint)
-
-
 def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     """Raise the error of all checks."""
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")
@@ -142,10 +132,9 @@ def warn_once(text: str, columns: Sequence[str], stacklevel: int) -> None:
 
 
 def check_real(name: str, values: Any) -> None:
-    """Raise for numbers with gaps (None, pandas.NA), complex numbers and dates.
+    """Raise for what NumPy would make numbers of in silence.
 
-    NumPy would make NaN of a gap after others have looked for it, leave the imaginary
-    part out, and count nanoseconds.
+    Values behind a mask, imaginary parts, and dates, of which it counts nanoseconds.
     """
     check_unmasked(name, values)
     try:
@@ -160,33 +149,20 @@ def check_real(name: str, values: Any) -> None:
             f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
             "them first. (Complex data not supported; dates neither.)"
         )
-    if array.dtype.kind != "O":
-        return
-    for i, value in enumerate(array.ravel()):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
-            raise ValueError(
-                f"Got {name} with {value!r} in row {i * len(array) // array.size}, but "
-                "expected numbers. Leave such rows out."
-            )
-        if isinstance(value, datetime.date | datetime.timedelta):
-            raise ValueError(
-                f"Got {name} with the date or length of time {value!r}, but expected "
-                "real numbers. Convert them first, for example to days."
-            )
 
 
 def where_bad(name: str, values: Any) -> str:
     """First row that is no finite number, and what to do; "" if none is found."""
     for row, value in enumerate(np.asarray(values, dtype=object).ravel().tolist()):
         try:
-            if math.isfinite(float(value)):
-                continue
+            good = value is not None and math.isfinite(float(value))
         except (TypeError, ValueError):
-            pass
-        return (
-            f" Got {value!r} in {name}, row {row}, but expected finite numbers. Leave "
-            f"rows without a number in {name} out, or convert it."
-        )
+            good = False
+        if not good:
+            return (
+                f" Got {value!r} in {name}, row {row}, but expected finite numbers. "
+                f"Leave rows without a number in {name} out, or convert it."
+            )
     return ""
 
 

@@ -1,8 +1,7 @@
 """Posterior, calibration and intervals over Dask arrays and DataFrames.
 
 Sums and scores of partitions are made on the workers and added up; intervals are made
-partition by partition. Where that runs, retries and the movement of data are Dask's.
-Needs ``pip install mapie-claps[dask]``.
+partition by partition. Needs ``pip install mapie-claps[dask]``.
 """
 
 from functools import reduce
@@ -150,7 +149,6 @@ def predict_interval(
 
 def _sums(estimator: LastLayerEstimator, X: Any, y: Any) -> LastLayerSums | None:
     """Sums over one partition; None if it is empty."""
-    _check_rows(X, y)
     return estimator.partial_sums(X, y) if len(X) else None
 
 
@@ -163,7 +161,6 @@ def _added(*parts: LastLayerSums | None) -> LastLayerSums | None:
 def _scores(settings: Any, X: Any, y: Any) -> Calibration:
     """Signed scores of one partition, with weights and labels."""
     conformal, given = settings
-    _check_rows(X, y)
     return conformal._score(X, y, *given)  # type: ignore[no-any-return]
 
 
@@ -178,23 +175,18 @@ def _intervals(settings: Any, X: Any) -> Any:
     return type(X)(found, X.index, columns) if hasattr(X, "iloc") else found
 
 
-def _check_rows(X: Any, y: Any) -> None:
-    """Raise unless the rows of a partition belong to its targets."""
-    if np.shape(y) != (len(X),):
-        raise ValueError(
-            f"Got a partition with {len(X)} rows of X and y of shape {np.shape(y)}. "
-            "Partition y as X is, with one target per row."
-        )
-    if not (hasattr(X, "index") and hasattr(y, "index")):
-        return
-    differs = np.asarray(X.index != y.index, dtype=bool)
-    if differs.any():
-        row = int(differs.argmax())
-        raise ValueError(
-            f"Got a partition whose row {row} is {X.index[row]} in X and "
-            f"{y.index[row]} in y. Partition y as X is, with the same index in the "
-            "same order: take both from one DataFrame, for example."
-        )
+def _checked(function: Any, settings: Any, X: Any, *y: Any) -> Any:
+    """``function(settings, X, y)``, if the rows belong to their targets."""
+    for target in y:
+        indexes = [part.index for part in (X, target) if hasattr(part, "index")]
+        same = len(indexes) < 2 or indexes[0].equals(indexes[1])
+        if np.shape(target) != (len(X),) or not same:
+            raise ValueError(
+                f"Got a partition of {len(X)} rows of X with y of shape "
+                f"{np.shape(target)}, or of other rows by its index. Partition y as X "
+                "is, in the same order: take both from one DataFrame, for example."
+            )
+    return function(settings, X, *y)
 
 
 def _on_partitions(function: Any, settings: Any, X: Any, y: Any = None) -> list[Any]:
@@ -204,15 +196,14 @@ def _on_partitions(function: Any, settings: Any, X: Any, y: Any = None) -> list[
         if hasattr(y, "rechunk") and hasattr(X, "rechunk") and y.shape == X.shape[:1]:
             y = y.rechunk({0: X.chunks[0]})
         columns.append(_partitions("y", y))
-        n_parts, n_targets = map(len, columns)
-        if n_parts != n_targets:
-            raise ValueError(
-                f"Got y cut into {n_targets} and X into {n_parts} partitions. "
-                "Partition y as X is."
-            )
+    n_parts = [len(parts) for parts in columns]
+    if len(set(n_parts)) > 1:
+        raise ValueError(
+            f"Got X and y cut into {n_parts} partitions. Partition y as X is."
+        )
     shared = dask.delayed(settings, traverse=False)
-    one = dask.delayed(function, traverse=False)
-    return [one(shared, *part) for part in zip(*columns, strict=True)]
+    one = dask.delayed(_checked, traverse=False)
+    return [one(function, shared, *part) for part in zip(*columns, strict=True)]
 
 
 def _partitions(name: str, values: Any) -> list[Any]:

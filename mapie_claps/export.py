@@ -10,10 +10,10 @@ scalars into float32 before it widens them.
 
 import copy
 import json
-from collections.abc import Sequence
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ from ._validation import import_extra
 from .conformal.calibrated import CalibratedRegressor
 from .conformal.ends import ScoreBounds
 from .conformal.support import Support, check_support
+from .estimators.predictive import PredictiveDistribution
 from .estimators.regressor import ClapsRegressor
-from .network.target import MonotoneMap
+from .network.target import MonotoneMap, NoiseShape
 
 __all__ = ["to_onnx", "to_torch"]
 
@@ -33,14 +34,9 @@ METADATA = "mapie_claps"
 # Of both terms of an end, by which it moves outwards: sums in another order than in
 # Python may differ in the last digits.
 OUTWARDS = 1e-12
-LARGEST = np.finfo(np.float64).max
 
 
-def to_onnx(
-    model: CalibratedRegressor,
-    path: str | Path,
-    confidence_level: float | Sequence[float] | None = None,
-) -> Path:
+def to_onnx(model: CalibratedRegressor, path: str | Path) -> Path:
     """Write a calibrated model as an ONNX graph.
 
     Parameters
@@ -50,21 +46,15 @@ def to_onnx(
         numbers without gaps.
     path : str or Path
         File to write.
-    confidence_level : float or sequence of float, optional
-        Levels of the intervals; None for those of the model.
 
     Returns
     -------
     Path
         The file. The input ``X`` is float64 of shape (n, p), the columns of the table;
         outputs are ``prediction``, ``aleatoric`` and ``epistemic`` (n,) and ``lower``
-        and ``upper`` (n, n_levels), float64. The entry "mapie_claps" of its metadata is
+        and ``upper`` (n, n_levels), those of Python to 1e-6 of their size. A row with a
+        gap or an infinite number gives NaN. The entry "mapie_claps" of the metadata is
         JSON with the levels and the names of columns and outputs.
-
-    Notes
-    -----
-    Outputs are those of Python to 1e-6 of their size. A row with a gap or an infinite
-    number gives NaN.
 
     Examples
     --------
@@ -74,12 +64,11 @@ def to_onnx(
     >>> session.run(["lower", "upper"], {"X": X[:5]})  # doctest: +SKIP
     """
     onnx = import_extra("export", "onnx", "onnxscript")
-    graph, description = _intervals_of(model, confidence_level)
+    graph, description = _intervals_of(model)
     if graph.forward_pass.kernel is not None:
         raise ValueError(
-            "Got a model with a kernel member (weight "
-            f"{graph.forward_pass.kernel_weight:.2f}), which solves a system of "
-            "equations for every row and cannot be written as ONNX. Fit with "
+            "Got a model with a kernel member, which solves a system of equations for "
+            "every row and cannot be written as ONNX. Fit with "
             "ClapsRegressor(kernel=False), or use to_torch."
         )
     written = torch.onnx.export(
@@ -91,16 +80,12 @@ def to_onnx(
         verbose=False,
     )
     proto = written.model_proto  # type: ignore[union-attr]
-    proto.metadata_props.add(key=METADATA, value=json.dumps(description))
+    proto.metadata_props.add(key=METADATA, value=description)
     onnx.save(proto, str(path))
     return Path(path)
 
 
-def to_torch(
-    model: CalibratedRegressor,
-    path: str | Path,
-    confidence_level: float | Sequence[float] | None = None,
-) -> Path:
+def to_torch(model: CalibratedRegressor, path: str | Path) -> Path:
     """Write a calibrated model as a program of ``torch.export``.
 
     Parameters
@@ -109,8 +94,6 @@ def to_torch(
         Calibrated, over a ``ClapsRegressor`` that was fitted on numbers without gaps.
     path : str or Path
         File to write, by custom with the ending ``.pt2``.
-    confidence_level : float or sequence of float, optional
-        Levels of the intervals; None for those of the model.
 
     Returns
     -------
@@ -126,10 +109,15 @@ def to_torch(
     >>> program = torch.export.load(path).module()  # doctest: +SKIP
     >>> prediction, lower, upper, *_ = program(torch.tensor(X))  # doctest: +SKIP
     """
-    graph, description = _intervals_of(model, confidence_level)
-    files = {METADATA: json.dumps(description)}
-    torch.export.save(_program(graph), str(path), extra_files=files)
+    graph, description = _intervals_of(model)
+    torch.export.save(_program(graph), str(path), extra_files={METADATA: description})
     return Path(path)
+
+
+class TensorMap(MonotoneMap):
+    """A map whose knots are tensors, for the same formula."""
+
+    xp: ClassVar[Any] = torch
 
 
 class IntervalModule(nn.Module):
@@ -148,120 +136,61 @@ class IntervalModule(nn.Module):
         self.x_mean = _constant(estimator.scaler_X_.mean_)
         self.x_scale = _constant(estimator.scaler_X_.scale_)
         self.clip = estimator.recipe_.input_clip
-        self.centre, self.unit, _ = estimator._target_units()
-        self.target_map, self.support = estimator.target_map_, support
-        self.nodes = estimator.noise_shape_.nodes
-        curve = estimator.noise_shape_.curve
+        self.centre, self.unit = map(_constant, estimator._target_units()[:2])
+        T, curve = estimator.target_map_, estimator.noise_shape_.curve
+        knots = [_constant(getattr(T, f.name)) for f in fields(T)]
+        self.target_map = TensorMap(*knots)
+        self.shape = NoiseShape(nodes=_constant(estimator.noise_shape_.nodes))
         self.ends = [curve.end(ends.lower[0], -1.0), curve.end(ends.upper[0], 1.0)]
+        self.support = support
 
     def forward(self, X: Tensor) -> tuple[Tensor, ...]:
         """Arrays (n,) and, for both ends, (n, n_levels); NaN for what is no row."""
         x = (X - self.x_mean) / self.x_scale
         if self.clip is not None:
             x = x.clamp(_constant(-self.clip), _constant(self.clip))
-        mu, aleatoric, epistemic = self.forward_pass(x, self.scale)
-        centre = mu * _constant(self.unit) + _constant(self.centre)
-        square = _constant(self.unit**2)
-        outputs = self._intervals(centre, aleatoric * square, epistemic * square)
-        # Not isfinite, for which onnxscript makes float32 of 1e300: infinity.
-        row = (X.abs() <= _constant(LARGEST)).all(dim=1)
-        nan = _constant(np.nan)
-        return tuple(
-            torch.where(row if out.ndim == 1 else row[:, None], out, nan)
-            for out in outputs
-        )
-
-    def _intervals(
-        self, centre: Tensor, aleatoric: Tensor, epistemic: Tensor
-    ) -> tuple[Tensor, ...]:
-        """All outputs; see ``PredictiveDistribution``."""
-        middle, scale = centre[:, None], (aleatoric + epistemic).sqrt()[:, None]
+        mu, *parts = self.forward_pass(x, self.scale)
+        centre = mu * self.unit + self.centre
+        noise, lack = (part * self.unit**2 for part in parts)
+        scale, T = (noise + lack).sqrt(), self.target_map
+        rows = PredictiveDistribution(centre, scale, noise, lack, self.shape, T)
         ends = []
-        for r, side in zip(self.ends, (-OUTWARDS, OUTWARDS), strict=True):
-            step = scale * _constant(r)
-            z = middle + step + _constant(side) * (middle.abs() + step.abs())
-            ends.append(_nearest(self.support, _inverse(self.target_map, z)))
-        if self.target_map.is_identity:
-            return centre, *ends, aleatoric, epistemic
-        limit = _constant(LARGEST / len(self.nodes))
-        y = _inverse(self.target_map, middle + scale * _constant(self.nodes))
-        y = y.clamp(-limit, limit)
-        mean = y.mean(1)
-        variance = (y - mean[:, None]).square().mean(1)
-        variance = variance.clamp(_constant(np.finfo(np.float64).tiny))
-        share = epistemic / (aleatoric + epistemic)
-        return mean, *ends, variance * (1 - share), variance * share
+        for r, side in zip(self.ends, (-1.0, 1.0), strict=True):
+            step = scale[:, None] * _constant(r)
+            away = _constant(side * OUTWARDS) * (centre.abs()[:, None] + step.abs())
+            z: Any = centre[:, None] + step + away
+            ends.append(self._nearest(T.inverse(z), side))
+        # Not isfinite, for which onnxscript makes float32 of 1e300: infinity.
+        nan = torch.where((X.abs() < torch.inf).all(dim=1), 0.0, torch.nan)
+        outputs: Any = (rows.mean, *ends, *rows.variance)
+        return tuple(out + (nan if out.ndim == 1 else nan[:, None]) for out in outputs)
+
+    def _nearest(self, y: Any, side: float) -> Tensor:
+        """Possible value nearest to each end; see ``Support.nearest``."""
+        support = self.support
+        inside = y.clamp(_constant(support.low), _constant(support.high))
+        if support.values is not None:
+            between = _constant(support.cut(support.values)[:-1])
+            at = torch.searchsorted(between, inside, right=side > 0)
+            inside = _constant(support.values)[at]
+        elif support.integer:
+            inside = (inside + 0.5).floor() if side > 0 else (inside - 0.5).ceil()
+        return torch.where(y.abs() == torch.inf, y, inside)
 
 
-def _constant(values: Any) -> Tensor:
+def _constant(values: Any) -> Any:
     return torch.as_tensor(np.array(values, dtype=np.float64))
 
 
-def _n_left(values: Tensor, edges: Tensor) -> Tensor:
-    """How many edges are at or below each value, as searchsorted, of ONNX's own."""
-    return (values.flatten()[:, None] >= edges).sum(-1).reshape(values.shape)
-
-
-def _inverse(target_map: MonotoneMap, z: Tensor) -> Tensor:
-    """T⁻¹(z); see ``MonotoneMap.inverse``."""
-    if target_map.is_identity:
-        return z
-    knots, slope = target_map.z, target_map.slope
-    width, rise = np.diff(target_map.x), np.diff(knots)
-    left, right = slope[:-1] * width / rise, slope[1:] * width / rise
-    pieces = [target_map.x[:-1], knots[:-1], width, rise, left, right]
-    inside = z.clamp(_constant(knots[0]), _constant(knots[-1]))
-    i = _n_left(inside, _constant(knots[1:-1]))
-    x0, z0, width_, rise_, left_, right_ = (_constant(part)[i] for part in pieces)
-    share = (inside - z0) / rise_
-    bend = share * (left_ + right_ - 2)
-    a, b = 1 - left_ + bend, left_ - bend
-    t = 2 * share / (b + (b * b + 4 * a * share).clamp(min=0).sqrt())
-    tail = torch.where(z < inside, _constant(slope[0]), _constant(slope[-1]))
-    x = x0 + width_ * t.clamp(0, 1) + (z - inside) / tail
-    y = _constant(target_map.centre) + _constant(target_map.unit) * x
-    low, high = target_map.domain
-    return _finite_only(z, y.clamp(_constant(low), _constant(high)))
-
-
-def _nearest(support: Support, y: Tensor) -> Tensor:
-    """Possible value nearest to each number; see ``Support.nearest``."""
-    if support.is_everything:
-        return y
-    inside = y.clamp(_constant(support.low), _constant(support.high))
-    if support.values is not None:
-        between = (support.values[1:] + support.values[:-1]) / 2
-        # Half way between two values the lower one is taken.
-        after = _constant(np.nextafter(between, np.inf))
-        inside = _constant(support.values)[_n_left(inside, after)]
-    elif support.integer:
-        inside = inside.round()
-    return _finite_only(y, inside)
-
-
-def _finite_only(before: Tensor, after: Tensor) -> Tensor:
-    """Infinite numbers stay what they were."""
-    return torch.where(before.abs() > _constant(LARGEST), before, after)
-
-
-def _intervals_of(model: Any, levels: Any) -> tuple[IntervalModule, dict[str, Any]]:
+def _intervals_of(model: Any) -> tuple[IntervalModule, str]:
     """What is to be written, and its description; refuse what cannot be."""
-    if not isinstance(model, CalibratedRegressor):
+    ours = isinstance(model, CalibratedRegressor)
+    estimator = model._single("an export") if ours else model
+    if not (ours and isinstance(estimator, ClapsRegressor)):
         raise TypeError(
-            f"Got a {type(model).__name__}, but expected a calibrated "
-            "CalibratedRegressor. Take over MAPIE's object with "
-            "CalibratedRegressor.from_mapie."
-        )
-    if levels is not None:
-        model = copy.copy(model)
-        model.confidence_level = levels
-    estimator = model._single("an export")
-    rows = model._one_rank("an export")
-    if not isinstance(estimator, ClapsRegressor):
-        raise TypeError(
-            f"Got a {type(estimator).__name__} in an export, but expected a "
-            "ClapsRegressor. Export your network yourself, and put the scores of "
-            "quantiles() beside it."
+            f"Got a {type(estimator).__name__}, but expected a CalibratedRegressor, "
+            "with a ClapsRegressor. Take over MAPIE's object with from_mapie. Export a "
+            "network of yours yourself, with the scores of quantiles() beside it."
         )
     if not estimator.table_.is_plain:
         raise ValueError(
@@ -269,6 +198,7 @@ def _intervals_of(model: Any, levels: Any) -> tuple[IntervalModule, dict[str, An
             "text, categories, dates, gaps or by a preprocessor, which cannot be "
             "exported. Fit it on columns of numbers without gaps."
         )
+    rows = model._one_rank("an export")
     one = model._takes_one_rank(rows)
     ends: Any = rows.bounds(1 - np.asarray(model.levels), sym=one)
     support = check_support(model.support).of(estimator.target_range_)
@@ -279,7 +209,7 @@ def _intervals_of(model: Any, levels: Any) -> tuple[IntervalModule, dict[str, An
         "columns": estimator.table_.output_names,
         "outputs": OUTPUTS,
     }
-    return IntervalModule(estimator, ends, support), description
+    return IntervalModule(estimator, ends, support), json.dumps(description)
 
 
 def _program(module: IntervalModule) -> Any:
@@ -287,7 +217,9 @@ def _program(module: IntervalModule) -> Any:
     example = torch.zeros(3, len(module.x_mean), dtype=torch.float64)
     shapes = ({0: torch.export.Dim("rows")},)
     with torch.no_grad():
-        return torch.export.export(module.eval(), (example,), dynamic_shapes=shapes)
+        return torch.export.export(
+            module.eval(), (example,), dynamic_shapes=shapes, strict=False
+        )
 
 
 def _cosine(x: Tensor) -> Tensor:
@@ -298,4 +230,13 @@ def _cosine(x: Tensor) -> Tensor:
     return torch.sin(x + 1.5707963705062866 - 4.371139006309477e-08)
 
 
-_REPLACED: dict[Any, Any] = {torch.ops.aten.cos.default: _cosine}
+def _searchsorted(edges: Tensor, values: Tensor, right: bool = False, **_: Any) -> Any:
+    """How many edges are below each value, or at it, which ONNX does not know."""
+    column = values.flatten()[:, None]
+    return (column >= edges if right else column > edges).sum(1).reshape(values.shape)
+
+
+_REPLACED: dict[Any, Any] = {
+    torch.ops.aten.cos.default: _cosine,
+    torch.ops.aten.searchsorted.Tensor: _searchsorted,
+}

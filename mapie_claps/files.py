@@ -84,7 +84,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
     "dtype": _dtype,
     "scalar": lambda array: array[()],
-    "set": set,
     "slice": lambda ends: slice(*ends),
     "tuple": tuple,
 }
@@ -163,21 +162,31 @@ def load(
 
     Examples
     --------
-    >>> from mapie_claps import load
-    >>> model = load("own.claps", network=MyNetwork())  # doctest: +SKIP
+    >>> import os, tempfile
+    >>> import numpy as np, torch
+    >>> from mapie_claps import ClapsModule, load
+    >>> X = np.random.default_rng(0).normal(size=(40, 2))
+    >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X, X[:, 0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(path := os.path.join(folder, "own.claps"))
+    ...     again = load(path, network=torch.nn.Linear(2, 1))
+    >>> np.array_equal(model.predict(X), again.predict(X))
+    True
     """
     damage = LookupError, TypeError, AttributeError, ValueError, RuntimeError
-    given = {"network": network, "noise_variance": noise_variance}
     try:
         with new_tensors_on("cpu"):
-            config, tensors = _read(Path(path))
-            _check_nodes(config, given)  # before anything is built
             if network is not None:
-                given["network"] = private_copy(network, "module", "cpu")
-            estimator = json.loads(config, object_hook=_Reader(tensors, given))
+                network = private_copy(network, "module", "cpu")
+            config, tensors = _read(Path(path))
+            reader = _Reader(
+                tensors, {"network": network, "noise_variance": noise_variance}
+            )
+            estimator = json.loads(config, object_hook=reader)
             _check_predicts(estimator)
-            if tensors:
-                raise FileFormatError(f"Got tensors without a use: {list(tensors)}.")
+            if tensors or reader.unused:
+                unused = [*tensors, *reader.unused]
+                raise FileFormatError(f"Got {unused}, which nothing in the file uses.")
             return estimator
     except (_safetensors().SafetensorError, *damage) as error:
         ours = isinstance(error, FileFormatError)
@@ -223,8 +232,8 @@ class _Writer:
             return {"scalar": self.node(np.asarray(value), at)}
         if type(value) is np.ndarray:
             return self._array(value, at)
-        if type(value) in (tuple, set):
-            return {name: self.node(list(value), at)}
+        if type(value) is tuple:
+            return {"tuple": self.node(list(value), at)}
         if isinstance(value, dict):
             return {"dict": self._pairs(value, at)}
         if type(value) is slice:
@@ -280,6 +289,7 @@ class _Reader:
 
     def __init__(self, tensors: dict[str, Tensor], given: dict[str, Any]) -> None:
         self.tensors, self.given = tensors, given
+        self.unused = {name for name, part in given.items() if part is not None}
         self.known: list[Any] = []
 
     def __call__(self, node: dict[str, Any]) -> Any:
@@ -291,8 +301,14 @@ class _Reader:
                 value = _new_object(_class(name), dict(state))
             case {"given": name, "weights": weights}:
                 value = self.given[name]
+                if value is None:
+                    raise FileFormatError(
+                        f"Got {name}=None, but the file is of an estimator with such "
+                        f"code of yours. Pass load(path, {name}=...)."
+                    )
+                self.unused.discard(name)
                 if weights is not None:
-                    _load_weights(value, weights)
+                    value.load_state_dict(weights, assign=True)
             case {"tensor": name, "axes": axes, "parameter": parameter}:
                 value = self._tensor(name, axes)
                 value = nn.Parameter(value, False) if parameter else value
@@ -339,24 +355,11 @@ def _new_object(cls: Any, state: dict[str, Any]) -> Any:
     return made
 
 
-def _load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Give a network the weights of the file."""
-    network.load_state_dict(weights)
-    for name, value in network.state_dict().items():
-        if not torch.equal(value.double(), weights[name].double()):
-            raise FileFormatError(
-                f"Got a network whose {name!r} is of {value.dtype}, which cannot hold "
-                "the weights of the file. Pass it in the type that it had in fit."
-            )
-
-
 def _models(estimator: Any) -> list[Any]:
     """The fitted models that an estimator consists of."""
     models = [estimator]
     if type(estimator) is CalibratedRegressor:
-        state = vars(estimator)
-        found = state.get("estimators_", [state.get("estimator_")])
-        models = [last_step(model) for model in found]
+        models = [last_step(model) for model in vars(estimator)["estimators_"]]
     for model in models:
         if type(model) not in (ClapsModule, ClapsRegressor):
             raise TypeError(
@@ -396,8 +399,8 @@ def _refused(value: Any, at: str) -> TypeError:
     return TypeError(
         f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold. Use an "
         "integer or None as random_state; ColumnGroups, EpistemicGroups, "
-        "likelihood_ratio or values of the rows as partition and weights; of "
-        f"transformers only those of scikit-learn that are {', '.join(names)}."
+        "likelihood_ratio or values of the rows as partition and weights; and as "
+        f"transformers {', '.join(names)}."
     )
 
 
@@ -417,23 +420,6 @@ def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
             "Got content that does not match its hash: the file was damaged or changed."
         )
     return config, tensors
-
-
-def _check_nodes(config: str, given: dict[str, Any]) -> None:
-    """Raise for unknown classes, and for code of the user that does not belong."""
-    nodes: list[dict[str, Any]] = []
-    json.loads(config, object_hook=nodes.append)
-    for node in nodes:
-        if "class" in node:
-            _class(node["class"])
-    for name, part in given.items():
-        needed = any(node.get("given") == name for node in nodes)
-        if needed == (part is None):
-            do = f"Pass load(path, {name}=...) again" if needed else "Leave it out"
-            raise FileFormatError(
-                f"Got {name} of type {type(part).__name__}, but the file holds an "
-                f"estimator {'with' if needed else 'without'} such code of yours. {do}."
-            )
 
 
 def _hash(config: str, tensors: dict[str, Tensor]) -> str:

@@ -252,10 +252,13 @@ def noise_of(value):
         ),
         (
             lambda X, y: fit(Plain(), X, y, "kron"),
-            "no Kronecker factors.*Use hessian_s",
+            "neither Kronecker factors.*Use hessian_s",
         ),
-        (lambda X, y: backend(Plain()).gradients(X, y), "no gradients of rows"),
-        (lambda X, y: backend(Plain()).selected_output_jacobians(X, y), "some outputs"),
+        (lambda X, y: backend(Plain()).gradients(X, y), "nor gradients of rows"),
+        (
+            lambda X, y: backend(Plain()).selected_output_jacobians(X, y),
+            "nor gradients",
+        ),
         (
             lambda X, y: HeteroscedasticGGN(Plain(), "classification", last_layer=True),
             "likelihood='classification', last_layer=True",
@@ -274,8 +277,9 @@ def test_calls_that_are_refused(call, message):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        *((0, bad, "targets or row weights that") for bad in (math.nan, math.inf)),
-        *((1, bad, "targets or row weights") for bad in (-1e-9, math.nan, math.inf)),
+        *((0, bad, f"Got {bad} in y, row 3") for bad in (math.nan, math.inf)),
+        (1, -1e-9, "sample_weight=-1e-09 in a row"),
+        *((1, bad, f"Got {bad} in sample_weight") for bad in (math.nan, math.inf)),
         *((2, bad, f"noise_variance={bad!r} in a row") for bad in (0.0, -1.0)),
         *((2, bad, f"Got {bad} in noise_var.*, row 3") for bad in (math.inf, math.nan)),
     ],

@@ -115,9 +115,9 @@ def test_errors(module):
         conformalize(module, rows, y)
     with pytest.raises(ValueError, match="Got weights of 600 rows, but X has 100"):
         conformalize(module, rows, targets, weights=np.ones(600))
-    with pytest.raises(ValueError, match="Got y cut into 3 and X into 6 partitions"):
+    with pytest.raises(ValueError, match=r"Got X and y cut into \[6, 3\] partitions"):
         conformalize(module, rows, targets[:300])
-    with pytest.raises(ValueError, match=r"100 rows of X and y of shape \(50,\)"):
+    with pytest.raises(ValueError, match=r"100 rows of X with y of shape \(50,\)"):
         fit_posterior(module, rows, targets[:300].rechunk(50))
     with pytest.raises(ValueError, match="without rows"):
         fit_posterior(module, rows[:0], targets[:0])
@@ -128,7 +128,7 @@ def test_rows_of_another_order_are_not_paired(of_frame):
     frame = dd.from_pandas(pd.DataFrame(X, columns=COLUMNS), npartitions=4)
     targets = pd.Series(y).sample(frac=1.0, random_state=0)
     series = dd.from_pandas(targets, npartitions=4, sort=False)
-    message = r"row 0 is \d+ in X and \d+ in y. Partition y as X is"
+    message = "or of other rows by its index. Partition y as X is"
     with pytest.raises(ValueError, match=message):
         conformalize(of_frame, frame, series)
     with pytest.raises(ValueError, match=message):

@@ -212,15 +212,14 @@ def test_module_with_a_network_of_its_class(fitted_module, data, path):
     same(again, model)
     same(again.update_posterior(X, y), model.update_posterior(X, y))
     assert all(torch.equal(v, before[k]) for k, v in fresh.state_dict().items())
-    with pytest.raises(FileFormatError, match="Got network of type NoneType, but .* w"):
+    with pytest.raises(FileFormatError, match="Got network=None, but .* Pass load"):
         load(path)
     same(load(path, two_heads().double()), model)
-    with pytest.raises(FileFormatError, match="'body.0.weight' is of torch.float16"):
-        load(path, two_heads().half())
+    same(load(path, two_heads().half()), model)  # weights bring their type along
     for other in (two_heads(size=9), torch.nn.Sequential(two_heads())):
         with pytest.raises(FileFormatError, match="in loading state_dict for"):
             load(path, other)
-    with pytest.raises(FileFormatError, match="Got noise_variance .* Leave it out"):
+    with pytest.raises(FileFormatError, match="Got .'noise_variance'., which nothing"):
         load(path, fresh, torch.square)
 
 
@@ -239,7 +238,7 @@ def test_module_with_other_noise(noise, data, path):
 
 def test_parts_that_a_regressor_has_no_use_for(fitted, path):
     save(fitted, path)
-    with pytest.raises(FileFormatError, match="Got network of type TwoHeads, .* out"):
+    with pytest.raises(FileFormatError, match="Got .'network'., which nothing in the"):
         load(path, two_heads())
 
 
@@ -312,7 +311,7 @@ def test_functions_of_a_user_are_refused(fitted, data, path):
     "value",
     [
         [1, 2.5, float("inf"), "text", None, True],
-        {"a": (1, [2]), 3: {4}, (5, None): slice(1, None)},
+        {"a": (1, [2]), 3: [4], (5, None): slice(1, None)},
         {"a": {"b": np.int8(1)}, "a.b": np.int8(2)},
         np.float32(0.1),
         np.bool_(True),

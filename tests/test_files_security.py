@@ -238,7 +238,7 @@ def array_of_more(config, tensors, metadata):
         (hooks_of_a_module, "attribute '_forward_hooks' of a ForwardPass"),
         (unknown_field, "colour"),
         (climbing_names, r"sums_\.gram"),
-        (a_tensor_too_many, "tensors without a use: .'outside'"),
+        (a_tensor_too_many, "Got .'outside'., which nothing"),
         (objects_in_memory, "as an array of object"),
         (array_of_more, "as an array of <U1"),
         (tensor_with("last_layers.mean", lambda t: t[:, :-1]), "RuntimeError"),

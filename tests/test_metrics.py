@@ -180,7 +180,7 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
         ("interval_score", (Y[:3], INTERVAL, 0.9), "one number per row, for 6 rows"),
         ("interval_score", (Y * np.nan, INTERVAL, 0.9), "y with nan in row 0"),
         ("interval_score", (["a"], [[0, 1]], 0.9), "y that holds no numbers: .*'a'"),
-        ("interval_score", ([None], [[0, 1]], 0.9), "y with None in row 0"),
+        ("interval_score", ([None], [[0, 1]], 0.9), "y with nan in row 0"),
         ("interval_score", (HIDDEN, INTERVAL, 0.9), "y as a masked array with 2"),
         ("interval_score", (Y, INTERVAL * np.nan, 0.9), "y_interval with nan .* 12 of"),
         ("interval_score", (Y, INTERVAL, 1.5), "confidence_level=1.5"),

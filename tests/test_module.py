@@ -318,11 +318,11 @@ def test_batches_that_come_in_the_same_memory(rows):
         ((X[:, 0], y), "2D array"),
         ((torch.from_numpy(X[:, 0]), y), "at least two dimensions"),
         ((batches(X, y, 9), y), "together with batches"),
-        ((iter([X]),), "batch of 1 parts"),
+        ((iter([X]),), "Got a batch .ndarray., but"),
         ((iter([]),), "without rows"),
         ((torch.full((120, 3), np.nan), y), "NaN or infinity"),
         ((X, np.full(120, np.nan)), "Got y with NaN"),
-        ((X.astype(object), np.where(X[:, 0] > 2, None, y)), "Got y with None in row"),
+        ((X.astype(object), np.where(X[:, 0] > 2, None, y)), "Got None in y, row"),
         ((X, y, -np.ones(120)), "at least 0"),
         ((X[:, :2], y), "forward pass fails on X of shape"),
     ],
@@ -340,18 +340,17 @@ def test_bad_data_leaves_the_estimator_as_it_was(data, match):
     [
         ({"module": 3}, "module of type int"),
         ({"module": nn.Linear(3, 3)}, r"returns \(120, 3\)"),
-        ({"noise_variance": "nose"}, "noise_variance='nose'"),
-        ({"noise_variance": "output"}, r"noise_variance='output'.*of \['fit'\]"),
+        ({"noise_variance": "nose"}, "noise_variance='nose'.* or a function or net"),
+        ({"noise_variance": "output"}, "noise_variance='output', but .* one of 'fit'"),
         ({"noise_variance": lambda x: x[:, 0]}, "log_variance"),
         ({"noise_variance": lambda x: x}, r"noise_variance of shape \(120, 3\)"),
         ({"noise_output": "h"}, "noise_output='h'"),
         ({"prior_precision": 0}, "prior_precision=0"),
         ({"prior_precision": "best"}, "prior_precision='best'"),
         ({"last_layer": "last"}, "last_layer='last'"),
-        ({"last_layer": "ridge", "hessian_structure": "diag"}, "diagonal"),
+        ({"last_layer": "ridge", "hessian_structure": "diag"}, "of 'trained'"),
         ({"scale": "wide"}, "scale='wide'"),
         ({"prior_precision": "grid"}, "prior_precision='grid'.*'marglik'"),
-        ({"variance_penalty": -1}, "variance_penalty=-1"),
         ({"precision": "float16"}, "precision='float16'"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"device": 0}, "device=0"),
@@ -452,7 +451,7 @@ def test_last_layer_is_named_where_it_cannot_be_found():
         ClapsModule(over_time).fit(np.zeros((20, 4, 3)), y[:20])
     model = ClapsModule(Body()).fit(X, y)
     model.network_.network.last = twice
-    with pytest.raises(ValueError, match="saw inputs of shapes"):
+    with pytest.raises(ValueError, match="layer 'head', called once, in 30 of 30"):
         model.predict(X_NEW)
 
 
@@ -492,7 +491,6 @@ def test_all_ways_to_give_the_noise_agree():
     for net, noise in (
         (pair, "output"),
         (method, None),
-        (method, "noise_variance"),
         (method, lambda x: double(x)[1]),
         (from_features, None),
     ):
@@ -538,13 +536,13 @@ def test_fitted_variance_head_is_a_penalised_gamma_regression():
     X, y = table(400)
     net = mse_network()
     for noise, network in ((None, net), ("fit", seeded(Pair))):
-        model = ClapsModule(network, noise_variance=noise, variance_penalty=2.0)
+        model = ClapsModule(network, noise_variance=noise)
         model.fit(batches(X, y, 150))
         phi = model.embed(X)
         squares = (y - model.predict(X)) ** 2 + 1e-6 * y.var()
         standard = (phi - phi.mean(0)) / phi.std(0)
         # scikit-learn's loss is (deviance / n + alpha |a|²) / 2; ours has weight ½ n.
-        alpha = 2.0 * 8 * 2 / 400
+        alpha = 8 * 2 / 400
         oracle = GammaRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-10)
         oracle.fit(standard, squares)
         h2 = model.predict_variance(X).aleatoric
@@ -743,12 +741,12 @@ def uncopied():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: torch.jit.script(mse_network()), "compiled by torch.jit. Pass"),
-        (lambda: nn.Sequential(nn.LazyLinear(1)), "with lazy layers"),
-        (quantised, "quantised layers.*from before quantisation"),
-        (lambda: mse_network().to("meta"), "device 'meta', which holds no numbers"),
-        (lambda: nn.Linear(3, 1, dtype=torch.complex64), "with complex weights"),
-        (uncopied, r"copy\.deepcopy refuses"),
+        (lambda: torch.jit.script(mse_network()), "cannot be copied and watched"),
+        (lambda: nn.Sequential(nn.LazyLinear(1)), "whose weights are lazy"),
+        (quantised, "pass fails.*before it was quantised"),
+        (lambda: mse_network().to("meta"), "or on the device 'meta'"),
+        (lambda: nn.Linear(3, 1, dtype=torch.complex64), "forward pass fails on X"),
+        (uncopied, "cannot be copied and watched .*deepcopy"),
     ],
 )
 def test_networks_that_cannot_be_watched(make, message):
@@ -756,5 +754,5 @@ def test_networks_that_cannot_be_watched(make, message):
         warnings.simplefilter("ignore")
         net = make()
     for network in (net, nn.Sequential(net)):
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             ClapsModule(network).fit(X, y)

@@ -456,7 +456,7 @@ def test_prior_precision_can_be_changed_without_training(fitted, data):
     np.testing.assert_array_equal(strong.predict(X), fitted.predict(X))
     assert (strong.predict_variance(X).epistemic < 1e-4).all()
     with pytest.raises(
-        ValueError, match="Got prior_precision='grid', but expected a p"
+        ValueError, match="Got prior_precision='grid', but expected a f"
     ):
         fitted.with_prior_precision("grid")
 

@@ -770,7 +770,7 @@ def test_rows_of_weight_zero_are_left_out_of_every_kind_of_table():
         (None, None, "the target y is None"),
         ([1.0, 2.0], None, r"Got y of shape \(2,\) for 3 rows of X"),
         ([1.0, np.nan, 2.0], None, "Got nan in y, row 1"),
-        ([1.0, None, 2.0], None, "Got y with None in row 1"),
+        ([1.0, None, 2.0], None, "Got None in y, row 1"),
         ([1.0, "a", 2.0], None, "Got 'a' in y, row 1"),
         (np.ones((3, 2)), None, "1d array"),
         ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0], r"Got sample_weight=-1.0 in a row"),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._validation import (
     check_choice,
-    check_prior_precision,
+    check_number,
     new_tensors_on,
     raise_for,
 )
@@ -108,6 +108,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if not name.endswith("_") and name != "_seen_rows":
                 fitted.__dict__[name] = value
         fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
+        fitted._equal_share = 0.0
         # Tensors made in a caller's inference mode could not be changed in training,
         # and in autocast weights would be trained to three digits.
         with (
@@ -330,11 +331,10 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             A fitted copy that shares the networks.
         """
         check_is_fitted(self, "forward_")
-        value = check_prior_precision(prior_precision)
-        if isinstance(value, str):
-            raise_for(
-                "prior_precision", value, "a positive number", "Call fit for a rule."
-            )
+        hint = "Call fit for a rule."
+        value = check_number(
+            "prior_precision", prior_precision, low=0, low_open=True, hint=hint
+        )
         other = copy.copy(self)
         other.prior_precision = value
         return other.with_sums(self.sums_)

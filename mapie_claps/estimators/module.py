@@ -28,6 +28,7 @@ from .._validation import (
 )
 from ..network.batches import Batch, batches_of, column, noise_column, row_hashes
 from ..network.ensemble import Features
+from ..posterior.curvature import NOISE_METHODS, network_noise
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import (
     FeatureRows,
@@ -37,7 +38,7 @@ from ..posterior.last_layer import (
     fit_posterior,
     sum_rows,
 )
-from .base import MAX_SEEN_ROWS, SCALE_HINT, LastLayerEstimator, choose_device
+from .base import MAX_SEEN_ROWS, LastLayerEstimator, choose_device
 from .recipe import LAST_LAYERS
 
 Array = NDArray[np.float64]
@@ -47,8 +48,6 @@ NOISE_OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "log_variance": torch.exp,
     "std": lambda h: h * h.abs(),
 }
-# Methods that HeteroscedasticGGN asks for, too.
-NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
 # Added to squared residuals, in the same units: a network that passes through its
 # training rows would otherwise have h² = 0.
@@ -84,7 +83,7 @@ class ClapsModule(LastLayerEstimator):
         pair (mean, noise).
     last_layer_name : str or None, default=None
         Name of the ``nn.Linear`` whose output is the mean. With None it is found by
-        watching a forward pass; an error lists the candidates if it is not unique.
+        watching a forward pass.
     noise_variance : None, {"output", "fit"}, callable or torch.nn.Module, default=None
         Where h²(x) comes from. None: from the second output of ``forward`` if there
         is one, or else from a method ``noise_variance_from_features(phi)`` or
@@ -103,12 +102,7 @@ class ClapsModule(LastLayerEstimator):
         Structure of HᵀWH; "diag" for features of many thousands, with
         ``last_layer="trained"``.
     scale : {"claps", "aleatoric", "posterior", "constant"}, default="claps"
-        What v is: h² + φᵀΣφ; h²; σ² + φᵀΣφ with W = I/σ²; or σ², the mean squared
-        residual. May be changed on a fitted estimator with ``set_params``, but for
-        "posterior", which has to be chosen before ``fit``.
-    variance_penalty : float, default=1.0
-        Penalty of a fitted variance head log h² = aᵀφ + b: a priori log h² varies with
-        variance 1 / variance_penalty over the rows.
+        What v is; see :class:`~mapie_claps.ClapsRegressor`.
     precision : {"float64", "module"}, default="float64"
         Arithmetic of the forward pass: the copy of the module in double precision, or
         in the dtype that it has, which is faster and makes results depend on the
@@ -127,10 +121,8 @@ class ClapsModule(LastLayerEstimator):
         and φᵀΣφ.
     sums_ : LastLayerSums
         Sums over the rows seen so far.
-    prior_precision_, residual_variance_ : float
-        λ in use; σ², the mean squared residual, in units of y².
-    posterior_covariance_ : ndarray of shape (d + 1, d + 1)
-        Σ in units of y, the bias last.
+    prior_precision_, residual_variance_, posterior_covariance_ : float or ndarray
+        λ in use, the mean squared residual σ², Σ with the bias last, in units of y.
     n_features_in_ : int
         Number of columns, only where X is a table. MAPIE probes an estimator that has
         it with a row of floating-point zeros, so integers for an embedding go without.
@@ -164,7 +156,6 @@ class ClapsModule(LastLayerEstimator):
         last_layer: str = "trained",
         hessian_structure: str = "full",
         scale: str = "claps",
-        variance_penalty: float = 1.0,
         precision: str = "float64",
         batch_size: int = 1024,
         device: str = "cpu",
@@ -177,7 +168,6 @@ class ClapsModule(LastLayerEstimator):
         self.last_layer = last_layer
         self.hessian_structure = hessian_structure
         self.scale = scale
-        self.variance_penalty = variance_penalty
         self.precision = precision
         self.batch_size = batch_size
         self.device = device
@@ -222,7 +212,7 @@ class ClapsModule(LastLayerEstimator):
             self.n_features_in_ = x.shape[1]
         else:  # set by scikit-learn's check of a table
             self.__dict__.pop("n_features_in_", None)
-        needs_head, trained = adapter.noise is None, self.last_layer == "trained"
+        needs_head, trained = adapter.noise == "fit", self.last_layer == "trained"
         if isinstance(X, Iterator) and (needs_head or not trained):
             raise ValueError(
                 "Got an iterator that can be used once, but fitting a variance head "
@@ -230,8 +220,7 @@ class ClapsModule(LastLayerEstimator):
                 "or another iterable that starts again."
             )
         if needs_head:
-            penalty = float(self.variance_penalty)
-            adapter.noise_head = fit_noise_head(adapter, batches(), penalty)
+            adapter.noise_head = fit_noise_head(adapter, batches())
         summary = RowSummary(adapter)
         sums = sum_rows(
             summary.features(chain(start, rows)),
@@ -262,24 +251,18 @@ class ClapsModule(LastLayerEstimator):
 
     def _check_parameters(self) -> None:
         """Raise for a value that no data could make valid."""
-        full = self.hessian_structure == "full"
-        for name, choices, hint in (
-            ("scale", SCALES, SCALE_HINT),
-            ("noise_output", list(NOISE_OUTPUTS), "Use 'variance' for h²."),
-            ("precision", ("float64", "module"), "Use 'float64' if unsure."),
-            ("hessian_structure", ("full", "diag"), "Use 'full' up to d = 5,000."),
-            (
-                "last_layer",
-                LAST_LAYERS if full else ("trained",),
-                "Use 'trained' to keep predictions; a diagonal determines no others.",
-            ),
+        full, hint = self.hessian_structure == "full", "Use the default if unsure."
+        for name, choices in (
+            ("scale", SCALES),
+            ("noise_output", tuple(NOISE_OUTPUTS)),
+            ("precision", ("float64", "module")),
+            ("hessian_structure", ("full", "diag")),
+            ("last_layer", LAST_LAYERS if full else ("trained",)),  # a diagonal
         ):
             check_choice(name, getattr(self, name), choices, hint)
-        rule, hint = self.prior_precision, "Use 'marglik' if unsure."
+        rule, also = self.prior_precision, "Or use 'marglik'."
         if not (isinstance(rule, str) and rule == "marglik"):
-            check_number("prior_precision", rule, low=0, low_open=True, hint=hint)
-        penalty, hint = self.variance_penalty, "Use 1.0 if unsure."
-        check_number("variance_penalty", penalty, low=0, low_open=True, hint=hint)
+            check_number("prior_precision", rule, low=0, low_open=True, hint=also)
 
     def _batches(self, X: Any, *args: Any, **kwargs: Any) -> Iterator[Batch]:
         hint = "Use 1024 if unsure."
@@ -445,7 +428,7 @@ def _run(
         raise ValueError(
             f"Got a network whose forward pass fails on X of shape {tuple(x.shape)} "
             f"and type {x.dtype} ({error}). Pass X as the network was trained on, rows "
-            "first."
+            "first, and the network as it was before it was quantised."
         ) from error
     finally:
         _now.calls = {}
@@ -462,17 +445,13 @@ def _run(
             "columns, mean and noise, say noise_variance='output' (and noise_output). "
             "Otherwise wrap the network in a module that returns that."
         )
-    _check_finite("predictions", mean)
-    return _Pass(x, mean.reshape(n), second, calls)
-
-
-def _check_finite(name: str, values: Tensor) -> None:
     # One number tells: neither NaN nor infinity leaves a sum again.
-    if not bool(values.sum().isfinite()):
+    if not bool(mean.sum().isfinite()):
         raise ValueError(
-            f"Got {name} of the network with NaN or infinity. Look for NaN or extreme "
-            "values in X, or in the network's weights."
+            "Got predictions of the network with NaN or infinity. Look for NaN or "
+            "extreme values in X, or in the network's weights."
         )
+    return _Pass(x, mean.reshape(n), second, calls)
 
 
 def _tolerance(*tensors: Tensor) -> float:
@@ -496,8 +475,8 @@ class ModuleAdapter(nn.Module):
     """x → φ, μ, h² of a network that somebody else wrote, in float64 on the CPU.
 
     All work is done on a copy: the network given keeps its mode, device, dtype,
-    gradients and hooks. ``noise`` is None (a head is fitted), a callable, "output" for
-    the second output of ``forward``, or the name of a method.
+    gradients and hooks. ``noise`` is "fit" (a head is fitted), "output" (the second
+    output of ``forward``), "method" (of the network), or a callable.
     """
 
     weights: Tensor  # (1, d + 1) of the mean, bias last; 0 for a layer without bias
@@ -507,7 +486,7 @@ class ModuleAdapter(nn.Module):
         network: nn.Module,  # a private copy
         last_layer_name: str,
         column: int,
-        noise: str | Callable[[Tensor], Tensor] | None,
+        noise: str | Callable[[Tensor], Tensor],
         noise_output: str,
         precision: str,
         device: str,
@@ -529,11 +508,8 @@ class ModuleAdapter(nn.Module):
     @classmethod
     def find(cls, model: ClapsModule, x: Tensor) -> "ModuleAdapter":
         """Find the layer of the mean, and the noise, by watching a few rows."""
-        device, precision = str(choose_device(model.device)), model.precision
-        network, noise = (
-            private_copy(model.module, precision, device),
-            model.noise_variance,
-        )
+        device, noise = str(choose_device(model.device)), model.noise_variance
+        network = private_copy(model.module, model.precision, device)
         layers = {
             name: layer
             for name, layer in network.named_modules()
@@ -558,20 +534,19 @@ class ModuleAdapter(nn.Module):
                 "the last layer (a scaling of y, an activation) out of the network: "
                 "the mean has to be a linear layer on features."
             )
-        known = [name for name in NOISE_METHODS if hasattr(network, name)] + ["fit"]
-        if seen.second is not None:
-            known.insert(0, "output")
-        noise = known[0] if noise is None else noise
-        if not callable(noise) and noise not in known:
-            raise ValueError(
-                f"Got noise_variance={noise!r}, but expected None, a callable, or one "
-                f"of {known}: 'output' where forward returns (mean, noise)."
+        if noise is None:
+            own = any(hasattr(network, name) for name in NOISE_METHODS)
+            noise = "output" if seen.second is not None else "method" if own else "fit"
+        elif not callable(noise):
+            known = ("fit",) if seen.second is None else ("fit", "output")
+            hint = (
+                "Pass None, or a function or network x → h²(x); 'output' is for a "
+                "forward that returns (mean, noise)."
             )
-        noise = None if isinstance(noise, str) and noise == "fit" else noise
+            check_choice("noise_variance", noise, known, hint)
         column, tolerance = matches[chosen]
-        found = cls(
-            network, chosen, column, noise, model.noise_output, precision, device
-        )
+        kept = noise, model.noise_output, model.precision, device
+        found = cls(network, chosen, column, *kept)
         if len(x) > 1:
             found._check_rows_alone(x, tolerance)
         return found
@@ -580,31 +555,24 @@ class ModuleAdapter(nn.Module):
         """φ, μ and h² of one batch; h² is NaN without a head."""
         layer, noise = self.network.get_submodule(self.last_layer_name), self.noise
         seen = _run(self.network, x, [layer], noise)
-        n, call = len(seen.mean), seen.only_call(layer)
-        if call is None:
-            shapes = [tuple(phi.shape) for phi, _ in seen.calls[layer]]
-            raise ValueError(
-                f"Got last_layer_name={self.last_layer_name!r}, which saw inputs of "
-                f"shapes {shapes} in a pass over {n} rows, but expected one input of "
-                "shape (n, d)."
-            )
-        phi, mu = call[0].cpu().double(), seen.mean.cpu().double()
-        _check_finite("features", phi)
-        # φᵀw + b has to be what forward returns, in every row: what follows the layer
-        # may leave some rows as they are, as a ReLU does.
-        w = self.weights[0]
-        gap = (phi @ w[:-1] + w[-1] - mu).abs()
-        size = phi.abs() @ w[:-1].abs() + w[-1].abs()
-        n_wrong = int((gap > _tolerance(*call, seen.mean) * size).sum())
-        if n_wrong:
+        n, call, w = len(seen.mean), seen.only_call(layer), self.weights[0]
+        n_wrong = n
+        if call is not None:
+            phi, mu = call[0].cpu().double(), seen.mean.cpu().double()
+            # φᵀw + b has to be what forward returns, in every row: what follows the
+            # layer may leave some rows as they are, as a ReLU does.
+            gap = (phi @ w[:-1] + w[-1] - mu).abs()
+            size = phi.abs() @ w[:-1].abs() + w[-1].abs()
+            n_wrong = int((gap > _tolerance(*call, seen.mean) * size).sum())
+        if call is None or n_wrong:
             raise ValueError(
                 f"Got a network whose mean is not the output of its layer "
-                f"{self.last_layer_name!r} in {n_wrong} of {n} rows. Move what follows "
-                "it (an activation, a limit) out of the network."
+                f"{self.last_layer_name!r}, called once, in {n_wrong} of {n} rows. "
+                "Move what follows it (an activation, a limit) out of the network."
             )
         if self.noise_head is not None:
             h2 = self.noise_head.variance(phi)
-        elif noise is None:
+        elif noise == "fit":
             h2 = torch.full_like(mu, torch.nan)
         else:
             with new_tensors_on(seen.x.device), torch.no_grad():
@@ -620,10 +588,8 @@ class ModuleAdapter(nn.Module):
             return noise(_cast(noise, seen.x))
         if callable(noise):
             return noise(seen.x)
-        if noise == "noise_variance_from_features":
-            return self.network.noise_variance_from_features(phi)  # type: ignore[operator]
-        if noise == "noise_variance":
-            return self.network.noise_variance(seen.x)  # type: ignore[operator]
+        if noise == "method":
+            return network_noise(self.network, seen.x, phi)
         return seen.second
 
     def _check_rows_alone(self, x: Tensor, tolerance: float) -> None:
@@ -661,28 +627,22 @@ def private_copy(module: Any, precision: str, device: str) -> nn.Module:
     module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module = module.module
-    problem = ""
-    for tensor in chain(module.parameters(), module.buffers()):
-        if nn.parameter.is_lazy(tensor):
-            problem = "lazy layers. Call it on a few rows, and train it, first"
-        elif tensor.is_meta:
-            problem = "weights on the device 'meta', which holds no numbers. Load them"
-        elif tensor.is_complex():
-            problem = "complex weights, but expected real ones"
-    for layer in module.modules():
-        if isinstance(layer, torch.jit.ScriptModule):
-            problem = "layers compiled by torch.jit. Pass the network from before that"
-        elif ".quantized" in type(layer).__module__:
-            problem = "quantised layers. Pass the network from before quantisation"
+    weights = chain(module.parameters(), module.buffers())
+    if any(nn.parameter.is_lazy(tensor) or tensor.is_meta for tensor in weights):
+        raise TypeError(
+            f"Got a {type(module).__name__} whose weights are lazy or on the device "
+            "'meta', which holds no numbers. Load them, or train the network, first."
+        )
     try:
-        network: nn.Module = module if problem else copy.deepcopy(module)
+        network: nn.Module = copy.deepcopy(module)
+        for layer in network.modules():
+            if _record not in layer._forward_hooks.values():  # of a copy of a copy
+                layer.register_forward_hook(_record)
     except Exception as error:
-        problem = f"parts that copy.deepcopy refuses ({error}). Pass the bare network"
-    if problem:
-        raise TypeError(f"Got a {type(module).__name__} with {problem}.")
-    for layer in network.modules():
-        if _record not in layer._forward_hooks.values():  # of a copy of a copy
-            layer.register_forward_hook(_record)
+        raise TypeError(
+            f"Got a {type(module).__name__} that cannot be copied and watched "
+            f"({error}). Pass the bare network, before torch.jit compiled it."
+        ) from error
     network = network.to(torch.device(device)).eval().requires_grad_(False)
     return network.double() if precision == "float64" else network
 
@@ -701,14 +661,11 @@ class NoiseHead:
         return log_h2.clamp(self.low, self.high).exp()
 
 
-def fit_noise_head(
-    network: ModuleAdapter, batches: Iterable[Batch], penalty: float
-) -> NoiseHead:
+def fit_noise_head(network: ModuleAdapter, batches: Iterable[Batch]) -> NoiseHead:
     """Maximum likelihood of r ~ N(0, h²), ridge penalty: a Gamma regression of r².
 
-    The penalty is for standardised features: a priori log h² varies with variance
-    1 / penalty over the rows. Of more rows than fit into ``MAX_HEAD_ELEMENTS`` a random
-    part is used.
+    A priori log h² varies with variance 1 over the rows. Of more rows than fit into
+    ``MAX_HEAD_ELEMENTS`` a random part is used.
     """
     rng, share, kept, elements = np.random.default_rng(0), 1.0, [], 0
     for batch in batches:
@@ -729,7 +686,7 @@ def fit_noise_head(
     size, total = np.average(squares, weights=weight), weight.sum()
     scaler = StandardScaler().fit(phi, sample_weight=weight)
     # scikit-learn minimises the mean of r²/h² + log h², plus alpha |a|²/2.
-    alpha = 2 * penalty * phi.shape[1] / total
+    alpha = 2 * phi.shape[1] / total
     head = GammaRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-9)
     head.fit(scaler.transform(phi), squares / size, sample_weight=weight)
     slopes = head.coef_ / scaler.scale_

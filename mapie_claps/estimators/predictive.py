@@ -184,7 +184,8 @@ class PredictiveDistribution:
         """Mean of y: μ, or under a map the mean over the distribution."""
         if self.target_map.is_identity:
             return self.centre
-        return np.asarray(self._nodes().mean(axis=1))
+        mean: Array = self._nodes().mean(axis=1)
+        return mean
 
     @property
     def median(self) -> Array:
@@ -236,15 +237,16 @@ class PredictiveDistribution:
         return replace(parts[0], **whole)
 
     def _variance_of_y(self) -> Array:
-        variance: Array = self._nodes().var(axis=1)
-        return np.maximum(variance, np.finfo(np.float64).tiny)
+        y = self._nodes()
+        variance: Array = ((y - y.mean(axis=1)[:, None]) ** 2).mean(axis=1)
+        return variance.clip(np.finfo(np.float64).tiny)
 
     def _nodes(self) -> Array:
         """Targets (n, n_nodes) of equal probability, finite."""
         r = self.shape.nodes
         y = self.target_map.inverse(self.centre[:, None] + self.scale[:, None] * r)
         largest = np.finfo(np.float64).max / len(r)
-        return np.clip(y, -largest, largest)
+        return y.clip(-largest, largest)
 
 
 class StdArray(np.ndarray):  # type: ignore[type-arg]

@@ -9,7 +9,6 @@ from .._validation import (
     check_choice,
     check_integer,
     check_number,
-    check_prior_precision,
     raise_for,
 )
 from ..network.ensemble import VIEWS
@@ -123,7 +122,13 @@ class Recipe:
             if isinstance(value, str) and value == "auto" and name in _MAY_BE_AUTO:
                 continue
             check(name, value)
-        check_prior_precision(self.prior_precision)
+        rule = self.prior_precision
+        if isinstance(rule, str):
+            hint = "Or use a positive number, for example 1.0."
+            check_choice("prior_precision", rule, ("grid", "marglik"), hint)
+        else:
+            hint = "Use 1.0, as the paper does, if unsure."
+            check_number("prior_precision", rule, low=0, low_open=True, hint=hint)
         if not self.bias_in_posterior and self.last_layer == "ridge":
             raise_for(
                 "bias_in_posterior",

@@ -612,10 +612,10 @@ class ClapsRegressor(LastLayerEstimator):
             sample_weight,
             size=forward.network.rows_per_batch(),
             need_y=True,
-            check=partial(self._encoded, min_rows=0),
+            check=lambda part: self._encoded(part, min_rows=0).values,
         )
         rows = (
-            (self._scaled(b.x.values), self._scaled_target(b.y.numpy()), b.weight)
+            (self._scaled(b.x.numpy()), self._scaled_target(b.y.numpy()), b.weight)
             for b in batches
         )
         return forward.sum_rows(rows, self.sums_)

@@ -48,7 +48,7 @@ class KeptBatches(Generic[T]):
 class Batch(NamedTuple):
     """Some rows; y and weight in float64, weights of one where none were given."""
 
-    x: Any  # a tensor (n, ...), or the named tuple that ``check`` made of X
+    x: Tensor  # (n, ...)
     y: Any  # a tensor (n,), or None where no y is needed
     weight: Tensor  # (n,)
 
@@ -72,31 +72,24 @@ def batches_of(
     *,
     size: int,
     need_y: bool = False,
-    check: Callable[[Any], Any] | None = None,
+    check: Callable[[Any], Any] = lambda X: X,
 ) -> Iterator[Batch]:
     """Go through X in batches of at most ``size`` rows.
 
     ``check`` sees each X as the user gave it, names of columns included, and returns
-    what is used in its place: an array, or a named tuple of arrays or None, which is
-    cut into batches part by part and otherwise left alone.
+    the array or tensor that is used in its place.
     """
     several = is_batches(X)
     for given, target, of_rows in items_of(X, y, weight, need_y):
-        x = given if check is None else check(given)
-        if not isinstance(x, tuple):
-            x = inputs(x)
-            if several:  # whoever gives batches may fill the same memory with the next
-                x = x.clone()
-        n = len(x[0] if isinstance(x, tuple) else x)
+        x = inputs(check(given))
+        if several:  # whoever gives batches may fill the same memory with the next
+            x = x.clone()
+        n = len(x)
         target = None if target is None else column("y", target, n)
         s = weights(np.ones(n) if of_rows is None else of_rows, n)
         for start in range(0, n, size):
-            piece = slice(start, start + size)
-            if isinstance(x, tuple):
-                some = x._make(None if part is None else part[piece] for part in x)  # type: ignore[attr-defined]
-            else:
-                some = x[piece]
-            yield Batch(some, None if target is None else target[piece], s[piece])
+            part = slice(start, start + size)
+            yield Batch(x[part], None if target is None else target[part], s[part])
 
 
 def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
@@ -116,17 +109,13 @@ def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, .
     for item in X:
         parts = tuple(item) if isinstance(item, list | tuple) else (item,)
         x, target, *rest = (*parts, None, None)
-        if not 1 <= len(parts) <= 3 or (need_y and target is None):
-            kinds = ", ".join(type(part).__name__ for part in parts)
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        one_table = not isinstance(x, dict | list | tuple)
+        if not (1 <= len(parts) <= 3 and one_table) or (need_y and target is None):
             raise ValueError(
-                f"Got a batch of {len(parts)} parts ({kinds}), but expected (X, y) or "
-                "(X, y, sample_weight)" + ("." if need_y else ", or X alone.")
-            )
-        if isinstance(x, dict | list | tuple):
-            raise TypeError(
-                f"Got a batch whose X is a {type(x).__name__}, but expected one array "
-                "or tensor. Wrap the network in one that takes its inputs as one "
-                "tensor apart."
+                f"Got a batch ({kinds}), but expected (X, y) or (X, y, sample_weight)"
+                + ("" if need_y else ", or X alone")
+                + ", with X as one array or tensor."
             )
         yield x, target, rest[0]
 
@@ -179,9 +168,7 @@ def column(name: str, values: Any, n: int) -> Tensor:
             "expected one number per row."
         )
     if not bool(torch.isfinite(numbers).all()):
-        raise ValueError(
-            f"Got {name} with NaN or infinity.{where_bad(name, numbers.numpy())}"
-        )
+        raise ValueError(f"Got {name} with NaN or infinity.{where_bad(name, values)}")
     return numbers.reshape(n).clone()
 
 

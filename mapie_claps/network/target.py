@@ -8,7 +8,7 @@ Every map is one class, so that none needs an inverse of its own. NumPy only.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,6 +73,7 @@ class MonotoneMap:
     domain: tuple[float, float] = (-np.inf, np.inf)
     centre: float = 0.0
     unit: float = 1.0
+    xp: ClassVar[Any] = np  # of knots and of what ``inverse`` takes
 
     @classmethod
     def through(cls, x: Array, z: Array, **kwargs: Any) -> "MonotoneMap":
@@ -102,21 +103,22 @@ class MonotoneMap:
 
     def inverse(self, z: ArrayLike) -> Array:
         """Compute T⁻¹(z), clipped to the domain; ±∞ stays."""
-        z_ = np.asarray(z, dtype=np.float64)
+        xp = self.xp
+        z_ = xp.asarray(z, dtype=xp.float64)
         if self.is_identity:
-            return z_
-        inside = np.minimum(np.maximum(z_, self.z[0]), self.z[-1])
+            return z_  # type: ignore[no-any-return]
+        inside = xp.minimum(xp.maximum(z_, self.z[0]), self.z[-1])
         x0, z0, width, rise, left, right = self._piece(self.z, inside)
         share = (inside - z0) / rise
         bend = share * (left + right - 2)
         a, b = 1 - left + bend, left - bend
         # The root in [0, 1], in the form that cancels nothing.
-        t = 2 * share / (b + np.sqrt(np.maximum(b * b + 4 * a * share, 0.0)))
-        tail = np.where(z_ < inside, self.slope[0], self.slope[-1])
+        t = 2 * share / (b + xp.sqrt((b * b + 4 * a * share).clip(0.0)))
+        tail = xp.where(z_ < inside, self.slope[0], self.slope[-1])
         with np.errstate(over="ignore"):
-            x = x0 + width * np.minimum(np.maximum(t, 0.0), 1.0) + (z_ - inside) / tail
-            y = np.clip(self.centre + self.unit * x, *self.domain)
-        return np.where(np.isinf(z_), z_, y)
+            x = x0 + width * t.clip(0.0, 1.0) + (z_ - inside) / tail
+            y = (self.centre + self.unit * x).clip(*self.domain)
+        return xp.where(abs(z_) == np.inf, z_, y)  # type: ignore[no-any-return]
 
     def derivative(self, y: ArrayLike) -> Array:
         """Compute T′(y)."""
@@ -160,7 +162,7 @@ class MonotoneMap:
 
     def _piece(self, knots: Array, value: Array) -> tuple[Array, ...]:
         """Piece of each value: x, z, width, rise, both slopes in units of the chord."""
-        i = np.searchsorted(knots[1:-1], value, side="right")
+        i = self.xp.searchsorted(knots[1:-1], value, side="right")
         x0, z0 = self.x[i], self.z[i]
         width, rise = self.x[i + 1] - x0, self.z[i + 1] - z0
         chord = rise / width

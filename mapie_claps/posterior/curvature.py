@@ -1,8 +1,7 @@
 """Gaussian likelihood with input-dependent noise for laplace-torch's last layer.
 
-laplace-torch knows one scalar ``sigma_noise``. A likelihood whose noise variance
-depends on the input enters through the curvature backend, which is where laplace-torch
-asks for the loss and for the Gauss-Newton matrix of a batch.
+laplace-torch knows one scalar ``sigma_noise``, and asks the curvature backend for the
+loss and the Gauss-Newton matrix of a batch: there h²(x) enters.
 """
 
 import warnings
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ..network.batches import noise_column
+from ..network.batches import column, noise_column, weights
 
 # On import laplace-torch reaches ``torch.jit`` through torchmetrics and torchvision, of
 # which torch 2.9 and later warn. The warning is not the user's.
@@ -23,7 +22,9 @@ with warnings.catch_warnings():
     import laplace
     from laplace.curvature import GGNInterface
 
-__all__ = ["HeteroscedasticGGN", "laplace"]
+__all__ = ["NOISE_METHODS", "HeteroscedasticGGN", "laplace", "network_noise"]
+
+NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 
 
 class HeteroscedasticGGN(GGNInterface):
@@ -32,10 +33,10 @@ class HeteroscedasticGGN(GGNInterface):
     :math:`H^\top W H = \sum_i s_i \, \varphi(x_i)\varphi(x_i)^\top / h^2(x_i)`
 
     For :math:`y_i \sim \mathcal N(\varphi(x_i)^\top w, h^2(x_i))` the negative
-    log-likelihood is quadratic in :math:`w`, so this matrix is its exact Hessian.
-    Pass the class as ``backend`` to ``laplace.Laplace`` with
-    ``subset_of_weights="last_layer"``, ``hessian_structure="full"`` or ``"diag"``
-    and ``sigma_noise=1`` (the default). This is heteroscedastic Laplace for
+    log-likelihood :math:`\tfrac12\sum_i s_i[(y_i-\mu_i)^2/h_i^2+\log h_i^2]` is
+    quadratic in :math:`w`, so this matrix is its exact Hessian. Pass the class as
+    ``backend`` to ``laplace.Laplace`` with ``subset_of_weights="last_layer"`` and
+    ``hessian_structure="full"`` or ``"diag"``. This is heteroscedastic Laplace for
     laplace-torch (requested there as issues 78 and 153).
 
     Parameters
@@ -58,15 +59,10 @@ class HeteroscedasticGGN(GGNInterface):
 
     Notes
     -----
-    - Features are :math:`[\varphi(x), 1]` when the last layer has a bias, bias last.
     - The targets may carry row weights :math:`s_i` as a second column, shape (n, 2),
       and h² as a third, shape (n, 3): the network is then not asked for it.
-    - The loss is :math:`\tfrac12\sum_i s_i[(y_i-\mu_i)^2/h_i^2+\log h_i^2]`. Its last
-      term makes ``log_marginal_likelihood`` of laplace-torch right for h²(x): equal
-      to the closed form where the weights of the last layer are the posterior mean
-      for the prior precision in use. ``optimize_prior_precision(method="marglik")``
-      works; ``method="gridsearch"`` scores the squared error, which the prior
-      precision does not change.
+    - ``optimize_prior_precision(method="marglik")`` works; ``method="gridsearch"``
+      scores the squared error, which the prior precision does not change.
     - ``la(X)`` returns the mean and the epistemic variance φᵀΣφ only: add h²(x) for
       the predictive variance.
 
@@ -76,19 +72,13 @@ class HeteroscedasticGGN(GGNInterface):
     >>> from laplace import Laplace
     >>> from mapie_claps import HeteroscedasticGGN
     >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> class Net(torch.nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.mean_head = torch.nn.Linear(2, 1)
-    ...     def forward(self, x):
-    ...         return self.mean_head(x)
-    ...     def noise_variance(self, x):
-    ...         return 0.1 + x[:, 0] ** 2
+    >>> net = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(2, 1))
     >>> X = torch.linspace(-1, 1, 20).reshape(10, 2)
     >>> y = X.sum(1, keepdim=True)
-    >>> la = Laplace(Net(), "regression", subset_of_weights="last_layer",
+    >>> la = Laplace(net, "regression", subset_of_weights="last_layer",
     ...              hessian_structure="full", backend=HeteroscedasticGGN,
-    ...              last_layer_name="mean_head")
+    ...              backend_kwargs={"noise_variance": lambda x: 0.1 + x[:, 0] ** 2},
+    ...              last_layer_name="1")
     >>> la.fit(DataLoader(TensorDataset(X, y), batch_size=5))
     >>> la.posterior_precision.shape
     torch.Size([3, 3])
@@ -105,7 +95,7 @@ class HeteroscedasticGGN(GGNInterface):
         if likelihood != "regression" or not last_layer:
             raise ValueError(
                 f"Got likelihood={str(likelihood)!r}, last_layer={last_layer!r}, but "
-                "HeteroscedasticGGN is the curvature of a regression's last layer. Use "
+                "expected a regression's last layer. Use "
                 'Laplace(model, "regression", subset_of_weights="last_layer", ...).'
             )
         super().__init__(model, likelihood, last_layer=last_layer, **kwargs)
@@ -129,9 +119,9 @@ class HeteroscedasticGGN(GGNInterface):
     def kron(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse what has no meaning here: Kronecker factors, gradients of rows."""
         raise ValueError(
-            "HeteroscedasticGGN gives no Kronecker factors, into which row weights "
-            "1/h²(x) do not factorise, and no gradients of rows or of some outputs. "
-            "Use hessian_structure='full', or 'diag' for very wide features."
+            "HeteroscedasticGGN gives neither Kronecker factors, into which weights "
+            "1/h²(x) do not factorise, nor gradients of rows. Use "
+            "hessian_structure='full', or 'diag' for very wide features."
         )
 
     gradients = selected_output_jacobians = kron
@@ -152,28 +142,30 @@ class HeteroscedasticGGN(GGNInterface):
             h2 = y[:, 2]
         elif self.noise_variance is not None:
             h2 = self.noise_variance(x)
-        elif hasattr(network, "noise_variance_from_features"):
-            h2 = network.noise_variance_from_features(phi)
-        elif hasattr(network, "noise_variance"):
-            h2 = network.noise_variance(x)
         else:
-            raise ValueError(
-                f"Got a network of class {type(network).__name__} without "
-                "noise_variance. Pass backend_kwargs={'noise_variance': h2} with h2(x) "
-                "-> (n,), or give the network a method noise_variance(x)."
-            )
+            h2 = network_noise(network, x, phi)
         # With autocast features are coarser than weights; targets may be finer.
         dtype = layer.weight.dtype
         phi, y = phi.to(dtype), y.to(dtype)
         h2 = noise_column(h2.to(dtype), n).to(phi)
-        weight = y[:, 1] if y.shape[1] > 1 else torch.ones_like(h2)
-        if not bool(y[:, :2].isfinite().all()) or bool((weight < 0).any()):
-            raise ValueError(
-                "Got targets or row weights that are NaN, infinite, or (weights) "
-                "negative. Remove these rows; a weight of zero leaves a row out."
-            )
-        residual = y[:, 0] - f[:, 0].to(dtype)
+        residual = column("y", y[:, 0], n).to(phi) - f[:, 0].to(dtype)
+        weight = torch.ones_like(h2)
+        if y.shape[1] > 1:
+            weight = weights(y[:, 1], n).to(phi)
         loss = 0.5 * (weight * (residual.square() / h2 + h2.log())).sum()
         if layer.bias is not None:
             phi = pad(phi, (0, 1), value=1.0)
         return loss, phi * (weight / h2).sqrt()[:, None]
+
+
+def network_noise(network: Any, x: Tensor, phi: Tensor) -> Tensor:
+    """h² by one of ``NOISE_METHODS`` of a network."""
+    for name, argument in zip(NOISE_METHODS, (phi, x), strict=True):
+        if hasattr(network, name):
+            h2: Tensor = getattr(network, name)(argument)
+            return h2
+    raise ValueError(
+        f"Got a network of class {type(network).__name__} without noise_variance. Pass "
+        "backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give the network "
+        "a method noise_variance(x)."
+    )
