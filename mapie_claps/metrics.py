@@ -20,7 +20,6 @@ from .exceptions import CrossedBoundsWarning
 __all__ = [
     "crps",
     "evaluate_intervals",
-    "interval_score",
     "neg_predictive_nll",
 ]
 
@@ -34,6 +33,7 @@ def evaluate_intervals(
     confidence_level: ArrayLike,
     *,
     groups: ArrayLike | None = None,
+    figures: dict[str, Array] | None = None,
 ) -> dict[str, NDArray[Any]]:
     r"""Coverage, width and interval score, over all rows and in each group.
 
@@ -49,6 +49,8 @@ def evaluate_intervals(
         1 − α of each level.
     groups : array-like of shape (n,), optional
         Label of the group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
+    figures : dict of ndarray of shape (n, n_levels), optional
+        Other figures of the rows, whose means become columns of the table.
 
     Returns
     -------
@@ -66,26 +68,58 @@ def evaluate_intervals(
     >>> found["group"].tolist(), found["coverage"][1:], found["width"][1:]
     (['all', 1, 2], array([0.5, 1. ]), array([2., 4.]))
     """
-    return figures_by_group(y, y_interval, confidence_level, groups)
+    from scipy.stats import binomtest
 
-
-def interval_score(
-    y: ArrayLike, y_interval: ArrayLike, confidence_level: ArrayLike
-) -> Array:
-    """Mean interval score at each level: the ``score`` of :func:`evaluate_intervals`.
-
-    Parameters
-    ----------
-    y, y_interval, confidence_level
-        As in :func:`evaluate_intervals`.
-
-    Examples
-    --------
-    >>> from mapie_claps.metrics import interval_score
-    >>> interval_score([0.0, 5.0], [[-1.0, 1.0], [2.0, 4.0]], 0.8)
-    array([7.])
-    """
-    return evaluate_intervals(y, y_interval, confidence_level)["score"]
+    bounds = _numbers("y_interval", y_interval, 3)
+    target = _numbers("y", y, 1, len(bounds))[:, None]
+    lower, upper = bounds[:, 0], bounds[:, 1]
+    n_rows, n_levels = lower.shape
+    levels = [
+        check_share("confidence_level", level, hint="Use 0.9 for 90 %.")
+        for level in np.ravel(np.asarray(confidence_level)).tolist()
+    ]
+    if len(levels) not in (1, n_levels):
+        expected = f"one number or {n_levels}, one for each level of y_interval"
+        hint = "Pass the levels in the order of the intervals."
+        raise_for("confidence_level", confidence_level, expected, hint)
+    members = _members(groups, n_rows)
+    crossed = lower > upper
+    empty = np.flatnonzero(crossed.any(axis=1))
+    if len(empty):
+        warnings.warn(
+            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
+            f"end, the first in row {empty[0]}: these intervals are empty, cover "
+            "nothing and have width 0. Methods that predict both ends apart (CQR) can "
+            "give them; evaluate_intervals counts them.",
+            CrossedBoundsWarning,
+            stacklevel=2,
+        )
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        width = np.where(np.isfinite(bounds).all(axis=1), upper - lower, np.inf)
+    missed = np.maximum(lower - target, 0) + np.maximum(target - upper, 0)
+    means: dict[str, NDArray[Any]] = {
+        "coverage": (lower <= target) & (target <= upper),
+        "width": np.maximum(width, 0),
+        "score": width + 2 / (1 - np.array(levels)) * missed,
+    }
+    means |= figures or {}
+    tables = []
+    for label, rows in members:
+        n = len(rows)
+        tests = [binomtest(int(k), n) for k in means["coverage"][rows].sum(axis=0)]
+        limits = [test.proportion_ci(0.95, method="exact") for test in tests]
+        tables.append(
+            {
+                "group": np.full(n_levels, label, dtype=object),
+                "n": np.full(n_levels, n),
+                "confidence_level": np.zeros(n_levels) + levels,
+                **{name: values[rows].mean(axis=0) for name, values in means.items()},
+                "crossed": crossed[rows].sum(axis=0),
+                "coverage_low": np.array([limit.low for limit in limits]),
+                "coverage_high": np.array([limit.high for limit in limits]),
+            }
+        )
+    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
 
 
 def crps(y: ArrayLike, y_values: ArrayLike) -> float:
@@ -163,68 +197,6 @@ def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:
         hint = "Give the estimator a floor on its variance."
         raise_for("standard deviation", float(scale.min()), "positive numbers", hint)
     return float(norm.logpdf(target, mean, scale).mean())
-
-
-def figures_by_group(
-    y: ArrayLike,
-    y_interval: ArrayLike,
-    confidence_level: ArrayLike,
-    groups: ArrayLike | None,
-    figures: dict[str, Array] | None = None,  # others to average, (n, n_levels)
-) -> dict[str, NDArray[Any]]:
-    """The table of ``evaluate_intervals``, with means of other figures of the rows."""
-    from scipy.stats import binomtest
-
-    bounds = _numbers("y_interval", y_interval, 3)
-    target = _numbers("y", y, 1, len(bounds))[:, None]
-    lower, upper = bounds[:, 0], bounds[:, 1]
-    n_rows, n_levels = lower.shape
-    levels = [
-        check_share("confidence_level", level, hint="Use 0.9 for 90 %.")
-        for level in np.ravel(np.asarray(confidence_level)).tolist()
-    ]
-    if len(levels) not in (1, n_levels):
-        expected = f"one number or {n_levels}, one for each level of y_interval"
-        hint = "Pass the levels in the order of the intervals."
-        raise_for("confidence_level", confidence_level, expected, hint)
-    members = _members(groups, n_rows)
-    crossed = lower > upper
-    empty = np.flatnonzero(crossed.any(axis=1))
-    if len(empty):
-        warnings.warn(
-            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
-            f"end, the first in row {empty[0]}: these intervals are empty, cover "
-            "nothing and have width 0. Methods that predict both ends apart (CQR) can "
-            "give them; evaluate_intervals counts them.",
-            CrossedBoundsWarning,
-            stacklevel=3,
-        )
-    with np.errstate(invalid="ignore"):  # ∞ − ∞
-        width = np.where(np.isfinite(bounds).all(axis=1), upper - lower, np.inf)
-    missed = np.maximum(lower - target, 0) + np.maximum(target - upper, 0)
-    means: dict[str, NDArray[Any]] = {
-        "coverage": (lower <= target) & (target <= upper),
-        "width": np.maximum(width, 0),
-        "score": width + 2 / (1 - np.array(levels)) * missed,
-    }
-    means |= figures or {}
-    tables = []
-    for label, rows in members:
-        n = len(rows)
-        tests = [binomtest(int(k), n) for k in means["coverage"][rows].sum(axis=0)]
-        limits = [test.proportion_ci(0.95, method="exact") for test in tests]
-        tables.append(
-            {
-                "group": np.full(n_levels, label, dtype=object),
-                "n": np.full(n_levels, n),
-                "confidence_level": np.zeros(n_levels) + levels,
-                **{name: values[rows].mean(axis=0) for name, values in means.items()},
-                "crossed": crossed[rows].sum(axis=0),
-                "coverage_low": np.array([limit.low for limit in limits]),
-                "coverage_high": np.array([limit.high for limit in limits]),
-            }
-        )
-    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
 
 
 def is_missing(value: Any) -> bool:

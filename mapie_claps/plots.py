@@ -5,7 +5,6 @@ and then drawn with ``plot(ax=None)``; ``ax_`` and ``figure_`` are there for cha
 Colours are told apart by colour-blind readers and in grey.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from textwrap import fill
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import _safe_indexing
 
-from ._validation import check_integer
-from .diagnostics.by_column import PARTS, columns_of, counted
+from ._validation import check_integer, import_extra
+from .diagnostics.by_column import PARTS, columns_of
 from .diagnostics.explanation import Explanation, explain
 from .diagnostics.tables import group_columns
 
@@ -35,56 +34,20 @@ NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
 LEGEND: Any = {"frameon": False, "fontsize": 9}
 MAX_BARS, MAX_COLUMNS = 100, 10  # more could not be told apart
 MAX_ROWS, N_POINTS = 12, 300  # of densities
-OUTSIDE = 0.001  # probability beyond each end of a curve
+OUTSIDE = 0.001  # share of the scores beyond each end of a curve
 
 
-class Display(ABC):
+class Display:
     """A picture that keeps what it draws, and its axes ``ax_`` and ``figure_``."""
 
     n_axes: ClassVar[int] = 1
     figsize: ClassVar[tuple[float, float]] = (7, 4)
-
-    @classmethod
-    def from_estimator(
-        cls,
-        model: Any,
-        X: Any,
-        y: ArrayLike | None = None,
-        *,
-        ax: Any = None,
-        **params: Any,
-    ) -> Self:
-        """Explain rows, and draw.
-
-        Parameters
-        ----------
-        model, X, y
-            A calibrated object, see :func:`~mapie_claps.explain`, inputs, and targets
-            if they are known.
-        ax : matplotlib Axes or array of Axes, optional
-            Axes to draw on; a new figure if None.
-        **params : dict
-            Parameters of the display and of :func:`~mapie_claps.explain`.
-
-        Returns
-        -------
-        Display
-            The display, drawn.
-        """
-        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        own = {name: params.pop(name) for name in names & params.keys()}
-        return cls._of(model, X, y, own, params).plot(ax)
+    _draw: Any  # method that puts everything on the axes
 
     def plot(self, ax: Any = None) -> Self:
         """Draw on axes, as many as ``ax_`` has, or on a new figure if None."""
         if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError as error:
-                raise ImportError(
-                    "Plots need matplotlib. Install it with "
-                    "pip install 'mapie-claps[plot]'."
-                ) from error
+            plt = import_extra("plot", "matplotlib.pyplot")
             options: Any = {"figsize": self.figsize, "layout": "constrained"}
             _, ax = plt.subplots(self.n_axes, sharex=self.n_axes > 1, **options)
         axes = np.ravel(np.asarray(ax, dtype=object))
@@ -98,15 +61,6 @@ class Display(ABC):
         self._draw(self.ax_)
         return self
 
-    @classmethod
-    @abstractmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        """The display, of its own parameters and of those of ``explain``."""
-
-    @abstractmethod
-    def _draw(self, ax: Any) -> None:
-        """Put everything on the axes."""
-
 
 @dataclass(eq=False, repr=False)
 class ExplanationDisplay(Display):
@@ -119,7 +73,28 @@ class ExplanationDisplay(Display):
     level: int = 0
 
     @classmethod
+    def from_estimator(
+        cls, model: Any, X: Any, y: Any = None, *, ax: Any = None, **params: Any
+    ) -> Self:
+        """Explain rows, and draw.
+
+        Parameters
+        ----------
+        model, X, y
+            A calibrated object, see :func:`~mapie_claps.explain`, inputs, and targets
+            if they are known.
+        ax : matplotlib Axes or array of Axes, optional
+            Axes to draw on; a new figure if None.
+        **params : dict
+            Parameters of the display and of :func:`~mapie_claps.explain`.
+        """
+        names = {field.name for field in fields(cls)}
+        own = {name: params.pop(name) for name in names & params.keys()}
+        return cls._of(model, X, y, own, params).plot(ax)
+
+    @classmethod
     def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
+        """The display, of its own parameters and of those of ``explain``."""
         return cls(explain(model, X, **params), X, y, **own)
 
     def _percent(self) -> str:
@@ -304,16 +279,16 @@ class WidestRowsDisplay(ExplanationDisplay):
 
     def _draw(self, ax: Any) -> None:
         why, (rows, names) = self.explanation, self._widest()
-        widths = why.aleatoric_width, why.epistemic_width
-        parts = [width[rows, self.level] for width in widths]
+        parts = [
+            w[rows, self.level] for w in (why.aleatoric_width, why.epistemic_width)
+        ]
         _stacked_bars(ax, [f"row {name}" for name in names], parts, horizontal=True)
         if why.by_column is not None:
-            style: Any = {"xytext": (4, 0), "textcoords": "offset points"}
             for place, i in enumerate(rows):
                 # The bar is the width, which the sentence begins with.
                 causes = why.by_column.sentence(i, self.level).partition(": ")[2]
                 causes = causes.replace("; ", "\n")
-                ax.annotate(causes, (0, place), va="center", fontsize=7, **style)
+                ax.text(0, place, causes, va="center", fontsize=7)
         ax.invert_yaxis()
         ax.set_xlabel(f"width of the {self._percent()} interval")
 
@@ -338,22 +313,18 @@ class ColumnsDisplay(ExplanationDisplay):
     _: KW_ONLY
     row: int | None = None
 
-    @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        return super()._of(model, X, y, own, {"by_column": True} | params)
-
     def _draw(self, ax: Any) -> None:
         adds = self.explanation.by_column
         if adds is None:
             raise ValueError(
-                "Got an explanation without contributions of columns. Make it with "
-                "explain(..., by_column=True)."
+                "Got an explanation without contributions of columns. Pass background= "
+                "to explain or from_estimator, such as the calibration rows."
             )
         parts = np.stack([getattr(adds, part)[:, :, self.level] for part in PARTS])
         if self.row is None:
             parts = np.abs(parts[:, np.isfinite(parts).all(axis=(0, 2))])
-            n_rows, labels = counted(parts.shape[1], "row"), list(adds.names)
-            title = f"Mean contribution of each column over {n_rows}"
+            title = f"Mean contribution of each column, n = {parts.shape[1]}"
+            labels = list(adds.names)
             parts, xlabel = parts.mean(axis=1), "mean change of"
         else:
             values = zip(adds.names, adds.values[self.row], strict=True)
@@ -382,8 +353,7 @@ class PredictiveDensityDisplay(Display):
     Where the curve of noise alone is narrower, more training rows there would narrow
     the other. Densities are those of the signed calibration scores, smoothed by a
     normal kernel, through the score of each row. Values outside the bounds of a
-    ``support`` are left out, and its gaps are not drawn. ``from_estimator`` needs a
-    ``CalibratedRegressor`` with signed scores and at most 12 rows.
+    ``support`` are left out, and its gaps are not drawn.
 
     Parameters
     ----------
@@ -392,7 +362,7 @@ class PredictiveDensityDisplay(Display):
     y_noise, density_noise : ndarray of shape (n, m)
         The same without φᵀΣφ, at the same calibration.
     labels : sequence of str
-        Names of the rows; from ``from_estimator`` their positions, or those given.
+        Names of the rows.
 
     Examples
     --------
@@ -416,20 +386,31 @@ class PredictiveDensityDisplay(Display):
     labels: Sequence[str]
 
     @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        # What calibrates loads torch; a plot of numbers does without.
-        from .conformal.calibrated import CalibratedRegressor
+    def from_estimator(
+        cls, model: Any, X: Any, *, labels: Sequence[str] | None = None, ax: Any = None
+    ) -> Self:
+        """Compute densities, and draw.
+
+        Parameters
+        ----------
+        model, X
+            A ``CalibratedRegressor`` with signed scores, and at most 12 rows.
+        labels : sequence of str, optional
+            Names of the rows; by default their positions.
+        ax : matplotlib Axes, optional
+            Axes to draw on; a new figure if None.
+        """
+        # What predicts loads torch; a plot of numbers does without.
         from .conformal.distribution import distribution_of
         from .conformal.support import check_support
 
-        if not isinstance(model, CalibratedRegressor) or y is not None or params:
+        if not hasattr(model, "signed_scores_"):
             raise TypeError(
-                f"Got a {type(model).__name__} with parameters {sorted(params)}, but "
-                "expected a calibrated object, CalibratedRegressor(model)."
-                "conformalize(X, y), X and perhaps labels. Leave y and others out."
+                f"Got a {type(model).__name__}, but expected a calibrated object. Use "
+                "CalibratedRegressor(model).conformalize(X, y)."
             )
         scores = model.signed_scores_[np.isfinite(model.signed_scores_)]
-        rows = distribution_of(getattr(model, "estimator_", model.estimator), X)
+        rows = distribution_of(model.estimator_, X)
         n, n_scores = len(rows), len(np.unique(scores))
         if rows.aleatoric is None or n > MAX_ROWS or n_scores < 2:
             raise ValueError(
@@ -444,7 +425,8 @@ class PredictiveDensityDisplay(Display):
             at, height = _densities(each, scores)
             shown = np.isfinite(height) & (at >= support.low) & (at <= support.high)
             curves += [np.where(shown, values, np.nan) for values in (at, height)]
-        return cls(*curves, **{"labels": [f"row {i}" for i in range(n)]} | own)
+        names = labels or [f"row {i}" for i in range(n)]
+        return cls(*curves, labels=names).plot(ax)
 
     def _draw(self, ax: Any) -> None:
         highest = np.nanmax([np.nanmax(self.density), np.nanmax(self.density_noise)])
@@ -464,15 +446,13 @@ class PredictiveDensityDisplay(Display):
 
 
 def _densities(rows: Any, scores: Array) -> tuple[Array, Array]:
-    """Values of y and densities (n, N_POINTS) between the outer levels of each row."""
+    """Values of y and densities (n, N_POINTS) of each row."""
     from scipy.stats import gaussian_kde
 
     smooth = gaussian_kde(scores)
     room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
-    wide = np.linspace(scores.min() - room, scores.max() + room, 4 * N_POINTS)
-    below = np.cumsum(smooth(wide))
-    low, high = np.interp([OUTSIDE, 1 - OUTSIDE], below / below[-1], wide).tolist()
-    at = np.linspace(low, high, N_POINTS)
+    low, high = np.quantile(scores, [OUTSIDE, 1 - OUTSIDE])
+    at = np.linspace(low - room, high + room, N_POINTS)
     y = rows.quantile(at)
     with np.errstate(divide="ignore", invalid="ignore"):
         return y, smooth(at) / np.gradient(y, at, axis=1)

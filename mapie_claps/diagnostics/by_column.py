@@ -9,7 +9,6 @@ shared evenly. The mean over all orders would be the Shapley value.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ MIN_BACKGROUND = 20  # rows; beyond all of fewer, too many rows are by chance
 MAX_BACKGROUND = 2000  # rows that are predicted to choose n_background of them
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 MAX_TEXT = 30  # letters of a value in a sentence
-N_SHOWN = 5  # rows in print
+MAX_SHOWN = 5  # rows in print
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,12 +92,14 @@ class ColumnContributions:
         noise, lack = self.total[row, :, level]
         if not np.isfinite(noise + lack):
             return "infinitely wide: the calibration rows give no finite end"
-        width, *parts = _numbers_that_add_up(noise, lack)
+        width, *parts = _in_print(noise, lack)
         why, more = (self._cause(part, row, level) for part in PARTS)
-        noise_part = f"{parts[0]} noise, {why}"
+        noise_part = f"noise, {why}"
         if self.outside is not None and self.outside[row]:
-            noise_part = f"{parts[0]} not known (outside the background)"
-        return f"wide by {width}: {noise_part}; {parts[1]} lack of data, {more}"
+            noise_part = "not known (outside the background)"
+        return (
+            f"wide by {width}: {parts[0]} {noise_part}; {parts[1]} lack of data, {more}"
+        )
 
     def to_frame(self, level: int = 0) -> Any:
         """Contributions at a level: a column for each part and name of a DataFrame."""
@@ -111,18 +112,11 @@ class ColumnContributions:
 
     def __repr__(self) -> str:
         """The first rows in words."""
-        title, rows = self._shown()
-        return "\n".join([title, *map(": ".join, rows)])
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, list[list[str]]]:
-        """A title, and the first rows in words."""
-        n, columns = len(self.values), counted(len(self.names), "column")
+        n = len(self.values)
         labels = range(n) if self.index is None else self.index
-        rows = [[f"row {labels[i]}", self.sentence(i)] for i in range(n)[:N_SHOWN]]
-        return f"Contributions of {columns} in {rows_shown(n)}", rows
+        rows = zip(range(n), labels[:MAX_SHOWN], strict=False)
+        lines = [f"row {label}: {self.sentence(i)}" for i, label in rows]
+        return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
 
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
@@ -134,45 +128,38 @@ class ColumnContributions:
         for_half = int(np.searchsorted(np.cumsum(above), above.sum() / 2)) + 1
         n = max(for_half, int((above >= NEAR_LEADER * above[0]).sum()))
         named = [f"{self.names[j]}={self.values[row, j]}" for j in order[:n]]
-        if n == 1:
-            return f"mostly {named[0]}"
-        if n > MAX_NAMED:
-            named[MAX_NAMED:] = [f"{n - MAX_NAMED} more"]
-        return f"mostly {', '.join(named[:-1])} and {named[-1]} together"
+        named[MAX_NAMED:] = [f"{n - MAX_NAMED} more"] * (n > MAX_NAMED)
+        *others, last = named
+        both = f"{', '.join(others)} and {last} together"
+        return f"mostly {both if others else last}"
 
 
 def column_contributions(
     explained: Callable[[Any], Any],  # the explanation of some rows
     X: Any,  # (n, p)
     why: Any,  # its explanation
-    background: Any,  # (m, p), rows that X is compared with; None for X itself
+    background: Any,  # (m, p), rows that X is compared with
     n_background: int,  # used, evenly spread over the widths; all if fewer
 ) -> ColumnContributions:
     """Contributions of the columns of X to both parts of the width."""
     check_integer("n_background", n_background, low=1, hint="Use 16.")
-    table = X if background is None else background
-    top, bottom = columns_of(X), columns_of(table)
+    top, bottom = columns_of(X), columns_of(background)
     of_rows = why.width_parts
-    n, m = len(of_rows), _num_samples(table)
-    alone = background is None and n == 1
-    if top.keys() != bottom.keys() or not (top and n and m) or alone:
+    n, m = len(of_rows), _num_samples(background)
+    if top.keys() != bottom.keys() or not (top and n and m):
         only = ", ".join(sorted(map(str, top.keys() ^ bottom.keys())))
         raise ValueError(
             f"Got X of shape {(n, len(top))} and a background of shape "
-            f"{(m, len(bottom))}, but expected tables with the same columns (in one "
-            f"only: {only or 'none'}) and other rows to compare with. Pass for example "
-            "the calibration rows, or leave by_column out."
+            f"{(m, len(bottom))}, but expected tables with rows and the same columns "
+            f"(in one only: {only or 'none'}). Pass for example the calibration rows."
         )
     columns = {name: _stacked(values, bottom[name]) for name, values in top.items()}
     p, outside = len(columns), None
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
-    if background is None:
-        of_starts = of_rows[starts]
-    else:
-        known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
-        of_starts = known.width_parts
-        if m >= MIN_BACKGROUND:
-            outside = why.epistemic > known.epistemic.max()
+    known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
+    of_starts = known.width_parts
+    if m >= MIN_BACKGROUND:
+        outside = why.epistemic > known.epistemic.max()
     chosen = _spread_rows(of_starts, n_background)
     starts, of_starts = n + starts[chosen], of_starts[chosen]
 
@@ -224,25 +211,6 @@ def _spread_rows(parts: Array, n_background: int) -> NDArray[np.intp]:
     return np.asarray(finite[order[ranks]])
 
 
-def counted(n: int, noun: str) -> str:
-    """A number of things in words."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def rows_shown(n: int) -> str:
-    """How many rows there are, of which a print shows the first."""
-    return counted(n, "row") + f" ({N_SHOWN} shown)" * (n > N_SHOWN)
-
-
-def as_html(title: str, rows: list[list[str]]) -> str:
-    """A table of texts for notebooks."""
-    lines = [
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    ]
-    return "\n".join([f"<p>{escape(title)}</p>", "<table>", *lines, "</table>"])
-
-
 def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
     """DataFrame, or the columns themselves where pandas is missing."""
     try:
@@ -252,16 +220,12 @@ def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
     return pd.DataFrame(columns, index=index)
 
 
-def _numbers_that_add_up(*parts: float) -> list[str]:
-    """Sum and parts, with two or three digits that count, as they add up in print."""
-    total = sum(parts)
-    digits = max(0, 1 - int(np.floor(np.log10(total / 2)))) if total > 0 else 0
-    units = np.array(parts) * 10.0**digits
-    rounded, left = np.floor(units), round(total * 10.0**digits)
-    # What rounding down leaves goes to the parts that lost most (largest remainder).
-    lost = np.argsort(rounded - units, kind="stable")
-    rounded[lost[: int(left - rounded.sum())]] += 1
-    return [f"{n / 10.0**digits + 0.0:.{digits}f}" for n in (left, *rounded)]
+def _in_print(noise: float, lack: float) -> list[str]:
+    """Width and parts, with two or three digits that count, as they add up in print."""
+    width = noise + lack
+    digits = max(0, 1 - int(np.floor(np.log10(width / 2)))) if width > 0 else 0
+    whole, part = (round(float(value), digits) for value in (width, lack))
+    return [f"{value + 0.0:.{digits}f}" for value in (whole, whole - part, part)]
 
 
 def columns_of(X: Any) -> dict[Any, Any]:

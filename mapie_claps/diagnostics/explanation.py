@@ -8,14 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
-from .by_column import (
-    N_SHOWN,
-    ColumnContributions,
-    as_html,
-    as_table,
-    column_contributions,
-    rows_shown,
-)
+from .by_column import ColumnContributions, as_table, column_contributions
 
 Array = NDArray[np.float64]
 
@@ -52,9 +45,8 @@ class Explanation:
     >>> why.width, why.epistemic_width
     (array([[4.]]), array([[1.]]))
     >>> why
-    Explanation of 1 row, level 0.9
-    prediction  lower  upper  epistemic_fraction
-             0     -2      2              0.4375
+       prediction  lower  upper  epistemic_fraction
+    0         0.0   -2.0    2.0              0.4375
     """
 
     prediction: Array
@@ -126,30 +118,22 @@ class Explanation:
         return as_table(self.columns(), self.index)
 
     def __repr__(self) -> str:
-        """The first rows as a table."""
-        title, rows = self._shown()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join([title, *("  ".join(map(str.rjust, r, widths)) for r in rows)])
+        """Prediction, ends and the share of lack of data, as a table."""
+        return repr(self._shown())
 
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
+    def _repr_html_(self) -> Any:
+        return getattr(self._shown(), "_repr_html_", lambda: None)()
 
-    def _shown(self) -> tuple[str, list[list[str]]]:
-        """A title, names of columns and the first rows."""
-        columns, n = self.columns(), len(self.prediction)
-        shown = [c for c in columns if c.startswith(("pred", "lower", "upper"))]
-        shown.append("epistemic_fraction")
-        rows = [[f"{columns[c][i]:.4g}" for c in shown] for i in range(n)[:N_SHOWN]]
-        levels = ", ".join(f"{level:g}" for level in self.confidence_level)
-        title = f"Explanation of {rows_shown(n)}" + f", level {levels}" * bool(levels)
-        return title, [shown, *rows]
+    def _shown(self) -> Any:
+        names = ("prediction", "lower", "upper", "epistemic_fraction")
+        columns = {k: v for k, v in self.columns().items() if k.startswith(names)}
+        return as_table(columns, self.index)
 
 
 def explain(
     model: Any,
     X: ArrayLike,
     *,
-    by_column: bool = False,
     background: Any = None,
     n_background: int = 16,
     **predict_params: Any,
@@ -164,12 +148,10 @@ def explain(
         ``ClapsRegressor``, also as the last step of a ``Pipeline``.
     X : array-like of shape (n, p)
         Inputs.
-    by_column : bool, default=False
-        Whether to compute what each column of a table adds to both parts of the width:
-        Shapley values, from 2 · ``n_background`` · (p − 1) predictions for each row.
     background : array-like of shape (m, p), optional
-        Rows that those of X are compared with, for example the calibration rows; they
-        imply ``by_column``. By default the rows of X.
+        Rows to compare those of X with, for example the calibration rows. With them,
+        ``by_column`` says what each column of a table adds to both parts of the width:
+        Shapley values, from 2 · ``n_background`` · (p − 1) predictions for each row.
     n_background : int, default=16
         Background rows that are used, evenly spread over their widths. Their mean is
         the reference.
@@ -180,7 +162,7 @@ def explain(
     Returns
     -------
     Explanation
-        Arrays by row, with ``by_column`` if it was asked for.
+        Arrays by row, and ``by_column`` if there is a background.
 
     Examples
     --------
@@ -188,19 +170,19 @@ def explain(
     >>> from mapie_claps import ClapsRegressor, explain
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> why = explain(model.fit(X, X[:, 0]), X[-3:], by_column=True, background=X)
+    >>> why = explain(model.fit(X, X[:, 0]), X[-3:], background=X)
     >>> bool((why.epistemic_fraction < 1).all()), why.by_column.names
     (True, ('x0',))
     """
     why = _explain(model, X, predict_params)
-    if not by_column and background is None:
+    if background is None:
         return why
     for name in ("weights", "groups"):
         value = predict_params.get(name)
         if value is not None and not callable(value):
             raise ValueError(
-                f"Got {name} of single rows together with by_column=True, which also "
-                f"predicts other rows. Calibrate with {name} as a function of X."
+                f"Got {name} of single rows together with a background, whose rows are "
+                f"predicted too. Calibrate with {name} as a function of X."
             )
 
     def explained(rows: Any) -> Explanation:
@@ -222,10 +204,9 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     Returns
     -------
     DataFrame
-        ``prediction``; ``lower``, ``upper``, ``aleatoric_width`` and
-        ``epistemic_width`` (``lower_0.9`` if there are several levels); and
-        ``epistemic_fraction``. Parts that the model does not tell are NaN. Of polars if
-        X is, else of pandas with the index of X; a dict where pandas is missing.
+        The columns of :func:`diagnose` up to ``epistemic_fraction``. Parts that the
+        model does not tell are NaN. Of polars if X is, else of pandas with the index of
+        X; a dict where pandas is missing.
 
     Examples
     --------
@@ -236,19 +217,16 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
     >>> model = CalibratedRegressor(model, random_state=0).fit(X, X[:, 0])
     >>> list(predict_frame(model, X[:3]))[:4]
-    ['prediction', 'lower', 'upper', 'aleatoric_width']
+    ['prediction', 'lower', 'upper', 'width']
     """
     why = _explain(model, X, predict_params, need_parts=False)
     if why.noise_width is None:
         why = replace(why, noise_width=np.full_like(why.lower, np.nan))
-    found = why.columns()
-    left_out = [c for c in found if c.startswith("width")] + ["aleatoric", "epistemic"]
-    columns = {name: found[name] for name in found if name not in left_out}
     if type(X).__module__.partition(".")[0] == "polars":
         import polars as pl
 
-        return pl.DataFrame(columns)
-    return as_table(columns, why.index)
+        return pl.DataFrame(why.columns())
+    return why.to_frame()
 
 
 def _explain(
@@ -260,17 +238,16 @@ def _explain(
 
     found, noise = interval_parts(model, X, **params), None
     lower, upper = found.bounds[:, 0], found.bounds[:, 1]
+    parts = PredictiveVariance(*np.full((2, len(lower)), np.nan))
     if need_parts or all(rows.aleatoric is not None for rows in found.distributions):
-        variance = mean_variance(found.distributions)
-    else:
-        variance = PredictiveVariance(*np.full((2, len(lower)), np.nan))
+        parts = mean_variance(found.distributions)
     if found.noise_bounds is not None:
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
-        noise = (upper - lower) / variance.scale_ratio[:, None]
+        noise = (upper - lower) / parts.scale_ratio[:, None]
     ends = found.points, lower, upper, tuple(found.levels)
     index = X.index if hasattr(X, "iloc") else None
-    return Explanation(*ends, *variance, noise, index=index)
+    return Explanation(*ends, *parts, noise, index=index)
 
 
 def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
