@@ -6,13 +6,12 @@ Colours are told apart by colour-blind readers and in grey.
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields
 from textwrap import fill
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing
 
 from ._validation import check_integer, import_extra
 from .diagnostics.by_column import PARTS, columns_of
@@ -90,12 +89,7 @@ class ExplanationDisplay(Display):
         """
         names = {field.name for field in fields(cls)}
         own = {name: params.pop(name) for name in names & params.keys()}
-        return cls._of(model, X, y, own, params).plot(ax)
-
-    @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        """The display, of its own parameters and of those of ``explain``."""
-        return cls(explain(model, X, **params), X, y, **own)
+        return cls(explain(model, X, **params), X, y, **own).plot(ax)
 
     def _percent(self) -> str:
         """The level as text, "90 %"."""
@@ -114,9 +108,8 @@ class IntervalDisplay(ExplanationDisplay):
     """Prediction intervals, with their two parts as bands or bars.
 
     The inner part is what noise alone would need, the outer what lack of data adds.
-    Rows that differ in one column of numbers or dates only, such as a grid, are drawn
-    as bands over it. Other rows are drawn as bars, sorted by prediction: at most 100 of
-    them, evenly spread.
+    Rows that differ in one column of numbers or dates only, such as a grid, are bands
+    over it. Others are bars, sorted by prediction: at most 100 of them, evenly spread.
 
     Parameters
     ----------
@@ -243,8 +236,8 @@ class CoverageDisplay(ExplanationDisplay):
 class WidestRowsDisplay(ExplanationDisplay):
     """The rows with the widest intervals, each split into noise and lack of data.
 
-    Bars say which columns make the rows wide if the explanation is by column, as in
-    ``WidestRowsDisplay.from_estimator(model, X, background=X_cal)``.
+    Bars say which columns make the rows wide if the explanation has a background, as
+    in ``WidestRowsDisplay.from_estimator(model, X, background=X_cal)``.
 
     Parameters
     ----------
@@ -257,40 +250,21 @@ class WidestRowsDisplay(ExplanationDisplay):
     _: KW_ONLY
     n_rows: int = 10
 
-    @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        background = params.pop("background", None)
-        display = super()._of(model, X, y, own, params)
-        if background is not None:
-            # Of the rows that are drawn alone, since it takes long.
-            rows, names = display._widest()
-            some = _safe_indexing(X, rows)
-            why = explain(model, some, background=background, **params)
-            display.explanation = replace(why, index=names)
-        return display
-
-    def _widest(self) -> tuple[NDArray[np.intp], list[Any]]:
-        """Positions and names of the rows that are drawn."""
-        check_integer("n_rows", self.n_rows, low=1, hint="Use 10.")
-        self._percent()  # checks the level
-        width, index = self.explanation.width[:, self.level], self.explanation.index
-        rows = np.argsort(-width, kind="stable")[: self.n_rows]
-        return rows, [i if index is None else index[i] for i in rows]
-
     def _draw(self, ax: Any) -> None:
-        why, (rows, names) = self.explanation, self._widest()
-        parts = [
-            w[rows, self.level] for w in (why.aleatoric_width, why.epistemic_width)
-        ]
-        _stacked_bars(ax, [f"row {name}" for name in names], parts, horizontal=True)
+        check_integer("n_rows", self.n_rows, low=1, hint="Use 10.")
+        ax.set_xlabel(f"width of the {self._percent()} interval")
+        why, at = self.explanation, self.level
+        rows = np.argsort(-why.width[:, at], kind="stable")[: self.n_rows]
+        labels = [f"row {i if why.index is None else why.index[i]}" for i in rows]
+        parts = [w[rows, at] for w in (why.aleatoric_width, why.epistemic_width)]
+        _stacked_bars(ax, labels, parts, horizontal=True)
+        ax.invert_yaxis()
         if why.by_column is not None:
             for place, i in enumerate(rows):
                 # The bar is the width, which the sentence begins with.
-                causes = why.by_column.sentence(i, self.level).partition(": ")[2]
+                causes = why.by_column.sentence(i, at).partition(": ")[2]
                 causes = causes.replace("; ", "\n")
                 ax.text(0, place, causes, va="center", fontsize=7)
-        ax.invert_yaxis()
-        ax.set_xlabel(f"width of the {self._percent()} interval")
 
 
 @dataclass(eq=False, repr=False)
@@ -357,12 +331,17 @@ class PredictiveDensityDisplay(Display):
 
     Parameters
     ----------
-    y, density : ndarray of shape (n, m)
-        Values of the target, and the calibrated density there; NaN is not drawn.
-    y_noise, density_noise : ndarray of shape (n, m)
-        The same without φᵀΣφ, at the same calibration.
-    labels : sequence of str
-        Names of the rows.
+    model : CalibratedRegressor
+        Calibrated, with signed scores.
+    X : array-like of shape (n, p)
+        Inputs, of at most 12 rows.
+    labels : sequence of str, optional
+        Names of the rows; by default their positions.
+
+    Attributes
+    ----------
+    y_, density_ : ndarray of shape (2, n, 300)
+        Values of the target, and the density there; first all, then noise alone.
 
     Examples
     --------
@@ -373,44 +352,54 @@ class PredictiveDensityDisplay(Display):
     >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
     >>> model = CalibratedRegressor(model, random_state=0).fit(X, np.exp(X[:, 0]))
-    >>> display = PredictiveDensityDisplay.from_estimator(
-    ...     model, [[0.0], [4.0]], ax=Figure().subplots())
-    >>> display.density.shape
-    (2, 300)
+    >>> display = PredictiveDensityDisplay(model, [[0.0], [4.0]])
+    >>> display.plot(Figure().subplots()).density_.shape
+    (2, 2, 300)
     """
 
-    y: Array
-    density: Array
-    y_noise: Array
-    density_noise: Array
-    labels: Sequence[str]
+    model: Any
+    X: Any
+    labels: Sequence[str] | None = None
 
     @classmethod
     def from_estimator(
         cls, model: Any, X: Any, *, labels: Sequence[str] | None = None, ax: Any = None
     ) -> Self:
-        """Compute densities, and draw.
+        """Make the display of these parameters, and draw on ``ax`` or a new figure."""
+        return cls(model, X, labels).plot(ax)
 
-        Parameters
-        ----------
-        model, X
-            A ``CalibratedRegressor`` with signed scores, and at most 12 rows.
-        labels : sequence of str, optional
-            Names of the rows; by default their positions.
-        ax : matplotlib Axes, optional
-            Axes to draw on; a new figure if None.
-        """
-        # What predicts loads torch; a plot of numbers does without.
+    def _draw(self, ax: Any) -> None:
+        self.y_, self.density_ = self._densities()
+        n = self.y_.shape[1]
+        highest = np.nanmax(self.density_)
+        styles = (EPISTEMIC, "with lack of data"), (ALEATORIC, "noise alone")
+        for place, i in enumerate(reversed(range(n))):
+            for j, (colour, label) in enumerate(styles):
+                y, height = self.y_[j, i], place + 0.9 * self.density_[j, i] / highest
+                ax.fill_between(y, place, height, color=colour, alpha=0.45, lw=0)
+                ax.plot(
+                    y, height, color=colour, lw=1.2, label=label if i == 0 else None
+                )
+        ax.set_yticks(range(n), (self.labels or [f"row {i}" for i in range(n)])[::-1])
+        ax.set(xlabel="y", ylabel="density")
+        ax.legend(**LEGEND)
+
+    def _densities(self) -> tuple[Array, Array]:
+        """Values of y and densities there, NaN where nothing is drawn."""
+        from scipy.stats import gaussian_kde
+
+        # What predicts loads torch; other plots do without.
         from .conformal.distribution import distribution_of
         from .conformal.support import check_support
 
+        model = self.model
         if not hasattr(model, "signed_scores_"):
             raise TypeError(
                 f"Got a {type(model).__name__}, but expected a calibrated object. Use "
                 "CalibratedRegressor(model).conformalize(X, y)."
             )
         scores = model.signed_scores_[np.isfinite(model.signed_scores_)]
-        rows = distribution_of(model.estimator_, X)
+        rows = distribution_of(model.estimator_, self.X)
         n, n_scores = len(rows), len(np.unique(scores))
         if rows.aleatoric is None or n > MAX_ROWS or n_scores < 2:
             raise ValueError(
@@ -419,43 +408,16 @@ class PredictiveDensityDisplay(Display):
                 "rows, at least two scores, and an estimator that splits its variance, "
                 "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
             )
+        smooth = gaussian_kde(scores)
+        room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
+        low, high = np.quantile(scores, [OUTSIDE, 1 - OUTSIDE])
+        at = np.linspace(low - room, high + room, N_POINTS)
+        y = np.stack([each.quantile(at) for each in (rows, rows.noise_alone)])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            density = smooth(at) / np.gradient(y, at, axis=2)
         support = check_support(model.support).of(rows.targets)
-        curves: list[Any] = []
-        for each in (rows, rows.noise_alone):
-            at, height = _densities(each, scores)
-            shown = np.isfinite(height) & (at >= support.low) & (at <= support.high)
-            curves += [np.where(shown, values, np.nan) for values in (at, height)]
-        names = labels or [f"row {i}" for i in range(n)]
-        return cls(*curves, labels=names).plot(ax)
-
-    def _draw(self, ax: Any) -> None:
-        highest = np.nanmax([np.nanmax(self.density), np.nanmax(self.density_noise)])
-        both = (
-            (self.y, self.density, EPISTEMIC, "with lack of data"),
-            (self.y_noise, self.density_noise, ALEATORIC, "noise alone"),
-        )
-        for base, i in enumerate(reversed(range(len(self.labels)))):
-            for y, density, colour, label in both:
-                height = base + 0.9 * density[i] / highest
-                named = label if i == 0 else None
-                ax.fill_between(y[i], base, height, color=colour, alpha=0.45, lw=0)
-                ax.plot(y[i], height, color=colour, lw=1.2, label=named)
-        ax.set_yticks(range(len(self.labels)), self.labels[::-1])
-        ax.set(xlabel="y", ylabel="density")
-        ax.legend(**LEGEND)
-
-
-def _densities(rows: Any, scores: Array) -> tuple[Array, Array]:
-    """Values of y and densities (n, N_POINTS) of each row."""
-    from scipy.stats import gaussian_kde
-
-    smooth = gaussian_kde(scores)
-    room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
-    low, high = np.quantile(scores, [OUTSIDE, 1 - OUTSIDE])
-    at = np.linspace(low - room, high + room, N_POINTS)
-    y = rows.quantile(at)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return y, smooth(at) / np.gradient(y, at, axis=1)
+        shown = np.isfinite(density) & (y >= support.low) & (y <= support.high)
+        return np.where(shown, y, np.nan), np.where(shown, density, np.nan)
 
 
 def _stacked_bars(ax: Any, labels: Sequence[Any], parts: Any, horizontal: bool) -> None:
