@@ -100,7 +100,7 @@ def test_weights_on_one_side_only():
         ({"groups": np.array([1.0, np.nan] * 150)}, "nan in row 1, but expected"),
         ({"groups": pd.array([1, None] * 150, "Int64")}, "<NA> in row 1, but expected"),
         ({"groups": X[CAL]}, "one label per row"),
-        ({"groups": "district"}, "X has no columns with names"),
+        ({"groups": "district"}, "groups='district', but expected a position"),
         ({"groups": lambda X: side(X)[:7]}, r"groups of shape \(7,\) for 300 rows"),
         ({"groups": np.ma.masked_equal([1, 2] * 150, 2)}, "Got groups as a masked"),
     ],
@@ -149,7 +149,7 @@ def test_columns_as_groups():
     assert ColumnGroups("g")(frame[8:10]) == ("y", "z")
     assert ColumnGroups(2)(frame[:2]) == ("x", "x")
     assert ColumnGroups(0)(np.array([[1, 2], [3, 4]])) == (1, 3)
-    with pytest.raises(ValueError, match=r"groups='h', but X has the columns \['a', "):
+    with pytest.raises(ValueError, match=r"groups='h', .* columns \['a', "):
         ColumnGroups("h")(frame)
     with pytest.raises(ValueError, match="Got min_rows=0"):
         ColumnGroups.from_training(frame, "g", min_rows=0)
@@ -218,8 +218,8 @@ def test_clipping_and_bad_rows_of_a_ratio():
     source, target = rng.normal(size=(300, 1)), rng.normal(2.0, 1, (300, 1))
     with pytest.warns(EffectiveSampleSizeWarning, match="target rows whose likelihood"):
         ratio = likelihood_ratio(source, target, clip=5)
-    assert ratio(target).max() == 5
-    assert ratio(source - 9).min() == 0.2
+    assert ratio(target).max() == pytest.approx(5)
+    assert ratio(source - 9).min() == pytest.approx(0.2)
     with pytest.raises(ValueError, match="Got clip=1.0"):
         likelihood_ratio(source, target, clip=1.0)
     gap = np.where(np.arange(150).reshape(50, 3) == 4, np.nan, 0.0)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number, check_unmasked, raise_for
 from ..estimators.predictive import PredictiveDistribution
@@ -74,13 +75,12 @@ class ColumnGroups:
 
     def __call__(self, X: Any) -> Groups:
         """Values of the column, or "other", for each row."""
-        at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
-        if isinstance(at, str) and at not in names:
-            there = f"the columns {names}" if names else "no columns with names"
-            hint = "Name a column, or pass one label per row."
-            raise ValueError(f"Got groups={at!r}, but X has {there}. {hint}")
-        by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
-        labels = checked_labels(X[at] if isinstance(at, str) else by_place[:, at])
+        table = X if hasattr(X, "columns") else np.asarray(X)
+        names = list(map(str, getattr(X, "columns", ())))
+        if isinstance(self.column, str) and self.column not in names:
+            expected = f"one of the columns {names}" if names else "a position"
+            raise_for("groups", self.column, expected, "Or pass one label per row.")
+        labels = checked_labels(_safe_indexing(table, self.column, axis=1))
         known = set(labels if self.values is None else self.values)
         return tuple(v if v in known else OTHER for v in labels)
 
@@ -137,17 +137,11 @@ class EpistemicGroups:
         return cls(edges[(edges > 0) & (edges < 1)].tolist())
 
     def labels(self, estimator: Any, X: Any) -> Groups:
-        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes.
+        """Number of the bin of each row, for ``from_scores`` or MAPIE's own classes."""
+        return self(distribution_of(estimator, X))
 
-        Parameters
-        ----------
-        estimator, X
-            As in ``from_training``.
-        """
-        return self.of_distribution(distribution_of(estimator, X))
-
-    def of_distribution(self, rows: PredictiveDistribution) -> Groups:
-        """Label of each row of a predictive distribution."""
+    def __call__(self, rows: PredictiveDistribution) -> Groups:
+        """Number of the bin of each row of a predictive distribution."""
         fraction = _epistemic_fraction(rows)
         return tuple(np.searchsorted(self.edges, fraction, side="right").tolist())
 
@@ -164,17 +158,17 @@ class RowValues(NamedTuple):
 
     def at(self, X: Any, rows: PredictiveDistribution, start: int) -> tuple[Any, Any]:
         """Weights and labels of some rows, whose first is number ``start``."""
-        stop = start + len(rows)
-        self.check_length(stop, at_least=True)
-
-        def of(values: Any, checked: Any) -> Any:
-            if isinstance(values, EpistemicGroups):
-                return values.of_distribution(rows)
-            if callable(values):
-                return checked(values(X), len(rows))
-            return None if values is None else values[start:stop]
-
-        return of(self.weights, checked_weights), of(self.groups, checked_labels)
+        n = len(rows)
+        self.check_length(start + n, at_least=True)
+        found = [
+            None if v is None or callable(v) else v[start : start + n] for v in self
+        ]
+        if callable(self.weights):
+            found[0] = checked_weights(self.weights(X), n)
+        if callable(self.groups):
+            by_bin = isinstance(self.groups, EpistemicGroups)
+            found[1] = checked_labels(self.groups(rows if by_bin else X), n)
+        return found[0], found[1]
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
@@ -190,10 +184,10 @@ class RowValues(NamedTuple):
 def check_values(weights: Any = None, groups: Any = None) -> RowValues:
     """Weights and groups as functions of X, or of all rows; a column as a function."""
     if weights is not None and not callable(weights):
-        weights = checked_weights(weights, len(np.atleast_1d(weights)))
+        weights = checked_weights(weights)
     if isinstance(groups, str | int) and not isinstance(groups, bool):
         groups = ColumnGroups(groups)
-    elif not (callable(groups) or isinstance(groups, EpistemicGroups | None)):
+    elif groups is not None and not callable(groups):
         groups = checked_labels(groups)
     return RowValues(weights, groups)
 
@@ -218,8 +212,9 @@ def checked_labels(labels: Any, n: int | None = None) -> Groups:
     return found
 
 
-def checked_weights(weights: Any, n: int) -> Array:
+def checked_weights(weights: Any, n: int | None = None) -> Array:
     """Weights (n,), each finite and at least 0."""
+    n = len(np.atleast_1d(weights)) if n is None else n
     values: Array = column("weights", weights, n).numpy()
     if (values < 0).any():
         row = int(np.argmin(values))
@@ -240,18 +235,13 @@ def effective_sample_size(weights: ArrayLike) -> float:
     weights : array-like of shape (n,)
         Likelihood ratios, of at least 0.
 
-    Returns
-    -------
-    float
-        n for equal weights, 1 if one row has all the weight, 0 if none has any.
-
     Examples
     --------
     >>> from mapie_claps import effective_sample_size
     >>> effective_sample_size([1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0])
     (3.0, 1.0)
     """
-    values = checked_weights(weights, len(np.atleast_1d(np.asarray(weights))))
+    values = checked_weights(weights)
     if not values.any():
         return 0.0
     share = values / values.max()  # sums and squares could overflow
@@ -337,18 +327,17 @@ def likelihood_ratio(
     coef = logit.coef_[0] / scaler.scale_
     constant = logit.intercept_[0] + np.log(len(source) / len(target))
     intercept = float(constant - scaler.mean_ @ coef)
-    ratio = RowRatio(coef, intercept, clip, estimator)
-    found = replace(ratio, clip=np.inf)(X_target)
-    n_high = int((found > clip).sum())
+    log_ratio = target @ coef + intercept
+    n_high = int((log_ratio > np.log(clip)).sum())
     if n_high > MANY_CLIPPED * len(target):
         warnings.warn(
             f"Got {n_high} of {len(target)} target rows whose likelihood ratio exceeds "
-            f"clip={clip:g} (the largest is {found.max():.3g}). Clipped weights cover "
-            "them too rarely: collect calibration rows there, or raise clip.",
+            f"clip={clip:g}. Clipped weights cover them too rarely: collect rows to "
+            "calibrate on there, or raise clip.",
             EffectiveSampleSizeWarning,
             stacklevel=2,
         )
-    return ratio
+    return RowRatio(coef, intercept, clip, estimator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,8 +352,7 @@ class RowRatio:
     def __call__(self, X: Any) -> Array:
         """Ratios (n,) of rows to calibrate on or to predict."""
         log_ratio = _numbers(self.estimator, X) @ self.coef + self.intercept
-        # The exponential of more than 709 overflows.
-        return np.clip(np.exp(np.minimum(log_ratio, 700)), 1 / self.clip, self.clip)
+        return np.exp(np.clip(log_ratio, -np.log(self.clip), np.log(self.clip)))
 
 
 def _numbers(estimator: Any, X: Any) -> Array:
