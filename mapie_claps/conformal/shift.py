@@ -59,15 +59,7 @@ class ColumnGroups:
 
     @classmethod
     def from_training(cls, X: Any, column: str | int, min_rows: int = 100) -> Self:
-        """Keep the values that enough training rows have; all others are one group.
-
-        Parameters
-        ----------
-        X, column
-            Training rows, not those to calibrate on; and the column.
-        min_rows : int, default=100
-            Training rows that a group of its own has at least.
-        """
+        """Keep the values of a column that at least ``min_rows`` training rows have."""
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
         counts = Counter(cls(column)(X))
         kept = [label for label, count in counts.items() if count >= min_rows]
@@ -120,15 +112,10 @@ class EpistemicGroups:
 
     @classmethod
     def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
-        """Edges at evenly spaced quantiles of training rows.
+        """Edges at quantiles of training rows, for at most ``n_groups`` groups.
 
-        Parameters
-        ----------
-        estimator, X
-            A fitted estimator that splits its variance; and training rows, or better
-            others that are not used for calibration, which are less known.
-        n_groups : int, default=3
-            Groups, at most: equal edges are taken once.
+        X are training rows, or better others that are not used for calibration, which
+        are less known to the fitted estimator.
         """
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
@@ -156,29 +143,27 @@ class RowValues(NamedTuple):
     weights: Any = None
     groups: Any = None
 
-    def at(self, X: Any, rows: PredictiveDistribution, start: int) -> tuple[Any, Any]:
+    def at(self, X: Any, rows: PredictiveDistribution, start: int) -> list[Any]:
         """Weights and labels of some rows, whose first is number ``start``."""
-        n = len(rows)
+        n, found = len(rows), []
         self.check_length(start + n, at_least=True)
-        found = [
-            None if v is None or callable(v) else v[start : start + n] for v in self
-        ]
-        if callable(self.weights):
-            found[0] = checked_weights(self.weights(X), n)
-        if callable(self.groups):
-            by_bin = isinstance(self.groups, EpistemicGroups)
-            found[1] = checked_labels(self.groups(rows if by_bin else X), n)
-        return found[0], found[1]
+        for values, checked in zip(
+            self, (checked_weights, checked_labels), strict=True
+        ):
+            if callable(values):
+                seen = rows if isinstance(values, EpistemicGroups) else X
+                found.append(checked(values(seen), n))
+            else:
+                found.append(None if values is None else values[start : start + n])
+        return found
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
         for name, values in self._asdict().items():
             given = len(values) if isinstance(values, np.ndarray | tuple) else n
             if given < n or (given > n and not at_least):
-                raise ValueError(
-                    f"Got {name} of {given} rows, but X has "
-                    f"{'at least ' * at_least}{n}. Pass one for each row."
-                )
+                found = f"{'at least ' * at_least}{n}. Pass one for each row."
+                raise ValueError(f"Got {name} of {given} rows, but X has {found}")
 
 
 def check_values(weights: Any = None, groups: Any = None) -> RowValues:
