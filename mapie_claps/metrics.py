@@ -49,7 +49,7 @@ def evaluate_intervals(
         1 − α of each level.
     groups : array-like of shape (n,), optional
         Label of the group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
-    figures : dict of ndarray of shape (n, n_levels), optional
+    figures : dict of ndarray of shape (n,) or (n, n_levels), optional
         Other figures of the rows, whose means become columns of the table.
 
     Returns
@@ -74,23 +74,20 @@ def evaluate_intervals(
     target = _numbers("y", y, 1, len(bounds))[:, None]
     lower, upper = bounds[:, 0], bounds[:, 1]
     n_rows, n_levels = lower.shape
-    levels = [
-        check_share("confidence_level", level, hint="Use 0.9 for 90 %.")
-        for level in np.ravel(np.asarray(confidence_level)).tolist()
-    ]
+    given = np.ravel(np.asarray(confidence_level)).tolist()
+    hint = "Use 0.9 for 90 %, or one number for each level of y_interval."
+    levels = [check_share("confidence_level", level, hint=hint) for level in given]
     if len(levels) not in (1, n_levels):
-        expected = f"one number or {n_levels}, one for each level of y_interval"
-        hint = "Pass the levels in the order of the intervals."
+        expected = f"one number or {n_levels}"
         raise_for("confidence_level", confidence_level, expected, hint)
     members = _members(groups, n_rows)
     crossed = lower > upper
     empty = np.flatnonzero(crossed.any(axis=1))
     if len(empty):
         warnings.warn(
-            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
-            f"end, the first in row {empty[0]}: these intervals are empty, cover "
-            "nothing and have width 0. Methods that predict both ends apart (CQR) can "
-            "give them; evaluate_intervals counts them.",
+            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper end, "
+            f"the first in row {empty[0]}: these intervals are empty, cover nothing and "
+            "have width 0. Methods that predict both ends apart (CQR) can give them.",
             CrossedBoundsWarning,
             stacklevel=2,
         )
@@ -102,24 +99,19 @@ def evaluate_intervals(
         "width": np.maximum(width, 0),
         "score": width + 2 / (1 - np.array(levels)) * missed,
     }
-    means |= figures or {}
-    tables = []
+    for name, values in (figures or {}).items():
+        means[name] = np.broadcast_to(values.T, lower.T.shape).T
+    table: list[dict[str, Any]] = []
     for label, rows in members:
-        n = len(rows)
-        tests = [binomtest(int(k), n) for k in means["coverage"][rows].sum(axis=0)]
-        limits = [test.proportion_ci(0.95, method="exact") for test in tests]
-        tables.append(
-            {
-                "group": np.full(n_levels, label, dtype=object),
-                "n": np.full(n_levels, n),
-                "confidence_level": np.zeros(n_levels) + levels,
-                **{name: values[rows].mean(axis=0) for name, values in means.items()},
-                "crossed": crossed[rows].sum(axis=0),
-                "coverage_low": np.array([limit.low for limit in limits]),
-                "coverage_high": np.array([limit.high for limit in limits]),
-            }
-        )
-    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+        for j, level in enumerate(np.zeros(n_levels) + levels):
+            row = {"group": label, "n": len(rows), "confidence_level": level}
+            row |= {name: values[rows, j].mean() for name, values in means.items()}
+            inside = binomtest(int(means["coverage"][rows, j].sum()), len(rows))
+            low, high = inside.proportion_ci(0.95, method="exact")
+            found = {"coverage_low": low, "coverage_high": high}
+            table.append(row | {"crossed": crossed[rows, j].sum()} | found)
+    kinds = {"group": object}
+    return {k: np.array([row[k] for row in table], kinds.get(k)) for k in table[0]}
 
 
 def crps(y: ArrayLike, y_values: ArrayLike) -> float:
@@ -133,9 +125,8 @@ def crps(y: ArrayLike, y_values: ArrayLike) -> float:
     y : array-like of shape (n,)
         Targets.
     y_values : array-like of shape (n, m)
-        Values of equal probability in each row: quantiles at the levels
-        (1/2)/m … (m − 1/2)/m (with ``tails="normal"``, since tails count as far as
-        values are in them), or draws.
+        Values of equal probability in each row: draws, or quantiles at the levels
+        (1/2)/m … (m − 1/2)/m, with ``tails="normal"`` to be finite.
 
     Returns
     -------

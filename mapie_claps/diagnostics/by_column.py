@@ -45,9 +45,8 @@ class ColumnContributions:
     values : ndarray of shape (n, p)
         What the rows have in these columns, as text.
     aleatoric, epistemic : ndarray of shape (n, p, n_levels)
-        What each column adds to the width that noise needs, and to the width that lack
-        of data adds; NaN where an interval is infinite. If what was explained is not
-        calibrated, the standard deviation √v stands in place of the width.
+        What each column adds to both parts of the width, or of √v if what was explained
+        is not calibrated; NaN where an interval is infinite.
     reference : ndarray of shape (2, n_levels)
         Both parts of the width of the reference.
     outside : ndarray of shape (n,), optional
@@ -94,12 +93,10 @@ class ColumnContributions:
             return "infinitely wide: the calibration rows give no finite end"
         width, *parts = _in_print(noise, lack)
         why, more = (self._cause(part, row, level) for part in PARTS)
-        noise_part = f"noise, {why}"
+        why = f"noise, {why}"
         if self.outside is not None and self.outside[row]:
-            noise_part = "not known (outside the background)"
-        return (
-            f"wide by {width}: {parts[0]} {noise_part}; {parts[1]} lack of data, {more}"
-        )
+            why = "not known (outside the background)"
+        return f"wide by {width}: {parts[0]} {why}; {parts[1]} lack of data, {more}"
 
     def to_frame(self, level: int = 0) -> Any:
         """Contributions at a level: a column for each part and name of a DataFrame."""
@@ -113,9 +110,8 @@ class ColumnContributions:
     def __repr__(self) -> str:
         """The first rows in words."""
         n = len(self.values)
-        labels = range(n) if self.index is None else self.index
-        rows = zip(range(n), labels[:MAX_SHOWN], strict=False)
-        lines = [f"row {label}: {self.sentence(i)}" for i, label in rows]
+        names = (range(n) if self.index is None else self.index)[:MAX_SHOWN]
+        lines = [f"row {name}: {self.sentence(i)}" for i, name in enumerate(names)]
         return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
 
     def _cause(self, part: str, row: int, level: int) -> str:
@@ -139,7 +135,7 @@ def column_contributions(
     X: Any,  # (n, p)
     why: Any,  # its explanation
     background: Any,  # (m, p), rows that X is compared with
-    n_background: int,  # used, evenly spread over the widths; all if fewer
+    n_background: int,  # used, evenly spread over the variances; all if fewer
 ) -> ColumnContributions:
     """Contributions of the columns of X to both parts of the width."""
     check_integer("n_background", n_background, low=1, hint="Use 16.")
@@ -157,11 +153,20 @@ def column_contributions(
     p, outside = len(columns), None
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
     known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
-    of_starts = known.width_parts
     if m >= MIN_BACKGROUND:
         outside = why.epistemic > known.epistemic.max()
-    chosen = _spread_rows(of_starts, n_background)
-    starts, of_starts = n + starts[chosen], of_starts[chosen]
+    # At a level that no row has, every interval may be infinite.
+    finite = np.isfinite(known.width_parts).all(axis=1)  # (m, n_levels)
+    usable = np.flatnonzero((finite == finite.any(axis=0)).all(axis=1) & finite.any())
+    if not len(usable):
+        raise ValueError(
+            "Got infinite intervals for all background rows, whose width has no parts. "
+            "Calibrate with more rows, or at a lower confidence_level."
+        )
+    order = np.argsort((known.aleatoric + known.epistemic)[usable], kind="stable")
+    k = min(n_background, len(order))
+    chosen = usable[order[((np.arange(k) + 0.5) * len(order) / k).astype(int)]]
+    starts, of_starts = n + starts[chosen], known.width_parts[chosen]
 
     rng = np.random.default_rng(0)
     orders = np.stack([rng.permutation(p) for _ in starts])
@@ -183,32 +188,11 @@ def column_contributions(
         by_column = np.take_along_axis(steps, place[None, ..., None, None], axis=3)
         adds[block] = by_column.mean(axis=(1, 2))
     shown = [list(map(_text, c[:n].tolist())) for c in columns.values()]
-    return ColumnContributions(
-        tuple(map(str, columns)),
-        np.array(shown, dtype=object).T,
-        adds[:, :, 0],
-        adds[:, :, 1],
-        of_starts.mean(axis=0),
-        outside,
-        why.index,
-    )
-
-
-def _spread_rows(parts: Array, n_background: int) -> NDArray[np.intp]:
-    """Background rows at evenly spaced ranks of the width."""
-    width = parts.sum(axis=1)  # (m, n_levels)
-    # At a level that no row has, every interval may be infinite.
-    width = width[:, np.isfinite(width).any(axis=0)]
-    finite = np.flatnonzero(np.isfinite(width).all(axis=1))
-    if not width.size or not len(finite):
-        raise ValueError(
-            "Got infinite intervals for all background rows, whose width has no parts. "
-            "Calibrate with more rows, or at a lower confidence_level."
-        )
-    n = min(n_background, len(finite))
-    ranks = ((np.arange(n) + 0.5) * len(finite) / n).astype(int)
-    order = np.argsort(width[finite, 0], kind="stable")
-    return np.asarray(finite[order[ranks]])
+    names, values = tuple(map(str, columns)), np.array(shown, dtype=object).T
+    noise, lack = np.moveaxis(adds, 2, 0)
+    reference = of_starts.mean(axis=0)
+    about = names, values, noise, lack, reference
+    return ColumnContributions(*about, outside=outside, index=why.index)
 
 
 def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
@@ -250,11 +234,7 @@ def _stacked(top: Any, bottom: Any) -> Any:
 
 
 def _permuted(columns: dict[Any, Any], index: NDArray[np.int64]) -> Any:
-    """Rows in which column j is that of the row ``index[:, j]``.
-
-    Columns of an array give an array, those of a data frame one of pandas. Categories,
-    dates, gaps and text pass through unchanged.
-    """
+    """Rows, of an array or of pandas, in which column j is from row ``index[:, j]``."""
     taken = [c.take(rows) for c, rows in zip(columns.values(), index.T, strict=True)]
     if isinstance(taken[0], np.ndarray):
         return np.stack(taken, axis=1)

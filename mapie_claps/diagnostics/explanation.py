@@ -74,9 +74,8 @@ class Explanation:
         """Width that noise alone would need, width · h / √v for a symmetric score."""
         if self.noise_width is None:
             raise ValueError(
-                "Got intervals of a score that does not scale them by the model's "
-                "standard deviation, so their width has no aleatoric and epistemic "
-                "part. Calibrate with ClapsScore, or read the parts of the variance."
+                "Got intervals of a score that does not scale them by √v, so that their "
+                "width has no aleatoric and epistemic part. Calibrate with ClapsScore."
             )
         return np.minimum(self.noise_width, self.width)
 
@@ -101,17 +100,14 @@ class Explanation:
 
     def columns(self) -> dict[str, Array]:
         """Everything by row; several levels are told apart as in ``lower_0.9``."""
-        columns = {"prediction": self.prediction}
-        names = ["lower", "upper", "width"]
-        if self.noise_width is not None:
-            names += ["aleatoric_width", "epistemic_width"]
-        for j, level in enumerate(self.confidence_level):
-            suffix = "" if len(self.confidence_level) == 1 else f"_{level:g}"
-            for name in names:
-                columns[name + suffix] = getattr(self, name)[:, j]
-        for name in ("aleatoric", "epistemic", "epistemic_fraction"):
-            columns[name] = getattr(self, name)
-        return columns
+        columns, levels = {"prediction": self.prediction}, self.confidence_level
+        parts = ["aleatoric_width", "epistemic_width"]
+        names = ["lower", "upper", "width"] + parts * (self.noise_width is not None)
+        for j, level in enumerate(levels):
+            suffix = f"_{level:g}" * (len(levels) > 1)
+            columns |= {name + suffix: getattr(self, name)[:, j] for name in names}
+        names = ["aleatoric", "epistemic", "epistemic_fraction"]
+        return columns | {name: getattr(self, name) for name in names}
 
     def to_frame(self) -> Any:
         """``columns()`` as a DataFrame with the index of X; a dict without pandas."""
@@ -153,8 +149,7 @@ def explain(
         ``by_column`` says what each column of a table adds to both parts of the width:
         Shapley values, from 2 · ``n_background`` · (p − 1) predictions for each row.
     n_background : int, default=16
-        Background rows that are used, evenly spread over their widths. Their mean is
-        the reference.
+        Background rows that are used, evenly spread over their variances.
     **predict_params : dict
         Passed to ``predict_interval``, for example ``allow_infinite_bounds=True``;
         ``alpha``, which MAPIE 0.9 takes when it predicts.
@@ -262,12 +257,12 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
     from ..conformal.scale_estimator import ClapsScaleEstimator
 
     if isinstance(model, CalibratedRegressor):
-        return [getattr(model, "estimator_", model.estimator)]
+        return [model.estimator_]
     host = CalibratedMapie.of(model)
     if host is None:
         return [model]
     if isinstance(host.residual_estimator, ClapsScaleEstimator):
         return [host.residual_estimator.estimator]
-    if folds and host.ensemble.uses_folds():
-        return host.ensemble.fold_models
-    return [host.ensemble.point_model]
+    ensemble = host.ensemble
+    use_folds = folds and ensemble.uses_folds()
+    return ensemble.fold_models if use_folds else [ensemble.point_model]

@@ -147,16 +147,14 @@ def summarise(
     ----------
     model, X, **predict_params
         A calibrated object, and what else :func:`~mapie_claps.explain` accepts.
-    y : array-like of shape (n,)
-        Targets.
-    groups : array-like of shape (n,), optional
-        Label of the group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
+    y, groups
+        As in :func:`~mapie_claps.metrics.evaluate_intervals`.
 
     Returns
     -------
     DataFrame or dict of ndarray
-        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, and the means of
-        both parts of the variance, of the share of the second, and of both widths.
+        What ``evaluate_intervals`` gives, and the means of both parts of the variance,
+        of the share of the second, and of both widths.
 
     Examples
     --------
@@ -181,13 +179,10 @@ def summarise(
 
 def group_columns(why: Explanation, y: ArrayLike, groups: Any) -> dict[str, Any]:
     """Columns of ``summarise``."""
-    figures = {
-        name: np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
-        for name in ("aleatoric", "epistemic", "epistemic_fraction")
-    }
+    names = ["aleatoric", "epistemic", "epistemic_fraction"]
     if why.noise_width is not None:
-        figures["aleatoric_width"] = why.aleatoric_width
-        figures["epistemic_width"] = why.epistemic_width
+        names += ["aleatoric_width", "epistemic_width"]
+    figures = {name: getattr(why, name) for name in names}
     bounds = np.stack([why.lower, why.upper], axis=1)
     levels = why.confidence_level
     return evaluate_intervals(y, bounds, levels, groups=groups, figures=figures)
@@ -209,9 +204,8 @@ def rank_rows(
     model, X, **diagnose_params
         What :func:`diagnose` accepts.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
-        What to rank by, largest first: a part of the variance, a share, or "gain", what
-        measurements bring for all rows together. Rows are then in the order in which
-        to measure them, each judged after those above it.
+        What to rank by, largest first; "gain" is what measurements bring for all rows
+        together, each judged after those above it.
     n_rows : int, default=10
         Number of rows to return.
     X_watched : array-like of shape (m, p), optional
@@ -237,7 +231,7 @@ def rank_rows(
     (1, 'collect data here')
     """
     choices = ("epistemic", "epistemic_fraction", "aleatoric", "gain")
-    check_choice("by", by, choices, "Rank by one of the parts, or by the gain.")
+    check_choice("by", by, choices, "Use the default if unsure.")
     check_integer("n_rows", n_rows, low=1, hint="Use 10.")
     if X_watched is not None and by != "gain":
         raise ValueError(
