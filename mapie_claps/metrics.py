@@ -85,9 +85,9 @@ def evaluate_intervals(
     empty = np.flatnonzero(crossed.any(axis=1))
     if len(empty):
         warnings.warn(
-            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper end, "
-            f"the first in row {empty[0]}: these intervals are empty, cover nothing and "
-            "have width 0. Methods that predict both ends apart (CQR) can give them.",
+            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
+            f"end, the first in row {empty[0]}: these intervals are empty, cover "
+            "nothing and have width 0. Methods that predict ends apart may give them.",
             CrossedBoundsWarning,
             stacklevel=2,
         )

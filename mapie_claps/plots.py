@@ -80,8 +80,7 @@ class ExplanationDisplay(Display):
         Parameters
         ----------
         model, X, y
-            A calibrated object, see :func:`~mapie_claps.explain`, inputs, and targets
-            if they are known.
+            A calibrated object, inputs, and targets if they are known.
         ax : matplotlib Axes or array of Axes, optional
             Axes to draw on; a new figure if None.
         **params : dict
@@ -327,7 +326,8 @@ class PredictiveDensityDisplay(Display):
     Where the curve of noise alone is narrower, more training rows there would narrow
     the other. Densities are those of the signed calibration scores, smoothed by a
     normal kernel, through the score of each row. Values outside the bounds of a
-    ``support`` are left out, and its gaps are not drawn.
+    ``support`` are left out, and its gaps are not drawn. As in
+    ``PredictiveDensityDisplay.from_estimator(model, X[:5])``.
 
     Parameters
     ----------
@@ -342,19 +342,6 @@ class PredictiveDensityDisplay(Display):
     ----------
     y_, density_ : ndarray of shape (2, n, 300)
         Values of the target, and the density there; first all, then noise alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
-    >>> from mapie_claps.plots import PredictiveDensityDisplay
-    >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
-    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X, np.exp(X[:, 0]))
-    >>> display = PredictiveDensityDisplay(model, [[0.0], [4.0]])
-    >>> display.plot(Figure().subplots()).density_.shape
-    (2, 2, 300)
     """
 
     model: Any

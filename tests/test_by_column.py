@@ -63,11 +63,11 @@ def test_columns_that_act_in_pairs_get_their_shapley_values():
 def test_predictions_grow_with_rows_times_columns(n, monkeypatch):
     model = Formula(lambda a, b, c: 1 + a**2, lambda a, b, c: 1 + b**2)
     X, background = np.ones((n, 3)), np.random.default_rng(0).normal(size=(40, 3))
-    whole = explain(model, X, background=background, n_background=8).by_column
+    whole = explain(model, X, background=background).by_column
     # Each row and each background row once, and the steps between.
-    assert model.n_predicted == n + 40 + n * 2 * 8 * (3 - 1)
+    assert model.n_predicted == n + 40 + n * 2 * 16 * (3 - 1)
     monkeypatch.setattr("mapie_claps.diagnostics.by_column.BLOCK_ELEMENTS", 1)
-    blocks = explain(model, X, background=background, n_background=8).by_column
+    blocks = explain(model, X, background=background).by_column
     np.testing.assert_array_equal(blocks.epistemic, whole.epistemic)
 
 
@@ -102,7 +102,7 @@ def test_tables_of_every_kind_keep_their_values(kind):
             each["code"] = each["code"].astype(str)
     model = tiny().fit(convert(table), y)
     X.loc[0, "size"] = np.nan
-    why = explain(model, convert(X), background=convert(background), n_background=4)
+    why = explain(model, convert(X), background=convert(background))
     assert_additive(why)
     assert why.by_column.names == ("size", "code", "city", "day", "new")
     shown = why.by_column.values
@@ -262,8 +262,6 @@ def test_bad_input_is_named(fitted, data):
     ):
         with pytest.raises(ValueError, match=message):
             explain(fitted, X, background=rows)
-    with pytest.raises(ValueError, match="Got n_background=0"):
-        explain(fitted, X, background=X, n_background=0)
     mapie, options = calibrated_prefit(fitted, AbsoluteConformityScore(), data[1], 0.9)
     with pytest.raises(ValueError, match="width has no aleatoric and epistemic part"):
         explain(mapie, X[:3], background=background, **options)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import _safe_indexing
@@ -210,26 +210,11 @@ def checked_weights(weights: Any, n: int | None = None) -> Array:
     return values
 
 
-def effective_sample_size(weights: ArrayLike) -> float:
-    r"""Compute how many rows of equal weight the weighted ones are worth.
-
-    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`.
-
-    Parameters
-    ----------
-    weights : array-like of shape (n,)
-        Likelihood ratios, of at least 0.
-
-    Examples
-    --------
-    >>> from mapie_claps import effective_sample_size
-    >>> effective_sample_size([1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0])
-    (3.0, 1.0)
-    """
-    values = checked_weights(weights)
-    if not values.any():
+def effective_sample_size(weights: Array) -> float:
+    """(Σ w)² / Σ w²: how many rows of equal weight the weighted ones are worth."""
+    if not weights.any():
         return 0.0
-    share = values / values.max()  # sums and squares could overflow
+    share = weights / weights.max()  # sums and squares could overflow
     return float(share.sum() ** 2 / np.square(share).sum())
 
 
@@ -267,15 +252,13 @@ def likelihood_ratio(
 
     :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
     regression on standardised columns that tells the two apart. It is right if the
-    logarithm of the ratio is linear in the columns; ``conformalize`` takes any other
-    function of X.
+    logarithm of the ratio is linear in the columns.
 
     Parameters
     ----------
     X_source, X_target : array-like of shape (n, p)
         Rows from where the calibration rows come, such as training rows, and from where
-        the rows to predict come. None of them may be used for calibration or be
-        predicted.
+        the rows to predict come; others than these themselves.
     estimator : ClapsRegressor, optional
         Fitted, to turn text, dates and gaps into numbers; by default X is numbers.
     clip : float, default=20.0

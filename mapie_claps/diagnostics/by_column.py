@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_integer
 from ..metrics import is_missing
 
 Array = NDArray[np.float64]
@@ -25,7 +24,8 @@ NEAR_LEADER = 1 / 2  # share of the largest contribution from which a column is 
 MAX_NAMED = 3  # columns by name in one sentence
 NEGLIGIBLE = 0.01  # of the width: a smaller excess has no cause worth naming
 MIN_BACKGROUND = 20  # rows; beyond all of fewer, too many rows are by chance
-MAX_BACKGROUND = 2000  # rows that are predicted to choose n_background of them
+MAX_BACKGROUND = 2000  # rows that are predicted to choose from
+N_PATHS = 16  # background rows, evenly spread over their variances, to start paths from
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 MAX_TEXT = 30  # letters of a value in a sentence
 MAX_SHOWN = 5  # rows in print
@@ -135,10 +135,8 @@ def column_contributions(
     X: Any,  # (n, p)
     why: Any,  # its explanation
     background: Any,  # (m, p), rows that X is compared with
-    n_background: int,  # used, evenly spread over the variances; all if fewer
 ) -> ColumnContributions:
     """Contributions of the columns of X to both parts of the width."""
-    check_integer("n_background", n_background, low=1, hint="Use 16.")
     top, bottom = columns_of(X), columns_of(background)
     of_rows = why.width_parts
     n, m = len(of_rows), _num_samples(background)
@@ -164,7 +162,7 @@ def column_contributions(
             "Calibrate with more rows, or at a lower confidence_level."
         )
     order = np.argsort((known.aleatoric + known.epistemic)[usable], kind="stable")
-    k = min(n_background, len(order))
+    k = min(N_PATHS, len(order))
     chosen = usable[order[((np.arange(k) + 0.5) * len(order) / k).astype(int)]]
     starts, of_starts = n + starts[chosen], known.width_parts[chosen]
 

@@ -74,8 +74,8 @@ class Explanation:
         """Width that noise alone would need, width · h / √v for a symmetric score."""
         if self.noise_width is None:
             raise ValueError(
-                "Got intervals of a score that does not scale them by √v, so that their "
-                "width has no aleatoric and epistemic part. Calibrate with ClapsScore."
+                "Got intervals of a score that does not scale them by √v: their width "
+                "has no aleatoric and epistemic part. Calibrate with ClapsScore."
             )
         return np.minimum(self.noise_width, self.width)
 
@@ -127,12 +127,7 @@ class Explanation:
 
 
 def explain(
-    model: Any,
-    X: ArrayLike,
-    *,
-    background: Any = None,
-    n_background: int = 16,
-    **predict_params: Any,
+    model: Any, X: ArrayLike, *, background: Any = None, **predict_params: Any
 ) -> Explanation:
     """Explain predictions: μ, the interval, and the two parts of v.
 
@@ -147,9 +142,8 @@ def explain(
     background : array-like of shape (m, p), optional
         Rows to compare those of X with, for example the calibration rows. With them,
         ``by_column`` says what each column of a table adds to both parts of the width:
-        Shapley values, from 2 · ``n_background`` · (p − 1) predictions for each row.
-    n_background : int, default=16
-        Background rows that are used, evenly spread over their variances.
+        Shapley values, from 32 (p − 1) predictions for each row. The reference are 16
+        of the rows, evenly spread over their variances.
     **predict_params : dict
         Passed to ``predict_interval``, for example ``allow_infinite_bounds=True``;
         ``alpha``, which MAPIE 0.9 takes when it predicts.
@@ -183,7 +177,7 @@ def explain(
     def explained(rows: Any) -> Explanation:
         return _explain(model, rows, predict_params)
 
-    adds = column_contributions(explained, X, why, background, n_background)
+    adds = column_contributions(explained, X, why, background)
     return replace(why, by_column=adds)
 
 
@@ -194,25 +188,22 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     ----------
     model, X, **predict_params
         What :func:`~mapie_claps.explain` accepts, and calibrated models that give a
-        standard deviation without parts.
+        standard deviation without parts, which are then NaN.
 
     Returns
     -------
     DataFrame
-        The columns of :func:`diagnose` up to ``epistemic_fraction``. Parts that the
-        model does not tell are NaN. Of polars if X is, else of pandas with the index of
-        X; a dict where pandas is missing.
+        As :meth:`Explanation.to_frame`, but of polars if X is.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> from mapie_claps import ClapsRegressor
     >>> from mapie_claps.diagnostics import predict_frame
     >>> X = np.linspace(-2, 2, 200)[:, None]
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X, X[:, 0])
-    >>> list(predict_frame(model, X[:3]))[:4]
-    ['prediction', 'lower', 'upper', 'width']
+    >>> list(predict_frame(model.fit(X, X[:, 0]), X[:3]))[:2]
+    ['prediction', 'aleatoric']
     """
     why = _explain(model, X, predict_params, need_parts=False)
     if why.noise_width is None:
