@@ -115,15 +115,9 @@ class Explanation:
 
     def __repr__(self) -> str:
         """Prediction, ends and the share of lack of data, as a table."""
-        return repr(self._shown())
-
-    def _repr_html_(self) -> Any:
-        return getattr(self._shown(), "_repr_html_", lambda: None)()
-
-    def _shown(self) -> Any:
         names = ("prediction", "lower", "upper", "epistemic_fraction")
         columns = {k: v for k, v in self.columns().items() if k.startswith(names)}
-        return as_table(columns, self.index)
+        return repr(as_table(columns, self.index))
 
 
 def explain(

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import _safe_indexing, check_consistent_length
-from sklearn.utils.validation import _num_samples
 
 from .._validation import check_choice, check_integer
 from ..exceptions import OutsideCalibrationWarning
@@ -30,8 +29,7 @@ MIN_NARROWING = 0.05  # from which data are worth collecting
 # Probability with which exchangeable rows are reported: a table by a warning, a row as
 # outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
 SIGNIFICANCE = 0.01
-# Rows whose intervals are watched, evenly spread: more would hardly change the mean.
-MAX_WATCHED = 1000
+MAX_WATCHED = 1000  # rows for a mean narrowing, evenly spread
 MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
 
 
@@ -95,10 +93,7 @@ def diagnose(
 
 
 def _standing(model: Any, X: Any, lack: Array, X_calibration: Any) -> dict[str, Any]:
-    """Where epistemic variances stand among those of the calibration rows.
-
-    Warns of a column of numbers in which too many rows lie beyond all calibration rows.
-    """
+    """Where rows stand among the calibration rows; warns if too many are beyond."""
     # What predicts loads torch.
     from ..conformal.distribution import distribution_of
 
@@ -113,9 +108,8 @@ def _standing(model: Any, X: Any, lack: Array, X_calibration: Any) -> dict[str, 
             low, high = np.fmin.reduce(old), np.fmax.reduce(old)  # not of gaps
             beyond[f"{name} above {high:.4g}"] = int((new > high).sum())
             beyond[f"{name} below {low:.4g}"] = int((new < low).sum())
-    worst = max(beyond, key=beyond.__getitem__)
+    k, worst = max((k, side) for side, k in beyond.items())
     # The k most extreme of n + n_known exchangeable rows are all among the n.
-    k = beyond[worst]
     chance = math.prod((n - i) / (n + n_known - i) for i in range(k))
     if chance < SIGNIFICANCE / len(beyond):
         warnings.warn(
@@ -194,7 +188,6 @@ def rank_rows(
     *,
     by: str = "epistemic",
     n_rows: int = 10,
-    X_watched: ArrayLike | None = None,
     **diagnose_params: Any,
 ) -> Any:
     """Rank rows by what measuring them would bring, or by noise or lack of data.
@@ -204,20 +197,17 @@ def rank_rows(
     model, X, **diagnose_params
         What :func:`diagnose` accepts.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
-        What to rank by, largest first; "gain" is what measurements bring for all rows
-        together, each judged after those above it.
+        What to rank by, largest first; "gain" is what a measurement brings for all rows
+        together, after those above it (of 1,000 rows and 2,000 candidates at most).
     n_rows : int, default=10
         Number of rows to return.
-    X_watched : array-like of shape (m, p), optional
-        Rows whose intervals should become narrower, for "gain"; by default X. At most
-        1,000 of them are used, evenly spread, and the 2,000 least known candidates.
 
     Returns
     -------
     DataFrame or dict of ndarray
         ``row`` (position in X) and the columns of :func:`diagnose`. With "gain" also
-        ``mean_narrowing``, what each measurement adds to the mean share by which the
-        intervals of ``X_watched`` become narrower.
+        ``mean_narrowing``, what each measurement adds to the mean share by which
+        intervals become narrower.
 
     Examples
     --------
@@ -233,15 +223,9 @@ def rank_rows(
     choices = ("epistemic", "epistemic_fraction", "aleatoric", "gain")
     check_choice("by", by, choices, "Use the default if unsure.")
     check_integer("n_rows", n_rows, low=1, hint="Use 10.")
-    if X_watched is not None and by != "gain":
-        raise ValueError(
-            f"Got X_watched together with by={by!r}, which looks at single rows. Use "
-            "by='gain', or leave X_watched out."
-        )
     table, added = diagnose(model, X, **diagnose_params), {}
     if by == "gain":
-        watched = X if X_watched is None else X_watched
-        order, added["mean_narrowing"] = _best_order(model, X, n_rows, watched)
+        order, added["mean_narrowing"] = _best_order(model, X, n_rows)
     else:
         order = np.argsort(-np.asarray(table[by]), kind="stable")[:n_rows]
     ranked = {name: np.asarray(values)[order] for name, values in table.items()}
@@ -264,8 +248,8 @@ def nearest_rows(
         What :func:`~mapie_claps.explain` accepts, of a ``ClapsRegressor`` or
         ``ClapsModule``.
     X_train, y_train : array-like of shape (m, p) and (m,), optional
-        Training rows, and their targets to be shown beside them. They may be left out
-        for a ``CalibratedRegressor`` fitted with ``keep_training_rows=True``.
+        Training rows, and their targets to show; those that a ``CalibratedRegressor``
+        with ``keep_training_rows=True`` has kept if None.
     n_neighbors : int, default=3
         Training rows to show for each row.
 
@@ -297,9 +281,8 @@ def nearest_rows(
             )
         X_train, y_train = model.training_rows_
     check_consistent_length(X_train, y_train)
-    phi, known = (
-        last.embed(x) for last, x in (_posterior(model, z) for z in (X, X_train))
-    )
+    pairs = [_posterior(model, rows) for rows in (X, X_train)]
+    phi, known = (last.embed(rows) for last, rows in pairs)
     k = min(n_neighbors, len(known))
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(known)
     distance, near = search.kneighbors(phi)
@@ -314,21 +297,17 @@ def nearest_rows(
     return as_table(columns)
 
 
-def _best_order(
-    model: Any, X: ArrayLike, n_rows: int, X_watched: ArrayLike
-) -> tuple[NDArray[np.intp], Array]:
+def _best_order(model: Any, X: Any, n_rows: int) -> tuple[NDArray[np.intp], Array]:
     """Rows to measure one after another, and what each adds to the mean narrowing."""
     last, seen = _posterior(model, X)
-    n_watched = _num_samples(X_watched)
-    spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()
-    _, watched = _posterior(model, _safe_indexing(X_watched, spread.astype(int)))
-    lack = last.predict_distribution(seen).epistemic
-    candidates = np.argsort(-lack, kind="stable")[:MAX_CANDIDATES]
-    some, m = _safe_indexing(seen, candidates), len(candidates)
+    rows = last.predict_distribution(seen)
+    candidates = np.argsort(-rows.epistemic, kind="stable")[:MAX_CANDIDATES]
+    m, n = len(candidates), len(rows)
+    spread = np.linspace(0, n - 1, min(n, MAX_WATCHED)).round().astype(int)
+    some, watched = (_safe_indexing(seen, at) for at in (candidates, spread))
     # Candidates first, then watched rows: both parts, and covariances with the first.
-    each = [last.predict_distribution(rows) for rows in (some, watched)]
-    noise = np.concatenate([rows.aleatoric for rows in each])
-    c = np.concatenate([rows.epistemic for rows in each])
+    both = rows.take(np.concatenate([candidates, spread]))
+    noise, c = both.aleatoric, both.epistemic
     across = np.hstack([last.predict_covariance(some, z) for z in (some, watched)])
     np.fill_diagonal(across[:, :m], c[:m])
     first = np.sqrt(noise + c)[m:]
@@ -359,8 +338,7 @@ def _posterior(model: Any, X: Any) -> tuple[Any, Any]:
     last = last_step(fitted)
     if not hasattr(last, "predict_covariance"):
         raise TypeError(
-            f"Got a {type(last).__name__}, which has no predict_covariance and so does "
-            "not tell what a measurement would bring elsewhere. Use ClapsRegressor or "
-            "ClapsModule, or rank rows by 'epistemic'."
+            f"Got a {type(last).__name__}, which has no predict_covariance. Use "
+            "ClapsRegressor or ClapsModule, or rank rows by 'epistemic'."
         )
     return last, transformed(fitted, X)
