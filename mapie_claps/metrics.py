@@ -1,8 +1,7 @@
 r"""interval → evaluation: what MAPIE's metrics lack.
 
-``y_interval`` is what ``predict_interval`` returns, of shape (n, 2, n_levels), or
-(n, 2) for one level. Bounds may be infinite, which MAPIE's own metrics refuse. An
-interval whose ends are swapped is empty: it covers nothing and has width 0, and a
+Bounds may be infinite, which MAPIE's own metrics refuse. An interval whose ends are
+swapped is empty: it covers nothing and has width 0, and a
 :class:`~mapie_claps.exceptions.CrossedBoundsWarning` says how many there are. NumPy
 only. For quantiles see scikit-learn's ``mean_pinball_loss``.
 """
@@ -17,11 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ._validation import check_real, check_share, raise_for
 from .exceptions import CrossedBoundsWarning
 
-__all__ = [
-    "crps",
-    "evaluate_intervals",
-    "neg_predictive_nll",
-]
+__all__ = ["crps", "evaluate_intervals", "neg_predictive_nll"]
 
 Array = NDArray[np.float64]
 SHAPES = {1: "one number per row", 2: "(n, m)", 3: "(n, 2, n_levels) or (n, 2)"}
@@ -57,8 +52,8 @@ def evaluate_intervals(
     dict of ndarray
         A table with one entry per group and level: ``group`` ("all" first), ``n``,
         ``confidence_level``, ``coverage``, mean ``width`` and ``score`` (infinite where
-        an interval is), ``crossed`` (intervals with swapped ends), and exact binomial
-        limits of the coverage at 95 %, ``coverage_low`` and ``coverage_high``.
+        an interval is), means of the ``figures``, and exact binomial limits of the
+        coverage at 95 %, ``coverage_low`` and ``coverage_high``.
 
     Examples
     --------
@@ -81,8 +76,7 @@ def evaluate_intervals(
         expected = f"one number or {n_levels}"
         raise_for("confidence_level", confidence_level, expected, hint)
     members = _members(groups, n_rows)
-    crossed = lower > upper
-    empty = np.flatnonzero(crossed.any(axis=1))
+    empty = np.flatnonzero((lower > upper).any(axis=1))
     if len(empty):
         warnings.warn(
             f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
@@ -108,8 +102,7 @@ def evaluate_intervals(
             row |= {name: values[rows, j].mean() for name, values in means.items()}
             inside = binomtest(int(means["coverage"][rows, j].sum()), len(rows))
             low, high = inside.proportion_ci(0.95, method="exact")
-            found = {"coverage_low": low, "coverage_high": high}
-            table.append(row | {"crossed": crossed[rows, j].sum()} | found)
+            table.append(row | {"coverage_low": low, "coverage_high": high})
     kinds = {"group": object}
     return {k: np.array([row[k] for row in table], kinds.get(k)) for k in table[0]}
 
@@ -197,12 +190,9 @@ def is_missing(value: Any) -> bool:
 
 def _members(groups: ArrayLike | None, n: int) -> list[tuple[Any, NDArray[np.intp]]]:
     """Labels of groups with their rows; all rows first."""
-    members: list[tuple[Any, Any]] = [("all", np.arange(n))]
-    if groups is None:
-        return members
-    labels = np.asarray(groups, dtype=object)  # keeps the type of each label
+    labels = np.asarray([] if groups is None else groups, dtype=object)  # keeps types
     n_missing = sum(map(is_missing, labels.ravel()))
-    if labels.shape != (n,) or n_missing:
+    if groups is not None and (labels.shape != (n,) or n_missing):
         raise ValueError(
             f"Got groups of shape {labels.shape} for {n} rows, with {n_missing} "
             "missing labels, but expected one label per row. Give rows without one a "
@@ -210,7 +200,8 @@ def _members(groups: ArrayLike | None, n: int) -> list[tuple[Any, NDArray[np.int
         )
     # Numbers and text have no common order.
     distinct = sorted(set(labels), key=lambda label: (type(label).__name__, label))
-    return members + [(each, np.flatnonzero(labels == each)) for each in distinct]
+    of_groups = [(each, np.flatnonzero(labels == each)) for each in distinct]
+    return [("all", np.arange(n)), *of_groups]
 
 
 def _numbers(name: str, values: ArrayLike, ndim: int, n: int | None = None) -> Array:
@@ -231,11 +222,10 @@ def _numbers(name: str, values: ArrayLike, ndim: int, n: int | None = None) -> A
             f"Got {name} of shape {np.shape(values)}, but expected {SHAPES[ndim]}{of}. "
             "Pass one target at a time, and as many numbers as there are rows."
         )
-    bad = ~np.isfinite(array) if ndim == 1 else np.isnan(array)
-    if bad.any():
-        row = int(np.argwhere(bad)[0, 0])
+    bad = np.argwhere(~np.isfinite(array) if ndim == 1 else np.isnan(array))
+    if len(bad):
         raise ValueError(
-            f"Got {name} with {array[bad][0]} in row {row}, but expected numbers; "
-            f"{int(bad.sum())} of {array.size} are not. Leave these rows out."
+            f"Got {name} with {array[tuple(bad[0])]} in row {bad[0][0]}, but expected "
+            f"numbers; {len(bad)} of {array.size} are not. Leave these rows out."
         )
     return array

@@ -2,7 +2,6 @@
 
 Every display is made by ``from_estimator``, or of an explanation that is there already
 and then drawn with ``plot(ax=None)``; ``ax_`` and ``figure_`` are there for changes.
-Colours are told apart by colour-blind readers and in grey.
 """
 
 from collections.abc import Sequence
@@ -95,9 +94,8 @@ class ExplanationDisplay(Display):
         levels = self.explanation.confidence_level
         if not -len(levels) <= self.level < len(levels):
             raise ValueError(
-                f"Got level={self.level!r}, but the intervals have {len(levels)} "
-                "levels. Pass the position of one of them; a fitted estimator that is "
-                "not calibrated has none."
+                f"Got level={self.level!r}, but there are {len(levels)} levels (none if "
+                "a model is not calibrated). Pass the position of one of them."
             )
         return f"{100 * levels[self.level]:g} %"
 
@@ -146,19 +144,20 @@ class IntervalDisplay(ExplanationDisplay):
         if bars and len(order) > MAX_BARS:
             order = order[np.linspace(0, len(order) - 1, MAX_BARS).round().astype(int)]
         x = x[order]
-        lower, upper = (e[order, self.level] for e in (why.lower, why.upper))
-        infinite = ~np.isfinite(upper - lower)
-        lower, upper = (np.where(infinite, np.nan, end) for end in (lower, upper))
+        ends = np.stack([why.lower, why.upper])[:, order, self.level]
+        infinite = ~np.isfinite(ends).all(axis=0)
+        # Both ends move towards the centre alike: bounds need not be symmetric.
+        centre = np.where(infinite, np.nan, ends).mean(axis=0)
+        layers = [(why.width, ALEATORIC, "interval")]
+        if why.noise_width is not None:
+            layers = [
+                (why.width, EPISTEMIC, LACK),
+                (why.aleatoric_width, ALEATORIC, NOISE),
+            ]
         draw, lw = (ax.vlines, 2.5) if bars else (ax.fill_between, 0)
-        if why.noise_width is None:
-            draw(x, lower, upper, color=ALEATORIC, lw=lw, label="interval")
-        else:
-            # Both ends move towards the centre alike: bounds need not be symmetric.
-            inner = why.aleatoric_width[order, self.level] / 2
-            centre = (lower + upper) / 2
-            draw(x, lower, upper, color=EPISTEMIC, lw=lw, label=LACK)
-            ends = centre - inner, centre + inner
-            draw(x, *ends, color=ALEATORIC, lw=lw, label=NOISE)
+        for width, colour, label in layers:
+            half = width[order, self.level] / 2
+            draw(x, centre - half, centre + half, color=colour, lw=lw, label=label)
         line: Any = {"ls": "", "marker": "_", "ms": 4} if bars else {"lw": 1.2}
         ax.plot(x, why.prediction[order], color="black", label="prediction", **line)
         if self.training_rows is not None:
@@ -195,12 +194,8 @@ class CoverageDisplay(ExplanationDisplay):
     explanation, X, y, level
         As in :class:`IntervalDisplay`; y is needed, X is not used.
     groups : array-like of shape (n,), optional
-        Group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
-
-    Attributes
-    ----------
-    table_ : dict of ndarray
-        What is drawn: see :func:`~mapie_claps.diagnostics.summarise`.
+        Group of each row; ``pd.qcut(x, 8)`` gives bins of a number. What is drawn is in
+        ``table_``, see :func:`~mapie_claps.diagnostics.summarise`.
     """
 
     n_axes = 2
@@ -271,9 +266,8 @@ class ColumnsDisplay(ExplanationDisplay):
     """What each column adds to noise and to lack of data.
 
     For one row the bars add up to the difference between its width and that of the
-    reference. For many rows they are mean sizes without sign. The ten columns of the
-    largest contributions are shown, as in
-    ``ColumnsDisplay.from_estimator(model, X, background=X_cal)``.
+    reference. For many rows they are mean sizes without sign. Ten columns are shown, as
+    in ``ColumnsDisplay.from_estimator(model, X, background=X_cal)``.
 
     Parameters
     ----------
@@ -312,8 +306,8 @@ class ColumnsDisplay(ExplanationDisplay):
         ax.axvline(0, color=ROWS, lw=0.8)
         ax.set_yticks(place, [labels[j] for j in order])
         ax.invert_yaxis()
-        calibrated = bool(self.explanation.confidence_level)
-        what = f"{self._percent()} width" if calibrated else "standard deviation"
+        is_std = not self.explanation.confidence_level
+        what = "standard deviation" if is_std else f"{self._percent()} width"
         ax.set_xlabel(f"{xlabel} the {what}")
         ax.set_title(fill(title, 60), fontsize=9)
         ax.legend(**LEGEND)
@@ -356,23 +350,6 @@ class PredictiveDensityDisplay(Display):
         return cls(model, X, labels).plot(ax)
 
     def _draw(self, ax: Any) -> None:
-        self.y_, self.density_ = self._densities()
-        n = self.y_.shape[1]
-        highest = np.nanmax(self.density_)
-        styles = (EPISTEMIC, "with lack of data"), (ALEATORIC, "noise alone")
-        for place, i in enumerate(reversed(range(n))):
-            for j, (colour, label) in enumerate(styles):
-                y, height = self.y_[j, i], place + 0.9 * self.density_[j, i] / highest
-                ax.fill_between(y, place, height, color=colour, alpha=0.45, lw=0)
-                ax.plot(
-                    y, height, color=colour, lw=1.2, label=label if i == 0 else None
-                )
-        ax.set_yticks(range(n), (self.labels or [f"row {i}" for i in range(n)])[::-1])
-        ax.set(xlabel="y", ylabel="density")
-        ax.legend(**LEGEND)
-
-    def _densities(self) -> tuple[Array, Array]:
-        """Values of y and densities there, NaN where nothing is drawn."""
         from scipy.stats import gaussian_kde
 
         # What predicts loads torch; other plots do without.
@@ -390,10 +367,9 @@ class PredictiveDensityDisplay(Display):
         n, n_scores = len(rows), len(np.unique(scores))
         if rows.aleatoric is None or n > MAX_ROWS or n_scores < 2:
             raise ValueError(
-                f"Got {n} rows and {n_scores} different scores of a "
-                f"{type(model.estimator).__name__}, but expected at most {MAX_ROWS} "
-                "rows, at least two scores, and an estimator that splits its variance, "
-                "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
+                f"Got {n} rows and {n_scores} different scores, but expected at most "
+                f"{MAX_ROWS} rows, at least two scores, and an estimator that splits "
+                "its variance, such as ClapsRegressor. Pass for example X[:5]."
             )
         smooth = gaussian_kde(scores)
         room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
@@ -404,7 +380,17 @@ class PredictiveDensityDisplay(Display):
             density = smooth(at) / np.gradient(y, at, axis=2)
         support = check_support(model.support).of(rows.targets)
         shown = np.isfinite(density) & (y >= support.low) & (y <= support.high)
-        return np.where(shown, y, np.nan), np.where(shown, density, np.nan)
+        self.y_, self.density_ = (np.where(shown, v, np.nan) for v in (y, density))
+        styles = (EPISTEMIC, "with lack of data"), (ALEATORIC, "noise alone")
+        scale = 0.9 / np.nanmax(self.density_)
+        for i, place in enumerate(reversed(range(n))):
+            for j, (colour, label) in enumerate(styles):
+                x, height = self.y_[j, i], place + scale * self.density_[j, i]
+                ax.fill_between(x, place, height, color=colour, alpha=0.45, lw=0)
+                ax.plot(x, height, color=colour, lw=1.2, label=None if i else label)
+        ax.set_yticks(range(n), (self.labels or [f"row {i}" for i in range(n)])[::-1])
+        ax.set(xlabel="y", ylabel="density")
+        ax.legend(**LEGEND)
 
 
 def _stacked_bars(ax: Any, labels: Sequence[Any], parts: Any, horizontal: bool) -> None:

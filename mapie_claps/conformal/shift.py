@@ -40,9 +40,8 @@ class ColumnGroups:
     ----------
     column : str or int
         Name of a column of a DataFrame, or position of a column of an array.
-    values : sequence or None, default=None
-        Values that are groups of their own; all others are the group "other". None
-        makes a group of every value.
+    values : sequence, optional
+        Values that are groups of their own, by default all; others are "other".
 
     Examples
     --------
@@ -82,8 +81,7 @@ class EpistemicGroups:
     r"""Bins of the epistemic fraction: groups by how little is known of a row.
 
     A row's group is the number of edges at or below its
-    :math:`\varphi^\top\Sigma\varphi / v`, so that coverage also holds given how unknown
-    a row is.
+    :math:`\varphi^\top\Sigma\varphi / v`.
 
     Parameters
     ----------
@@ -112,11 +110,7 @@ class EpistemicGroups:
 
     @classmethod
     def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
-        """Edges at quantiles of training rows, for at most ``n_groups`` groups.
-
-        X are training rows, or better others that are not used for calibration, which
-        are less known to the fitted estimator.
-        """
+        """Edges at quantiles of training rows, for at most so many groups."""
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
         edges = np.unique(np.quantile(fraction, np.arange(1, n_groups) / n_groups))
@@ -145,7 +139,8 @@ class RowValues(NamedTuple):
 
     def at(self, X: Any, rows: PredictiveDistribution, start: int) -> list[Any]:
         """Weights and labels of some rows, whose first is number ``start``."""
-        n, found = len(rows), []
+        found: list[Any] = []
+        n = len(rows)
         self.check_length(start + n, at_least=True)
         for values, checked in zip(
             self, (checked_weights, checked_labels), strict=True
@@ -203,10 +198,8 @@ def checked_weights(weights: Any, n: int | None = None) -> Array:
     values: Array = column("weights", weights, n).numpy()
     if (values < 0).any():
         row = int(np.argmin(values))
-        raise ValueError(
-            f"Got weights with {float(values[row])!r} in row {row}, but expected "
-            "numbers of at least 0: the likelihood ratio p_target(x) / p_source(x)."
-        )
+        found = f"{float(values[row])!r} in row {row}"
+        raise ValueError(f"Got weights with {found}, but expected at least 0.")
     return values
 
 
@@ -237,9 +230,8 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
         of = "" if label is ALL_ROWS else f" of the group {label!r}"
         warnings.warn(
             f"Got {len(weights)} weighted calibration rows{of} that are worth "
-            f"{n_effective:.1f} rows of equal weight, where confidence_level="
-            f"{max(levels):g} should have {needed:.0f}: coverage holds on average, but "
-            "depends on few rows. Calibrate on more, or clip the weights harder.",
+            f"{n_effective:.1f} rows of equal weight, but {needed:.0f} are needed for "
+            "coverage that depends on no few rows. Calibrate on more, or clip harder.",
             EffectiveSampleSizeWarning,
             stacklevel=4,
         )
@@ -257,8 +249,7 @@ def likelihood_ratio(
     Parameters
     ----------
     X_source, X_target : array-like of shape (n, p)
-        Rows from where the calibration rows come, such as training rows, and from where
-        the rows to predict come; others than these themselves.
+        Other rows from where those to calibrate on come, and those to predict.
     estimator : ClapsRegressor, optional
         Fitted, to turn text, dates and gaps into numbers; by default X is numbers.
     clip : float, default=20.0

@@ -50,8 +50,7 @@ class ColumnContributions:
     reference : ndarray of shape (2, n_levels)
         Both parts of the width of the reference.
     outside : ndarray of shape (n,), optional
-        Rows whose epistemic variance is larger than in every background row. Their
-        noise is extrapolated, and sentences call it not known.
+        Rows less known than every background row, whose noise is extrapolated.
     index : sequence, optional
         Names of the rows; by default their positions.
 
@@ -85,8 +84,7 @@ class ColumnContributions:
         """Say in words why an interval is wide, by positions of row and level.
 
         It names the columns that make a part larger than that of the reference: all
-        that add at least half as much as the first of them, and as many as it takes to
-        explain half of the part. In print, both parts sum to the width.
+        that add at least half as much as the first, and enough to explain half of it.
         """
         noise, lack = self.total[row, :, level]
         if not np.isfinite(noise + lack):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,8 @@ class Explanation:
     aleatoric, epistemic : ndarray of shape (n,)
         Parts h² and φᵀΣφ of v.
     noise_width : ndarray of shape (n, n_levels), optional
-        Width of the interval with v = h², as if there were no lack of data. None if
-        √v does not make the width, as with MAPIE's absolute score; the width then has
-        no parts.
+        Width of the interval with v = h². None if √v does not make the width, as with
+        MAPIE's absolute score; the width then has no parts.
     by_column : ColumnContributions, optional
         What each column adds to both parts of the width.
     index : sequence, optional
@@ -167,10 +167,7 @@ def explain(
                 f"Got {name} of single rows together with a background, whose rows are "
                 f"predicted too. Calibrate with {name} as a function of X."
             )
-
-    def explained(rows: Any) -> Explanation:
-        return _explain(model, rows, predict_params)
-
+    explained = partial(_explain, model, params=predict_params)
     adds = column_contributions(explained, X, why, background)
     return replace(why, by_column=adds)
 
@@ -213,7 +210,7 @@ def _explain(
     model: Any, X: Any, params: dict[str, Any], need_parts: bool = True
 ) -> Explanation:
     """The interval and both parts of v of some rows, in one pass of each model."""
-    # What calibrates loads MAPIE; numbers that were explained before do without.
+    # What calibrates loads MAPIE and torch.
     from ..conformal.calibrated import interval_parts
 
     found, noise = interval_parts(model, X, **params), None

@@ -54,20 +54,13 @@ def diagnose(
     Returns
     -------
     DataFrame or dict of ndarray
-        Columns of :class:`~mapie_claps.Explanation`: prediction, ends, the width and
-        its parts (``lower_0.9`` if there are several levels), parts of the variance and
-        the share s of lack of data. And
-
-        narrowing
-            Share by which the interval would be narrower, at the same quantile, after
-            one measurement at this row: 1 − √(1 − s²).
-        reason
-            "collect data here" if ``narrowing`` is 5 % or more, else "irreducible", or
-            "not known" if the row is ``outside``, where the noise is extrapolated.
-        epistemic_quantile, outside
-            With ``X_calibration``: the share of calibration rows with no larger
-            epistemic variance, and whether it is larger than in 99 % of them (in all,
-            if there are fewer than 99).
+        Columns of :class:`~mapie_claps.Explanation`, with the share s of lack of data;
+        ``narrowing``, the share by which the interval would be narrower after one
+        measurement at this row, 1 − √(1 − s²); and ``reason``: "collect data here" if
+        that is 5 % or more, else "irreducible", or "not known" if the row is outside,
+        where the noise is extrapolated. With ``X_calibration`` also
+        ``epistemic_quantile``, the share of calibration rows with no larger epistemic
+        variance, and ``outside``: larger than in 99 % of them (in all, if few).
 
     Examples
     --------
@@ -83,11 +76,11 @@ def diagnose(
     why = explain(model, X, **predict_params)
     # c − c²/(h² + c) = c·h²/v is left of c, so that v falls to v(1 − (c/v)²).
     narrowing = 1 - np.sqrt(1 - why.epistemic_fraction**2)
-    collect, standing = narrowing >= MIN_NARROWING, {}
+    standing: dict[str, Any] = {}
     if X_calibration is not None:
         standing = _standing(model, X, why.epistemic, X_calibration)
     otherwise = np.where(standing.get("outside", False), UNKNOWN, IRREDUCIBLE)
-    reason = np.where(collect, COLLECT, otherwise)
+    reason = np.where(narrowing >= MIN_NARROWING, COLLECT, otherwise)
     added = {"narrowing": narrowing, "reason": reason} | standing
     return as_table(why.columns() | added, why.index)
 
@@ -245,8 +238,7 @@ def nearest_rows(
     Parameters
     ----------
     model, X
-        What :func:`~mapie_claps.explain` accepts, of a ``ClapsRegressor`` or
-        ``ClapsModule``.
+        What :func:`~mapie_claps.explain` accepts, of our own estimators.
     X_train, y_train : array-like of shape (m, p) and (m,), optional
         Training rows, and their targets to show; those that a ``CalibratedRegressor``
         with ``keep_training_rows=True`` has kept if None.
@@ -272,14 +264,13 @@ def nearest_rows(
     True
     """
     check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
+    if X_train is None and y_train is None:
+        X_train, y_train = getattr(model, "training_rows_", (None, None))
     if X_train is None:
-        if y_train is not None or not hasattr(model, "training_rows_"):
-            raise ValueError(
-                f"Got no X_train for a {type(model).__name__}, but expected the rows "
-                "that it was fitted on (and y_train only with them). Pass X_train, or "
-                "fit with CalibratedRegressor(keep_training_rows=True)."
-            )
-        X_train, y_train = model.training_rows_
+        raise ValueError(
+            f"Got no X_train for a {type(model).__name__}. Pass the rows that it was "
+            "fitted on, or fit with CalibratedRegressor(keep_training_rows=True)."
+        )
     check_consistent_length(X_train, y_train)
     pairs = [_posterior(model, rows) for rows in (X, X_train)]
     phi, known = (last.embed(rows) for last, rows in pairs)
