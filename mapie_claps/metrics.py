@@ -6,7 +6,6 @@ swapped is empty: it covers nothing and has width 0, and a
 only. For quantiles see scikit-learn's ``mean_pinball_loss``.
 """
 
-import math
 import warnings
 from typing import Any
 
@@ -16,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from ._validation import check_real, check_share, raise_for
 from .exceptions import CrossedBoundsWarning
 
-__all__ = ["crps", "evaluate_intervals", "neg_predictive_nll"]
+__all__ = ["evaluate_intervals", "neg_predictive_nll"]
 
 Array = NDArray[np.float64]
-SHAPES = {1: "one number per row", 2: "(n, m)", 3: "(n, 2, n_levels) or (n, 2)"}
+SHAPES = {1: "one number per row", 3: "(n, 2, n_levels) or (n, 2)"}
 
 
 def evaluate_intervals(
@@ -105,43 +104,6 @@ def evaluate_intervals(
             table.append(row | {"coverage_low": low, "coverage_high": high})
     kinds = {"group": object}
     return {k: np.array([row[k] for row in table], kinds.get(k)) for k in table[0]}
-
-
-def crps(y: ArrayLike, y_values: ArrayLike) -> float:
-    r"""Mean continuous ranked probability score, lower is better.
-
-    :math:`\mathrm{E}|Y - y| - \tfrac12 \mathrm{E}|Y - Y'|` with Y and Y' independent
-    draws from the prediction.
-
-    Parameters
-    ----------
-    y : array-like of shape (n,)
-        Targets.
-    y_values : array-like of shape (n, m)
-        Values of equal probability in each row: draws, or quantiles at the levels
-        (1/2)/m … (m − 1/2)/m, with ``tails="normal"`` to be finite.
-
-    Returns
-    -------
-    float
-        Mean score; the mean absolute error where m is 1, infinite where a value is.
-
-    Examples
-    --------
-    >>> from mapie_claps.metrics import crps
-    >>> crps([0.0], [[-1.0, 1.0]]), crps([3.0], [[0.0]])
-    (0.5, 3.0)
-    """
-    values = _numbers("y_values", y_values, 2)
-    target = _numbers("y", y, 1, len(values))
-    if np.isinf(values).any():  # E|Y − y| is, and so is what would be taken off it
-        return math.inf
-    ordered = np.sort(values, axis=1)
-    m = ordered.shape[1]
-    distance = np.abs(ordered - target[:, None]).mean(axis=1)
-    # Σ over pairs of |a − b| / 2m², from the ranks of sorted values.
-    spread = ordered @ (2.0 * np.arange(1, m + 1) - m - 1) / m**2
-    return float((distance - spread).mean())
 
 
 def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:

@@ -94,8 +94,8 @@ class ExplanationDisplay(Display):
         levels = self.explanation.confidence_level
         if not -len(levels) <= self.level < len(levels):
             raise ValueError(
-                f"Got level={self.level!r}, but there are {len(levels)} levels (none if "
-                "a model is not calibrated). Pass the position of one of them."
+                f"Got level={self.level!r}, but there are {len(levels)} levels (none "
+                "without calibration). Pass the position of one of them."
             )
         return f"{100 * levels[self.level]:g} %"
 

@@ -124,16 +124,6 @@ def test_binomial_limits_leave_half_the_error_on_each_side():
     assert (low[2], high[3]) == (0, 1)  # none and all of seven rows
 
 
-def test_crps_by_its_definition():
-    y, values = [0.0, 4.0], np.array([[1.0, -1.0, 3.0], [0.0, 2.0, 4.0]])
-    expected = [
-        np.abs(row - target).mean() - np.abs(row[:, None] - row).mean() / 2
-        for target, row in zip(y, values, strict=True)
-    ]
-    assert metrics.crps(y, values) == pytest.approx(np.mean(expected), rel=1e-12)
-    assert metrics.crps([0.0, 0.0], [[-INF, 1.0], [0.0, 1.0]]) == INF
-
-
 class Gaussian:
     """Means and standard deviations, whatever X is."""
 
@@ -188,10 +178,8 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
         ("groups", [["a", None] * 3], "groups of .* with 3 missing labels"),
         ("groups", [NO_TEXT], "groups of .* with 3 missing labels"),
         ("groups", [NO_TIME], "groups of .* with 3 missing labels"),
-        ("crps", (Y, Y), r"y_values of shape \(6,\)"),
-        ("crps", ([1.0], [[np.nan]]), "y_values with nan in row 0"),
-        ("crps", ([INF], [[1.0]]), "y with inf in row 0"),
-        ("crps", ([[1.0, 2.0]], [[1.0]]), r"y of shape \(1, 2\)"),
+        ("intervals", ([INF], [[0, 1]], 0.9), "y with inf in row 0"),
+        ("intervals", ([[1.0, 2.0]], [[0, 1]], 0.9), r"y of shape \(1, 2\)"),
         ("scorer", (Gaussian([0], [0]), None, [1]), "deviation=0.0"),
         ("scorer", (Gaussian(Y, [1.0]), None, Y), "deviations .* 6 rows"),
         ("scorer", (Gaussian([INF], [1]), None, [0]), "predictions with"),
@@ -204,7 +192,6 @@ def test_bad_input_is_named(name, arguments, message):
     calls = {
         "intervals": metrics.evaluate_intervals,
         "groups": by_group,
-        "crps": metrics.crps,
         "scorer": metrics.neg_predictive_nll,
     }
     with pytest.raises(ValueError, match=f"^Got .*{message}"):

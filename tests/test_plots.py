@@ -233,7 +233,7 @@ def test_densities_that_cannot_be_drawn(calibrated, data):
 def test_bad_input_is_named(why, data, calibrated, monkeypatch):
     with pytest.raises(ValueError, match=r"Got level=2, but there are 2 levels"):
         IntervalDisplay(why, level=2).plot(one())
-    with pytest.raises(ValueError, match="none if a model is not calibrated"):
+    with pytest.raises(ValueError, match="none without calibration"):
         IntervalDisplay.from_estimator(calibrated.estimator, data[2][0], ax=one())
     with pytest.raises(ValueError, match="Got ax with 1 axes, but expected 2"):
         CoverageDisplay(why, y=np.zeros(4), groups=[0] * 4).plot(one())

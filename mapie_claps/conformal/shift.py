@@ -142,9 +142,8 @@ class RowValues(NamedTuple):
         found: list[Any] = []
         n = len(rows)
         self.check_length(start + n, at_least=True)
-        for values, checked in zip(
-            self, (checked_weights, checked_labels), strict=True
-        ):
+        checks = checked_weights, checked_labels
+        for values, checked in zip(self, checks, strict=True):
             if callable(values):
                 seen = rows if isinstance(values, EpistemicGroups) else X
                 found.append(checked(values(seen), n))
@@ -199,7 +198,8 @@ def checked_weights(weights: Any, n: int | None = None) -> Array:
     if (values < 0).any():
         row = int(np.argmin(values))
         found = f"{float(values[row])!r} in row {row}"
-        raise ValueError(f"Got weights with {found}, but expected at least 0.")
+        hint = "Pass likelihood ratios."
+        raise ValueError(f"Got weights with {found}, but expected at least 0. {hint}")
     return values
 
 
@@ -230,8 +230,8 @@ def check_enough_weight(rows: Calibration, levels: Sequence[float]) -> None:
         of = "" if label is ALL_ROWS else f" of the group {label!r}"
         warnings.warn(
             f"Got {len(weights)} weighted calibration rows{of} that are worth "
-            f"{n_effective:.1f} rows of equal weight, but {needed:.0f} are needed for "
-            "coverage that depends on no few rows. Calibrate on more, or clip harder.",
+            f"{n_effective:.1f} rows of equal weight, where {needed:.0f} are enough: "
+            "coverage depends on a few of them. Calibrate on more, or clip harder.",
             EffectiveSampleSizeWarning,
             stacklevel=4,
         )

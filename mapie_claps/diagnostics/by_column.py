@@ -184,11 +184,9 @@ def column_contributions(
         by_column = np.take_along_axis(steps, place[None, ..., None, None], axis=3)
         adds[block] = by_column.mean(axis=(1, 2))
     shown = [list(map(_text, c[:n].tolist())) for c in columns.values()]
-    names, values = tuple(map(str, columns)), np.array(shown, dtype=object).T
-    noise, lack = np.moveaxis(adds, 2, 0)
-    reference = of_starts.mean(axis=0)
-    about = names, values, noise, lack, reference
-    return ColumnContributions(*about, outside=outside, index=why.index)
+    about = tuple(map(str, columns)), np.array(shown, dtype=object).T
+    parts = adds[:, :, 0], adds[:, :, 1], of_starts.mean(axis=0)
+    return ColumnContributions(*about, *parts, outside=outside, index=why.index)
 
 
 def as_table(columns: dict[Any, Any], index: Any = None) -> Any:

@@ -86,10 +86,7 @@ class Explanation:
 
     @property
     def width_parts(self) -> Array:
-        """Both parts of the width, shape (n, 2, n_levels), NaN where it is infinite.
-
-        Of √v, with one level, if what was explained is not calibrated.
-        """
+        """Both parts (n, 2, n_levels) of the width, or of √v; NaN if it is infinite."""
         if self.confidence_level:
             noise, lack = self.aleatoric_width, self.epistemic_width
         else:
