@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .conformal.shift import (
         ColumnGroups,
         EpistemicGroups,
-        effective_sample_size,
         likelihood_ratio,
     )
     from .diagnostics import Explanation, explain
@@ -62,7 +61,6 @@ __all__ = [
     "StreamingConformalRegressor",
     "conformal_quantile",
     "conformal_rank",
-    "effective_sample_size",
     "explain",
     "likelihood_ratio",
     "load",
@@ -77,7 +75,6 @@ _MODULES = {
     "conformal.shift": (
         "ColumnGroups",
         "EpistemicGroups",
-        "effective_sample_size",
         "likelihood_ratio",
     ),
     "diagnostics": ("Explanation", "explain"),

@@ -1,13 +1,11 @@
 r"""interval → evaluation: what MAPIE's metrics lack.
 
-``y_interval`` is what ``predict_interval`` returns, of shape (n, 2, n_levels), or
-(n, 2) for one level. Bounds may be infinite, which MAPIE's own metrics refuse. An
-interval whose ends are swapped is empty: it covers nothing and has width 0, and a
+Bounds may be infinite, which MAPIE's own metrics refuse. An interval whose ends are
+swapped is empty: it covers nothing and has width 0, and a
 :class:`~mapie_claps.exceptions.CrossedBoundsWarning` says how many there are. NumPy
 only. For quantiles see scikit-learn's ``mean_pinball_loss``.
 """
 
-import math
 import warnings
 from typing import Any
 
@@ -17,15 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from ._validation import check_real, check_share, raise_for
 from .exceptions import CrossedBoundsWarning
 
-__all__ = [
-    "crps",
-    "evaluate_intervals",
-    "interval_score",
-    "neg_predictive_nll",
-]
+__all__ = ["evaluate_intervals", "neg_predictive_nll"]
 
 Array = NDArray[np.float64]
-SHAPES = {1: "one number per row", 2: "(n, m)", 3: "(n, 2, n_levels) or (n, 2)"}
+SHAPES = {1: "one number per row", 3: "(n, 2, n_levels) or (n, 2)"}
 
 
 def evaluate_intervals(
@@ -34,6 +27,7 @@ def evaluate_intervals(
     confidence_level: ArrayLike,
     *,
     groups: ArrayLike | None = None,
+    figures: dict[str, Array] | None = None,
 ) -> dict[str, NDArray[Any]]:
     r"""Coverage, width and interval score, over all rows and in each group.
 
@@ -49,14 +43,16 @@ def evaluate_intervals(
         1 − α of each level.
     groups : array-like of shape (n,), optional
         Label of the group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
+    figures : dict of ndarray of shape (n,) or (n, n_levels), optional
+        Other figures of the rows, whose means become columns of the table.
 
     Returns
     -------
     dict of ndarray
         A table with one entry per group and level: ``group`` ("all" first), ``n``,
         ``confidence_level``, ``coverage``, mean ``width`` and ``score`` (infinite where
-        an interval is), ``crossed`` (intervals with swapped ends), and exact binomial
-        limits of the coverage at 95 %, ``coverage_low`` and ``coverage_high``.
+        an interval is), means of the ``figures``, and exact binomial limits of the
+        coverage at 95 %, ``coverage_low`` and ``coverage_high``.
 
     Examples
     --------
@@ -66,64 +62,48 @@ def evaluate_intervals(
     >>> found["group"].tolist(), found["coverage"][1:], found["width"][1:]
     (['all', 1, 2], array([0.5, 1. ]), array([2., 4.]))
     """
-    return figures_by_group(y, y_interval, confidence_level, groups)
+    from scipy.stats import binomtest
 
-
-def interval_score(
-    y: ArrayLike, y_interval: ArrayLike, confidence_level: ArrayLike
-) -> Array:
-    """Mean interval score at each level: the ``score`` of :func:`evaluate_intervals`.
-
-    Parameters
-    ----------
-    y, y_interval, confidence_level
-        As in :func:`evaluate_intervals`.
-
-    Examples
-    --------
-    >>> from mapie_claps.metrics import interval_score
-    >>> interval_score([0.0, 5.0], [[-1.0, 1.0], [2.0, 4.0]], 0.8)
-    array([7.])
-    """
-    return evaluate_intervals(y, y_interval, confidence_level)["score"]
-
-
-def crps(y: ArrayLike, y_values: ArrayLike) -> float:
-    r"""Mean continuous ranked probability score, lower is better.
-
-    :math:`\mathrm{E}|Y - y| - \tfrac12 \mathrm{E}|Y - Y'|` with Y and Y' independent
-    draws from the prediction.
-
-    Parameters
-    ----------
-    y : array-like of shape (n,)
-        Targets.
-    y_values : array-like of shape (n, m)
-        Values of equal probability in each row: quantiles at the levels
-        (1/2)/m … (m − 1/2)/m (with ``tails="normal"``, since tails count as far as
-        values are in them), or draws.
-
-    Returns
-    -------
-    float
-        Mean score; the mean absolute error where m is 1, infinite where a value is.
-
-    Examples
-    --------
-    >>> from mapie_claps.metrics import crps
-    >>> crps([0.0], [[-1.0, 1.0]]), crps([3.0], [[0.0]])
-    (0.5, 3.0)
-    """
-    values = _numbers("y_values", y_values, 2)
-    target = _numbers("y", y, 1, len(values))
-    if np.isinf(values).any():  # E|Y − y| is, and so is what would be taken off it
-        return math.inf
-    ordered = np.sort(values, axis=1)
-    m = ordered.shape[1]
-    distance = np.abs(ordered - target[:, None]).mean(axis=1)
-    # Σ over pairs of |a − b| / 2m², from the ranks of sorted values.
-    spread = ordered @ (2.0 * np.arange(1, m + 1) - m - 1) / m**2
-    return float((distance - spread).mean())
+    bounds = _numbers("y_interval", y_interval, 3)
+    target = _numbers("y", y, 1, len(bounds))[:, None]
+    lower, upper = bounds[:, 0], bounds[:, 1]
+    n_rows, n_levels = lower.shape
+    given = np.ravel(np.asarray(confidence_level)).tolist()
+    hint = "Use 0.9 for 90 %, or one number for each level of y_interval."
+    levels = [check_share("confidence_level", level, hint=hint) for level in given]
+    if len(levels) not in (1, n_levels):
+        expected = f"one number or {n_levels}"
+        raise_for("confidence_level", confidence_level, expected, hint)
+    members = _members(groups, n_rows)
+    empty = np.flatnonzero((lower > upper).any(axis=1))
+    if len(empty):
+        warnings.warn(
+            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
+            f"end, the first in row {empty[0]}: these intervals are empty, cover "
+            "nothing and have width 0. Methods that predict ends apart may give them.",
+            CrossedBoundsWarning,
+            stacklevel=2,
+        )
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        width = np.where(np.isfinite(bounds).all(axis=1), upper - lower, np.inf)
+    missed = np.maximum(lower - target, 0) + np.maximum(target - upper, 0)
+    means: dict[str, NDArray[Any]] = {
+        "coverage": (lower <= target) & (target <= upper),
+        "width": np.maximum(width, 0),
+        "score": width + 2 / (1 - np.array(levels)) * missed,
+    }
+    for name, values in (figures or {}).items():
+        means[name] = np.broadcast_to(values.T, lower.T.shape).T
+    table: list[dict[str, Any]] = []
+    for label, rows in members:
+        for j, level in enumerate(np.zeros(n_levels) + levels):
+            row = {"group": label, "n": len(rows), "confidence_level": level}
+            row |= {name: values[rows, j].mean() for name, values in means.items()}
+            inside = binomtest(int(means["coverage"][rows, j].sum()), len(rows))
+            low, high = inside.proportion_ci(0.95, method="exact")
+            table.append(row | {"coverage_low": low, "coverage_high": high})
+    kinds = {"group": object}
+    return {k: np.array([row[k] for row in table], kinds.get(k)) for k in table[0]}
 
 
 def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:
@@ -165,68 +145,6 @@ def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:
     return float(norm.logpdf(target, mean, scale).mean())
 
 
-def figures_by_group(
-    y: ArrayLike,
-    y_interval: ArrayLike,
-    confidence_level: ArrayLike,
-    groups: ArrayLike | None,
-    figures: dict[str, Array] | None = None,  # others to average, (n, n_levels)
-) -> dict[str, NDArray[Any]]:
-    """The table of ``evaluate_intervals``, with means of other figures of the rows."""
-    from scipy.stats import binomtest
-
-    bounds = _numbers("y_interval", y_interval, 3)
-    target = _numbers("y", y, 1, len(bounds))[:, None]
-    lower, upper = bounds[:, 0], bounds[:, 1]
-    n_rows, n_levels = lower.shape
-    levels = [
-        check_share("confidence_level", level, hint="Use 0.9 for 90 %.")
-        for level in np.ravel(np.asarray(confidence_level)).tolist()
-    ]
-    if len(levels) not in (1, n_levels):
-        expected = f"one number or {n_levels}, one for each level of y_interval"
-        hint = "Pass the levels in the order of the intervals."
-        raise_for("confidence_level", confidence_level, expected, hint)
-    members = _members(groups, n_rows)
-    crossed = lower > upper
-    empty = np.flatnonzero(crossed.any(axis=1))
-    if len(empty):
-        warnings.warn(
-            f"Got {len(empty)} of {n_rows} rows whose lower end is above the upper "
-            f"end, the first in row {empty[0]}: these intervals are empty, cover "
-            "nothing and have width 0. Methods that predict both ends apart (CQR) can "
-            "give them; evaluate_intervals counts them.",
-            CrossedBoundsWarning,
-            stacklevel=3,
-        )
-    with np.errstate(invalid="ignore"):  # ∞ − ∞
-        width = np.where(np.isfinite(bounds).all(axis=1), upper - lower, np.inf)
-    missed = np.maximum(lower - target, 0) + np.maximum(target - upper, 0)
-    means: dict[str, NDArray[Any]] = {
-        "coverage": (lower <= target) & (target <= upper),
-        "width": np.maximum(width, 0),
-        "score": width + 2 / (1 - np.array(levels)) * missed,
-    }
-    means |= figures or {}
-    tables = []
-    for label, rows in members:
-        n = len(rows)
-        tests = [binomtest(int(k), n) for k in means["coverage"][rows].sum(axis=0)]
-        limits = [test.proportion_ci(0.95, method="exact") for test in tests]
-        tables.append(
-            {
-                "group": np.full(n_levels, label, dtype=object),
-                "n": np.full(n_levels, n),
-                "confidence_level": np.zeros(n_levels) + levels,
-                **{name: values[rows].mean(axis=0) for name, values in means.items()},
-                "crossed": crossed[rows].sum(axis=0),
-                "coverage_low": np.array([limit.low for limit in limits]),
-                "coverage_high": np.array([limit.high for limit in limits]),
-            }
-        )
-    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
-
-
 def is_missing(value: Any) -> bool:
     """None, or what does not equal itself: NaN, NaT, and NA, which answers with NA."""
     return value is None or str(value == value) != "True"
@@ -234,12 +152,9 @@ def is_missing(value: Any) -> bool:
 
 def _members(groups: ArrayLike | None, n: int) -> list[tuple[Any, NDArray[np.intp]]]:
     """Labels of groups with their rows; all rows first."""
-    members: list[tuple[Any, Any]] = [("all", np.arange(n))]
-    if groups is None:
-        return members
-    labels = np.asarray(groups, dtype=object)  # keeps the type of each label
+    labels = np.asarray([] if groups is None else groups, dtype=object)  # keeps types
     n_missing = sum(map(is_missing, labels.ravel()))
-    if labels.shape != (n,) or n_missing:
+    if groups is not None and (labels.shape != (n,) or n_missing):
         raise ValueError(
             f"Got groups of shape {labels.shape} for {n} rows, with {n_missing} "
             "missing labels, but expected one label per row. Give rows without one a "
@@ -247,7 +162,8 @@ def _members(groups: ArrayLike | None, n: int) -> list[tuple[Any, NDArray[np.int
         )
     # Numbers and text have no common order.
     distinct = sorted(set(labels), key=lambda label: (type(label).__name__, label))
-    return members + [(each, np.flatnonzero(labels == each)) for each in distinct]
+    of_groups = [(each, np.flatnonzero(labels == each)) for each in distinct]
+    return [("all", np.arange(n)), *of_groups]
 
 
 def _numbers(name: str, values: ArrayLike, ndim: int, n: int | None = None) -> Array:
@@ -268,11 +184,10 @@ def _numbers(name: str, values: ArrayLike, ndim: int, n: int | None = None) -> A
             f"Got {name} of shape {np.shape(values)}, but expected {SHAPES[ndim]}{of}. "
             "Pass one target at a time, and as many numbers as there are rows."
         )
-    bad = ~np.isfinite(array) if ndim == 1 else np.isnan(array)
-    if bad.any():
-        row = int(np.argwhere(bad)[0, 0])
+    bad = np.argwhere(~np.isfinite(array) if ndim == 1 else np.isnan(array))
+    if len(bad):
         raise ValueError(
-            f"Got {name} with {array[bad][0]} in row {row}, but expected numbers; "
-            f"{int(bad.sum())} of {array.size} are not. Leave these rows out."
+            f"Got {name} with {array[tuple(bad[0])]} in row {bad[0][0]}, but expected "
+            f"numbers; {len(bad)} of {array.size} are not. Leave these rows out."
         )
     return array

@@ -2,21 +2,18 @@
 
 Every display is made by ``from_estimator``, or of an explanation that is there already
 and then drawn with ``plot(ax=None)``; ``ax_`` and ``figure_`` are there for changes.
-Colours are told apart by colour-blind readers and in grey.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields
 from textwrap import fill
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import _safe_indexing
 
-from ._validation import check_integer
-from .diagnostics.by_column import PARTS, columns_of, counted
+from ._validation import check_integer, import_extra
+from .diagnostics.by_column import PARTS, columns_of
 from .diagnostics.explanation import Explanation, explain
 from .diagnostics.tables import group_columns
 
@@ -35,56 +32,20 @@ NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
 LEGEND: Any = {"frameon": False, "fontsize": 9}
 MAX_BARS, MAX_COLUMNS = 100, 10  # more could not be told apart
 MAX_ROWS, N_POINTS = 12, 300  # of densities
-OUTSIDE = 0.001  # probability beyond each end of a curve
+OUTSIDE = 0.001  # share of the scores beyond each end of a curve
 
 
-class Display(ABC):
+class Display:
     """A picture that keeps what it draws, and its axes ``ax_`` and ``figure_``."""
 
     n_axes: ClassVar[int] = 1
     figsize: ClassVar[tuple[float, float]] = (7, 4)
-
-    @classmethod
-    def from_estimator(
-        cls,
-        model: Any,
-        X: Any,
-        y: ArrayLike | None = None,
-        *,
-        ax: Any = None,
-        **params: Any,
-    ) -> Self:
-        """Explain rows, and draw.
-
-        Parameters
-        ----------
-        model, X, y
-            A calibrated object, see :func:`~mapie_claps.explain`, inputs, and targets
-            if they are known.
-        ax : matplotlib Axes or array of Axes, optional
-            Axes to draw on; a new figure if None.
-        **params : dict
-            Parameters of the display and of :func:`~mapie_claps.explain`.
-
-        Returns
-        -------
-        Display
-            The display, drawn.
-        """
-        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        own = {name: params.pop(name) for name in names & params.keys()}
-        return cls._of(model, X, y, own, params).plot(ax)
+    _draw: Any  # method that puts everything on the axes
 
     def plot(self, ax: Any = None) -> Self:
         """Draw on axes, as many as ``ax_`` has, or on a new figure if None."""
         if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError as error:
-                raise ImportError(
-                    "Plots need matplotlib. Install it with "
-                    "pip install 'mapie-claps[plot]'."
-                ) from error
+            plt = import_extra("plot", "matplotlib.pyplot")
             options: Any = {"figsize": self.figsize, "layout": "constrained"}
             _, ax = plt.subplots(self.n_axes, sharex=self.n_axes > 1, **options)
         axes = np.ravel(np.asarray(ax, dtype=object))
@@ -98,15 +59,6 @@ class Display(ABC):
         self._draw(self.ax_)
         return self
 
-    @classmethod
-    @abstractmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        """The display, of its own parameters and of those of ``explain``."""
-
-    @abstractmethod
-    def _draw(self, ax: Any) -> None:
-        """Put everything on the axes."""
-
 
 @dataclass(eq=False, repr=False)
 class ExplanationDisplay(Display):
@@ -119,17 +71,31 @@ class ExplanationDisplay(Display):
     level: int = 0
 
     @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        return cls(explain(model, X, **params), X, y, **own)
+    def from_estimator(
+        cls, model: Any, X: Any, y: Any = None, *, ax: Any = None, **params: Any
+    ) -> Self:
+        """Explain rows, and draw.
+
+        Parameters
+        ----------
+        model, X, y
+            A calibrated object, inputs, and targets if they are known.
+        ax : matplotlib Axes or array of Axes, optional
+            Axes to draw on; a new figure if None.
+        **params : dict
+            Parameters of the display and of :func:`~mapie_claps.explain`.
+        """
+        names = {field.name for field in fields(cls)}
+        own = {name: params.pop(name) for name in names & params.keys()}
+        return cls(explain(model, X, **params), X, y, **own).plot(ax)
 
     def _percent(self) -> str:
         """The level as text, "90 %"."""
         levels = self.explanation.confidence_level
         if not -len(levels) <= self.level < len(levels):
             raise ValueError(
-                f"Got level={self.level!r}, but the intervals have {len(levels)} "
-                "levels. Pass the position of one of them; a fitted estimator that is "
-                "not calibrated has none."
+                f"Got level={self.level!r}, but there are {len(levels)} levels (none "
+                "without calibration). Pass the position of one of them."
             )
         return f"{100 * levels[self.level]:g} %"
 
@@ -139,9 +105,8 @@ class IntervalDisplay(ExplanationDisplay):
     """Prediction intervals, with their two parts as bands or bars.
 
     The inner part is what noise alone would need, the outer what lack of data adds.
-    Rows that differ in one column of numbers or dates only, such as a grid, are drawn
-    as bands over it. Other rows are drawn as bars, sorted by prediction: at most 100 of
-    them, evenly spread.
+    Rows that differ in one column of numbers or dates only, such as a grid, are bands
+    over it. Others are bars, sorted by prediction: at most 100 of them, evenly spread.
 
     Parameters
     ----------
@@ -179,19 +144,20 @@ class IntervalDisplay(ExplanationDisplay):
         if bars and len(order) > MAX_BARS:
             order = order[np.linspace(0, len(order) - 1, MAX_BARS).round().astype(int)]
         x = x[order]
-        lower, upper = (e[order, self.level] for e in (why.lower, why.upper))
-        infinite = ~np.isfinite(upper - lower)
-        lower, upper = (np.where(infinite, np.nan, end) for end in (lower, upper))
+        ends = np.stack([why.lower, why.upper])[:, order, self.level]
+        infinite = ~np.isfinite(ends).all(axis=0)
+        # Both ends move towards the centre alike: bounds need not be symmetric.
+        centre = np.where(infinite, np.nan, ends).mean(axis=0)
+        layers = [(why.width, ALEATORIC, "interval")]
+        if why.noise_width is not None:
+            layers = [
+                (why.width, EPISTEMIC, LACK),
+                (why.aleatoric_width, ALEATORIC, NOISE),
+            ]
         draw, lw = (ax.vlines, 2.5) if bars else (ax.fill_between, 0)
-        if why.noise_width is None:
-            draw(x, lower, upper, color=ALEATORIC, lw=lw, label="interval")
-        else:
-            # Both ends move towards the centre alike: bounds need not be symmetric.
-            inner = why.aleatoric_width[order, self.level] / 2
-            centre = (lower + upper) / 2
-            draw(x, lower, upper, color=EPISTEMIC, lw=lw, label=LACK)
-            ends = centre - inner, centre + inner
-            draw(x, *ends, color=ALEATORIC, lw=lw, label=NOISE)
+        for width, colour, label in layers:
+            half = width[order, self.level] / 2
+            draw(x, centre - half, centre + half, color=colour, lw=lw, label=label)
         line: Any = {"ls": "", "marker": "_", "ms": 4} if bars else {"lw": 1.2}
         ax.plot(x, why.prediction[order], color="black", label="prediction", **line)
         if self.training_rows is not None:
@@ -228,12 +194,8 @@ class CoverageDisplay(ExplanationDisplay):
     explanation, X, y, level
         As in :class:`IntervalDisplay`; y is needed, X is not used.
     groups : array-like of shape (n,), optional
-        Group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
-
-    Attributes
-    ----------
-    table_ : dict of ndarray
-        What is drawn: see :func:`~mapie_claps.diagnostics.summarise`.
+        Group of each row; ``pd.qcut(x, 8)`` gives bins of a number. What is drawn is in
+        ``table_``, see :func:`~mapie_claps.diagnostics.summarise`.
     """
 
     n_axes = 2
@@ -268,8 +230,8 @@ class CoverageDisplay(ExplanationDisplay):
 class WidestRowsDisplay(ExplanationDisplay):
     """The rows with the widest intervals, each split into noise and lack of data.
 
-    Bars say which columns make the rows wide if the explanation is by column, as in
-    ``WidestRowsDisplay.from_estimator(model, X, background=X_cal)``.
+    Bars say which columns make the rows wide if the explanation has a background, as
+    in ``WidestRowsDisplay.from_estimator(model, X, background=X_cal)``.
 
     Parameters
     ----------
@@ -282,40 +244,21 @@ class WidestRowsDisplay(ExplanationDisplay):
     _: KW_ONLY
     n_rows: int = 10
 
-    @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        background = params.pop("background", None)
-        display = super()._of(model, X, y, own, params)
-        if background is not None:
-            # Of the rows that are drawn alone, since it takes long.
-            rows, names = display._widest()
-            some = _safe_indexing(X, rows)
-            why = explain(model, some, background=background, **params)
-            display.explanation = replace(why, index=names)
-        return display
-
-    def _widest(self) -> tuple[NDArray[np.intp], list[Any]]:
-        """Positions and names of the rows that are drawn."""
-        check_integer("n_rows", self.n_rows, low=1, hint="Use 10.")
-        self._percent()  # checks the level
-        width, index = self.explanation.width[:, self.level], self.explanation.index
-        rows = np.argsort(-width, kind="stable")[: self.n_rows]
-        return rows, [i if index is None else index[i] for i in rows]
-
     def _draw(self, ax: Any) -> None:
-        why, (rows, names) = self.explanation, self._widest()
-        widths = why.aleatoric_width, why.epistemic_width
-        parts = [width[rows, self.level] for width in widths]
-        _stacked_bars(ax, [f"row {name}" for name in names], parts, horizontal=True)
+        check_integer("n_rows", self.n_rows, low=1, hint="Use 10.")
+        ax.set_xlabel(f"width of the {self._percent()} interval")
+        why, at = self.explanation, self.level
+        rows = np.argsort(-why.width[:, at], kind="stable")[: self.n_rows]
+        labels = [f"row {i if why.index is None else why.index[i]}" for i in rows]
+        parts = [w[rows, at] for w in (why.aleatoric_width, why.epistemic_width)]
+        _stacked_bars(ax, labels, parts, horizontal=True)
+        ax.invert_yaxis()
         if why.by_column is not None:
-            style: Any = {"xytext": (4, 0), "textcoords": "offset points"}
             for place, i in enumerate(rows):
                 # The bar is the width, which the sentence begins with.
-                causes = why.by_column.sentence(i, self.level).partition(": ")[2]
+                causes = why.by_column.sentence(i, at).partition(": ")[2]
                 causes = causes.replace("; ", "\n")
-                ax.annotate(causes, (0, place), va="center", fontsize=7, **style)
-        ax.invert_yaxis()
-        ax.set_xlabel(f"width of the {self._percent()} interval")
+                ax.text(0, place, causes, va="center", fontsize=7)
 
 
 @dataclass(eq=False, repr=False)
@@ -323,9 +266,8 @@ class ColumnsDisplay(ExplanationDisplay):
     """What each column adds to noise and to lack of data.
 
     For one row the bars add up to the difference between its width and that of the
-    reference. For many rows they are mean sizes without sign. The ten columns of the
-    largest contributions are shown, as in
-    ``ColumnsDisplay.from_estimator(model, X, background=X_cal)``.
+    reference. For many rows they are mean sizes without sign. Ten columns are shown, as
+    in ``ColumnsDisplay.from_estimator(model, X, background=X_cal)``.
 
     Parameters
     ----------
@@ -338,22 +280,18 @@ class ColumnsDisplay(ExplanationDisplay):
     _: KW_ONLY
     row: int | None = None
 
-    @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        return super()._of(model, X, y, own, {"by_column": True} | params)
-
     def _draw(self, ax: Any) -> None:
         adds = self.explanation.by_column
         if adds is None:
             raise ValueError(
-                "Got an explanation without contributions of columns. Make it with "
-                "explain(..., by_column=True)."
+                "Got an explanation without contributions of columns. Pass background= "
+                "to explain or from_estimator, such as the calibration rows."
             )
         parts = np.stack([getattr(adds, part)[:, :, self.level] for part in PARTS])
         if self.row is None:
             parts = np.abs(parts[:, np.isfinite(parts).all(axis=(0, 2))])
-            n_rows, labels = counted(parts.shape[1], "row"), list(adds.names)
-            title = f"Mean contribution of each column over {n_rows}"
+            title = f"Mean contribution of each column, n = {parts.shape[1]}"
+            labels = list(adds.names)
             parts, xlabel = parts.mean(axis=1), "mean change of"
         else:
             values = zip(adds.names, adds.values[self.row], strict=True)
@@ -368,8 +306,8 @@ class ColumnsDisplay(ExplanationDisplay):
         ax.axvline(0, color=ROWS, lw=0.8)
         ax.set_yticks(place, [labels[j] for j in order])
         ax.invert_yaxis()
-        calibrated = bool(self.explanation.confidence_level)
-        what = f"{self._percent()} width" if calibrated else "standard deviation"
+        is_std = not self.explanation.confidence_level
+        what = "standard deviation" if is_std else f"{self._percent()} width"
         ax.set_xlabel(f"{xlabel} the {what}")
         ax.set_title(fill(title, 60), fontsize=9)
         ax.legend(**LEGEND)
@@ -382,101 +320,78 @@ class PredictiveDensityDisplay(Display):
     Where the curve of noise alone is narrower, more training rows there would narrow
     the other. Densities are those of the signed calibration scores, smoothed by a
     normal kernel, through the score of each row. Values outside the bounds of a
-    ``support`` are left out, and its gaps are not drawn. ``from_estimator`` needs a
-    ``CalibratedRegressor`` with signed scores and at most 12 rows.
+    ``support`` are left out, and its gaps are not drawn. As in
+    ``PredictiveDensityDisplay.from_estimator(model, X[:5])``.
 
     Parameters
     ----------
-    y, density : ndarray of shape (n, m)
-        Values of the target, and the calibrated density there; NaN is not drawn.
-    y_noise, density_noise : ndarray of shape (n, m)
-        The same without φᵀΣφ, at the same calibration.
-    labels : sequence of str
-        Names of the rows; from ``from_estimator`` their positions, or those given.
+    model : CalibratedRegressor
+        Calibrated, with signed scores.
+    X : array-like of shape (n, p)
+        Inputs, of at most 12 rows.
+    labels : sequence of str, optional
+        Names of the rows; by default their positions.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib.figure import Figure
-    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
-    >>> from mapie_claps.plots import PredictiveDensityDisplay
-    >>> X = np.random.default_rng(0).uniform(-2, 2, (200, 1))
-    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, cv=None).fit(X, np.exp(X[:, 0]))
-    >>> display = PredictiveDensityDisplay.from_estimator(
-    ...     model, [[0.0], [4.0]], ax=Figure().subplots())
-    >>> display.density.shape
-    (2, 300)
+    Attributes
+    ----------
+    y_, density_ : ndarray of shape (2, n, 300)
+        Values of the target, and the density there; first all, then noise alone.
     """
 
-    y: Array
-    density: Array
-    y_noise: Array
-    density_noise: Array
-    labels: Sequence[str]
+    model: Any
+    X: Any
+    labels: Sequence[str] | None = None
 
     @classmethod
-    def _of(cls, model: Any, X: Any, y: Any, own: Any, params: Any) -> Self:
-        # What calibrates loads torch; a plot of numbers does without.
-        from .conformal.calibrated import CalibratedRegressor
+    def from_estimator(
+        cls, model: Any, X: Any, *, labels: Sequence[str] | None = None, ax: Any = None
+    ) -> Self:
+        """Make the display of these parameters, and draw on ``ax`` or a new figure."""
+        return cls(model, X, labels).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        from scipy.stats import gaussian_kde
+
+        # What predicts loads torch; other plots do without.
         from .conformal.distribution import distribution_of
         from .conformal.support import check_support
 
-        if not isinstance(model, CalibratedRegressor) or y is not None or params:
+        model = self.model
+        if not hasattr(model, "signed_scores_"):
             raise TypeError(
-                f"Got a {type(model).__name__} with parameters {sorted(params)}, but "
-                "expected a calibrated object, CalibratedRegressor(model)."
-                "conformalize(X, y), X and perhaps labels. Leave y and others out."
+                f"Got a {type(model).__name__}, but expected a calibrated object. Use "
+                "CalibratedRegressor(model).conformalize(X, y)."
             )
-        rows = distribution_of(model._single("densities"), X)
+        rows = distribution_of(model._single("densities"), self.X)
         support = check_support(model.support).of(rows.targets)
         scores = model._calibrated().distribution_scores(support)
         scores = scores[np.isfinite(scores)]
         n, n_scores = len(rows), len(np.unique(scores))
         if rows.aleatoric is None or n > MAX_ROWS or n_scores < 2:
             raise ValueError(
-                f"Got {n} rows and {n_scores} different scores of a "
-                f"{type(model.estimator).__name__}, but expected at most {MAX_ROWS} "
-                "rows, at least two scores, and an estimator that splits its variance, "
-                "such as ClapsRegressor. Pass some of the rows, for example X[:5]."
+                f"Got {n} rows and {n_scores} different scores, but expected at most "
+                f"{MAX_ROWS} rows, at least two scores, and an estimator that splits "
+                "its variance, such as ClapsRegressor. Pass for example X[:5]."
             )
-        curves: list[Any] = []
-        for each in (rows, rows.noise_alone):
-            at, height = _densities(each, scores)
-            shown = np.isfinite(height) & (at >= support.low) & (at <= support.high)
-            curves += [np.where(shown, values, np.nan) for values in (at, height)]
-        return cls(*curves, **{"labels": [f"row {i}" for i in range(n)]} | own)
-
-    def _draw(self, ax: Any) -> None:
-        highest = np.nanmax([np.nanmax(self.density), np.nanmax(self.density_noise)])
-        both = (
-            (self.y, self.density, EPISTEMIC, "with lack of data"),
-            (self.y_noise, self.density_noise, ALEATORIC, "noise alone"),
-        )
-        for base, i in enumerate(reversed(range(len(self.labels)))):
-            for y, density, colour, label in both:
-                height = base + 0.9 * density[i] / highest
-                named = label if i == 0 else None
-                ax.fill_between(y[i], base, height, color=colour, alpha=0.45, lw=0)
-                ax.plot(y[i], height, color=colour, lw=1.2, label=named)
-        ax.set_yticks(range(len(self.labels)), self.labels[::-1])
+        smooth = gaussian_kde(scores)
+        room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
+        low, high = np.quantile(scores, [OUTSIDE, 1 - OUTSIDE])
+        at = np.linspace(low - room, high + room, N_POINTS)
+        y = np.stack([each.quantile(at) for each in (rows, rows.noise_alone)])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            density = smooth(at) / np.gradient(y, at, axis=2)
+        shown = np.isfinite(density) & (y >= support.low) & (y <= support.high)
+        self.y_, self.density_ = (np.where(shown, v, np.nan) for v in (y, density))
+        styles = (EPISTEMIC, "with lack of data"), (ALEATORIC, "noise alone")
+        scale = 0.9 / np.nanmax(self.density_)
+        for i, place in enumerate(reversed(range(n))):
+            for j, (colour, label) in enumerate(styles):
+                x, height = self.y_[j, i], place + scale * self.density_[j, i]
+                ax.fill_between(x, place, height, color=colour, alpha=0.45, lw=0)
+                ax.plot(x, height, color=colour, lw=1.2, label=None if i else label)
+        ax.set_yticks(range(n), (self.labels or [f"row {i}" for i in range(n)])[::-1])
         ax.set(xlabel="y", ylabel="density")
         ax.legend(**LEGEND)
-
-
-def _densities(rows: Any, scores: Array) -> tuple[Array, Array]:
-    """Values of y and densities (n, N_POINTS) between the outer levels of each row."""
-    from scipy.stats import gaussian_kde
-
-    smooth = gaussian_kde(scores)
-    room = 3 * np.sqrt(float(smooth.covariance[0, 0]))
-    wide = np.linspace(scores.min() - room, scores.max() + room, 4 * N_POINTS)
-    below = np.cumsum(smooth(wide))
-    low, high = np.interp([OUTSIDE, 1 - OUTSIDE], below / below[-1], wide).tolist()
-    at = np.linspace(low, high, N_POINTS)
-    y = rows.quantile(at)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return y, smooth(at) / np.gradient(y, at, axis=1)
 
 
 def _stacked_bars(ax: Any, labels: Sequence[Any], parts: Any, horizontal: bool) -> None:

@@ -51,7 +51,7 @@ def test_columns_that_act_in_pairs_get_their_shapley_values():
         return 3 + 0.5 * a * c + d**2
 
     X, background = rng.uniform(0, 1, (3, 4)), rng.uniform(0, 1, (6, 4))
-    why = explain(Formula(noise, lack), X, by_column=True, background=background)
+    why = explain(Formula(noise, lack), X, background=background)
     assert_additive(why, 1e-12)
     for i, x in enumerate(X):
         for part, f in (("aleatoric", noise), ("epistemic", lack)):
@@ -63,14 +63,11 @@ def test_columns_that_act_in_pairs_get_their_shapley_values():
 def test_predictions_grow_with_rows_times_columns(n, monkeypatch):
     model = Formula(lambda a, b, c: 1 + a**2, lambda a, b, c: 1 + b**2)
     X, background = np.ones((n, 3)), np.random.default_rng(0).normal(size=(40, 3))
-    whole = explain(model, X, background=background, n_background=8).by_column
+    whole = explain(model, X, background=background).by_column
     # Each row and each background row once, and the steps between.
-    assert model.n_predicted == n + 40 + n * 2 * 8 * (3 - 1)
-    model.n_predicted = 0
-    explain(model, X, by_column=True, n_background=8)
-    assert model.n_predicted == n + n * 2 * min(n, 8) * (3 - 1)
+    assert model.n_predicted == n + 40 + n * 2 * 16 * (3 - 1)
     monkeypatch.setattr("mapie_claps.diagnostics.by_column.BLOCK_ELEMENTS", 1)
-    blocks = explain(model, X, background=background, n_background=8).by_column
+    blocks = explain(model, X, background=background).by_column
     np.testing.assert_array_equal(blocks.epistemic, whole.epistemic)
 
 
@@ -105,7 +102,7 @@ def test_tables_of_every_kind_keep_their_values(kind):
             each["code"] = each["code"].astype(str)
     model = tiny().fit(convert(table), y)
     X.loc[0, "size"] = np.nan
-    why = explain(model, convert(X), background=convert(background), n_background=4)
+    why = explain(model, convert(X), background=convert(background))
     assert_additive(why)
     assert why.by_column.names == ("size", "code", "city", "day", "new")
     shown = why.by_column.values
@@ -156,9 +153,10 @@ def test_sentences_name_every_column_near_the_leader(adds, cause):
     ("noise", "lack", "shown"),
     [
         (7.6, 4.2, "wide by 11.8: 7.6 noise, ; 4.2 lack"),
-        (2.45, 2.45, "wide by 4.9: 2.5 noise, ; 2.4 lack"),
+        (2.46, 2.44, "wide by 4.9: 2.5 noise, ; 2.4 lack"),
         (10.4, 0.2, "wide by 10.6: 10.4 noise, ; 0.2 lack"),
-        (20.3, 0.4, "wide by 21: 20 noise, ; 1 lack"),
+        (20.3, 0.4, "wide by 21: 21 noise, ; 0 lack"),
+        (0.4, 20.3, "wide by 21: 1 noise, ; 20 lack"),
         (0.00123, 0.0001, "wide by 0.00133: 0.00123 noise, ; 0.00010 lack"),
         (0.0, 0.0, "wide by 0: 0 noise, ; 0 lack"),
         (26.45, 1.4, "wide by 28: 27 noise, ; 1 lack"),
@@ -176,7 +174,6 @@ def test_sentences_say_what_is_usual():
     usual = pd.DataFrame({"hour": [-1.0, -2.0], "depth": [-1.0, -2.0]})
     adds = explain(model, X, background=usual[["depth", "hour"]]).by_column
     assert repr(adds).splitlines() == [
-        "Contributions of 2 columns in 2 rows",
         "row 0: wide by 31: 30 noise, mostly hour=17; 1 lack of data, no more than "
         "usual",
         "row 1: wide by 21: 10 noise, no more than usual; 11 lack of data, mostly "
@@ -186,13 +183,11 @@ def test_sentences_say_what_is_usual():
     assert frame.loc[0, ("aleatoric", "hour")] == pytest.approx(20)
     assert frame.loc[1, ("epistemic", "depth")] == pytest.approx(10)
     many = explain(model, pd.concat([X] * 4), background=usual).by_column
-    assert repr(many).startswith("Contributions of 2 columns in 8 rows (5 shown)\n")
-    named = explain(model, X.set_axis(["<a>", "b"]), background=usual).by_column
-    assert list(named.to_frame().index) == ["<a>", "b"]
-    assert repr(named).splitlines()[2].startswith("row b: wide by 21: 10 noise")
-    html = named._repr_html_()
-    assert html.count("<tr>") == 2
-    assert "<td>row &lt;a&gt;</td><td>wide by 31: 30 noise, mostly hour=17;" in html
+    assert len(repr(many).splitlines()) == 6
+    assert repr(many).endswith("\n... of 8 rows")
+    named = explain(model, X.set_axis(["a", "b"]), background=usual).by_column
+    assert list(named.to_frame().index) == ["a", "b"]
+    assert repr(named).splitlines()[1].startswith("row b: wide by 21: 10 noise")
 
 
 def test_noise_beyond_the_background_is_not_known():
@@ -207,7 +202,6 @@ def test_noise_beyond_the_background_is_not_known():
     )
     assert adds.sentence(1).startswith("wide by 34: 4 noise, mostly x0=30; 30 lack of")
     assert explain(model, X, background=known[:19]).by_column.outside is None
-    assert explain(model, X, by_column=True).by_column.outside is None
 
 
 def test_infinite_intervals_have_no_contributions(fitted, data):
@@ -235,7 +229,7 @@ def test_groups_are_a_function_of_the_rows_on_a_path(fitted, data):
     labels = side(X)
     model = CalibratedRegressor(fitted, 0.8).conformalize(X, y, partition=labels)
     with pytest.raises(ValueError, match="Got partition of single rows together"):
-        explain(model, X, by_column=True, partition=labels)
+        explain(model, X, background=X, partition=labels)
 
 
 def test_categories_of_both_tables_are_kept():
@@ -260,8 +254,6 @@ def test_categories_of_both_tables_are_kept():
 
 def test_bad_input_is_named(fitted, data):
     X, background = data[2][0], data[1][0]
-    with pytest.raises(ValueError, match=r"Got X of shape \(1, 3\) .* and other rows"):
-        explain(fitted, X[:1], by_column=True)
     for rows, message in (
         (pd.DataFrame(background), "in one only: 0, 1, 2, x0, x1, x2"),
         (background[:, 0], r"a background of shape \(130, 0\), but"),
@@ -270,8 +262,6 @@ def test_bad_input_is_named(fitted, data):
     ):
         with pytest.raises(ValueError, match=message):
             explain(fitted, X, background=rows)
-    with pytest.raises(ValueError, match="Got n_background=0"):
-        explain(fitted, X, by_column=True, n_background=0)
     mapie, options = calibrated_prefit(fitted, AbsoluteConformityScore(), data[1], 0.9)
     with pytest.raises(ValueError, match="width has no aleatoric and epistemic part"):
         explain(mapie, X[:3], background=background, **options)

@@ -136,17 +136,12 @@ def test_infinite_intervals_are_lack_of_data(formula, data):
 
 
 def test_an_explanation_prints_as_a_table(calibrated, data):
-    why = explain(calibrated, data[2][0][:4])
-    lines = repr(why).splitlines()
-    assert lines[0] == "Explanation of 4 rows, level 0.8, 0.9"
-    assert lines[1].split()[:3] == ["prediction", "lower_0.8", "upper_0.8"]
-    assert len(lines) == 6
-    many = repr(explain(calibrated.estimator, data[2][0])).splitlines()
-    assert (many[0], len(many)) == ("Explanation of 120 rows (5 shown)", 7)
-    html = why._repr_html_()
-    assert html.startswith("<p>Explanation of 4 rows, level 0.8, 0.9</p>")
-    assert html.count("<tr>") == 5
-    assert "<tr><td>prediction</td><td>lower_0.8</td>" in html
+    why = explain(calibrated, pd.DataFrame(data[2][0][:2], index=["a", "b"]))
+    title, first, second = repr(why).splitlines()
+    ends = [f"{end}_{level}" for level in LEVELS for end in ("lower", "upper")]
+    assert title.split() == ["prediction", *ends, "epistemic_fraction"]
+    assert first.split()[:2] == ["a", f"{why.prediction[0]:.6f}"]
+    assert second.split()[0] == "b"
 
 
 def test_pipelines_are_explained(data):
@@ -181,9 +176,9 @@ def test_predictions_as_a_frame(calibrated, data):
     X, why = data[2][0][:7], explain(calibrated, data[2][0][:7])
     frame = predict_frame(calibrated, pd.DataFrame(X, index=list("abcdefg")))
     assert list(frame.index) == list("abcdefg")
-    ends = ("lower", "upper", "aleatoric_width", "epistemic_width")
+    ends = ("lower", "upper", "width", "aleatoric_width", "epistemic_width")
     names = [f"{end}_{level}" for level in LEVELS for end in ends]
-    assert list(frame) == ["prediction", *names, "epistemic_fraction"]
+    assert list(frame) == ["prediction", *names, *PARTS]
     for name in frame:
         np.testing.assert_array_equal(frame[name], why.columns()[name])
     of_polars = predict_frame(calibrated, pl.DataFrame(X))
@@ -280,14 +275,12 @@ def test_ranks_and_reasons(formula, data):
     for by in PARTS:
         ranked = rank_rows(formula, data[2][0], by=by, n_rows=5)
         np.testing.assert_array_equal(ranked["row"], np.argsort(-getattr(why, by))[:5])
-    share = why.epistemic_fraction
-    narrowing = 1 - np.sqrt(1 - share**2)
-    for threshold in (0.1, float(np.median(narrowing))):
-        table = diagnose(formula, data[2][0], min_narrowing=threshold)
-        np.testing.assert_allclose(table["narrowing"], narrowing)
-        collect = table["reason"].to_numpy() == "collect data here"
-        np.testing.assert_array_equal(collect, narrowing >= threshold)
-    assert 0 < collect.sum() < len(share)
+    table = diagnose(formula, data[2][0])
+    narrowing = 1 - np.sqrt(1 - why.epistemic_fraction**2)
+    np.testing.assert_allclose(table["narrowing"], narrowing)
+    collect = table["reason"].to_numpy() == "collect data here"
+    np.testing.assert_array_equal(collect, narrowing >= 0.05)
+    assert 0 < collect.sum() < len(collect)
 
 
 def with_row(model, x):
@@ -295,8 +288,17 @@ def with_row(model, x):
     return model.update_posterior(x, np.atleast_1d(model.predict(x)))
 
 
-def test_a_measurement_narrows_as_the_tables_say(fitted, data):
+def test_a_measurement_narrows_as_the_table_says(fitted, data):
     """Against a posterior that has seen the row."""
+    X = data[2][0][:5]
+    before = fitted.predict_variance(X).total
+    for i, narrowing in enumerate(diagnose(fitted, X)["narrowing"]):
+        left = with_row(fitted, X[i : i + 1]).predict_variance(X[i : i + 1]).total
+        share = 1 - np.sqrt(left[0] / before[i])
+        assert narrowing == pytest.approx(share, rel=1e-6, abs=1e-12)
+
+
+def test_neighbours_are_the_nearest_in_phi(fitted, data):
     X, X_train, y_train = data[2][0][:5], *data[0]
     mapie, _ = calibrated_prefit(fitted, ClapsScore(fitted), data[1], 0.9)
     table = nearest_rows(mapie, X, X_train, y_train=y_train)
@@ -305,28 +307,25 @@ def test_a_measurement_narrows_as_the_tables_say(fitted, data):
     pd.testing.assert_frame_equal(nearest_rows(kept, X), table)
     assert list(table["row"]) == [i for i in range(5) for _ in range(3)]
     phi, phi_train = fitted.embed(X), fitted.embed(X_train)
-    before = fitted.predict_variance(X).total
+    unit = np.sqrt(np.mean(((phi_train - phi_train.mean(axis=0)) ** 2).sum(axis=1)))
     for i, group in table.groupby("row"):
         distances = np.linalg.norm(phi_train - phi[i], axis=1)
-        np.testing.assert_array_equal(group["neighbour"], np.argsort(distances)[:3])
+        nearest = np.argsort(distances)[:3]
+        np.testing.assert_array_equal(group["neighbour"], nearest)
+        np.testing.assert_allclose(group["distance"], distances[nearest] / unit)
         np.testing.assert_array_equal(group["y"], y_train[group["neighbour"]])
-        for z, name in ((X_train[group["neighbour"].iloc[:1]], "narrowing"),
-                        (X[i : i + 1], "own_narrowing")):  # fmt: skip
-            left = with_row(fitted, z).predict_variance(X[i : i + 1]).total
-            share = 1 - np.sqrt(left[0] / before[i])
-            assert group[name].iloc[0] == pytest.approx(share, rel=1e-6, abs=1e-12)
 
 
 def test_rows_are_chosen_one_after_another(fitted, data):
     """The best row by brute force, then the best once the posterior has seen it."""
-    X, watched = data[1][0][:12], data[2][0][:40]
-    table = rank_rows(fitted, X, by="gain", n_rows=3, X_watched=watched)
-    start = np.sqrt(fitted.predict_variance(watched).total)
+    X = data[1][0][:12]
+    table = rank_rows(fitted, X, by="gain", n_rows=3)
+    start = np.sqrt(fitted.predict_variance(X).total)
     model, reached, done = fitted, 0.0, []
     for row, gain in zip(table["row"], table["mean_narrowing"], strict=True):
         means = np.full(len(X), -1.0)
         for i in set(range(len(X))) - set(done):
-            scale = with_row(model, X[i : i + 1]).predict_variance(watched).total
+            scale = with_row(model, X[i : i + 1]).predict_variance(X).total
             means[i] = np.mean((start - np.sqrt(scale)) / start)
         assert row == int(np.argmax(means))
         assert gain == pytest.approx(means[row] - reached, rel=1e-6)
@@ -348,9 +347,7 @@ def test_a_module_of_ones_own_and_images(fitted_module, data):
         (summarise, {"groups": [1, 2, 3]}, r"Got groups of shape \(3,\) for 120 rows"),
         (summarise, {"y": [1.0]}, r"Got y of shape \(1,\), but expected one num"),
         (rank_rows, {"by": "width"}, "Got by='width'"),
-        (rank_rows, {"min_narrowing": 2}, "Got min_narrowing=2"),
         (rank_rows, {"n_rows": 0}, "Got n_rows=0"),
-        (rank_rows, {"X_watched": [[1.0]]}, "Got X_watched together with by='epistemi"),
         (nearest_rows, {"n_neighbors": 0}, "Got n_neighbors=0"),
         (nearest_rows, {}, "Got no X_train for a CalibratedRegressor"),
         (nearest_rows, {"y_train": [1.0]}, "Got no X_train for a CalibratedRegressor"),

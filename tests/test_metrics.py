@@ -36,7 +36,6 @@ def test_coverage_width_and_score_by_hand():
     # 24 of width and 2 / 0.1 · (1 + 3) of misses, over six rows.
     score = (24 + 20 * 4) / 6
     assert evaluated(Y, INTERVAL) == [pytest.approx([x]) for x in (4 / 6, 4.0, score)]
-    assert metrics.interval_score(Y, INTERVAL, 0.9) == pytest.approx([score])
     assert evaluated([1.0], [[1.0, 1.0]])[0] == [1.0]
 
 
@@ -78,12 +77,11 @@ def test_swapped_ends_are_counted_and_named():
     expected = (crossed[:, 1] - crossed[:, 0] + 20 * missed).mean()
     both = np.stack([crossed, np.sort(crossed, axis=1)], axis=2)
     with pytest.warns(CrossedBoundsWarning, match=message):
-        score = metrics.interval_score(y, crossed, 0.9)
+        score = metrics.evaluate_intervals(y, crossed, 0.9)["score"]
     with pytest.warns(CrossedBoundsWarning, match=message):
         found = metrics.evaluate_intervals(y, both, [0.8, 0.9])
     np.testing.assert_allclose(score, [expected])
     np.testing.assert_array_equal(found["coverage"], [0.25, 0.75])
-    np.testing.assert_array_equal(found["crossed"], [2, 0])
     np.testing.assert_allclose(found["width"], [0.5, 2.0])  # 0, 1, 1, 0 at first
 
 
@@ -126,16 +124,6 @@ def test_binomial_limits_leave_half_the_error_on_each_side():
     assert (low[2], high[3]) == (0, 1)  # none and all of seven rows
 
 
-def test_crps_by_its_definition():
-    y, values = [0.0, 4.0], np.array([[1.0, -1.0, 3.0], [0.0, 2.0, 4.0]])
-    expected = [
-        np.abs(row - target).mean() - np.abs(row[:, None] - row).mean() / 2
-        for target, row in zip(y, values, strict=True)
-    ]
-    assert metrics.crps(y, values) == pytest.approx(np.mean(expected), rel=1e-12)
-    assert metrics.crps([0.0, 0.0], [[-INF, 1.0], [0.0, 1.0]]) == INF
-
-
 class Gaussian:
     """Means and standard deviations, whatever X is."""
 
@@ -175,33 +163,36 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("interval_score", (Y, LOWER, 0.9), r"y_interval of shape \(6,\)"),
-        ("interval_score", (Y, np.empty((0, 2)), 0.9), r"y_interval of shape \(0, 2\)"),
-        ("interval_score", (Y[:3], INTERVAL, 0.9), "one number per row, for 6 rows"),
-        ("interval_score", (Y * np.nan, INTERVAL, 0.9), "y with nan in row 0"),
-        ("interval_score", (["a"], [[0, 1]], 0.9), "y that holds no numbers: .*'a'"),
-        ("interval_score", ([None], [[0, 1]], 0.9), "y with nan in row 0"),
-        ("interval_score", (HIDDEN, INTERVAL, 0.9), "y as a masked array with 2"),
-        ("interval_score", (Y, INTERVAL * np.nan, 0.9), "y_interval with nan .* 12 of"),
-        ("interval_score", (Y, INTERVAL, 1.5), "confidence_level=1.5"),
-        ("interval_score", (Y, INTERVAL, [0.9, 0.8]), "one number or 1"),
-        ("evaluate_intervals", [1, 2], r"groups of shape \(2,\) for 6 rows"),
-        ("evaluate_intervals", [1, np.nan] * 3, "groups of .* with 3 missing labels"),
-        ("evaluate_intervals", ["a", None] * 3, "groups of .* with 3 missing labels"),
-        ("evaluate_intervals", NO_TEXT, "groups of .* with 3 missing labels"),
-        ("evaluate_intervals", NO_TIME, "groups of .* with 3 missing labels"),
-        ("crps", (Y, Y), r"y_values of shape \(6,\)"),
-        ("crps", ([1.0], [[np.nan]]), "y_values with nan in row 0"),
-        ("crps", ([INF], [[1.0]]), "y with inf in row 0"),
-        ("crps", ([[1.0, 2.0]], [[1.0]]), r"y of shape \(1, 2\)"),
-        ("neg_predictive_nll", (Gaussian([0], [0]), None, [1]), "deviation=0.0"),
-        ("neg_predictive_nll", (Gaussian(Y, [1.0]), None, Y), "deviations .* 6 rows"),
-        ("neg_predictive_nll", (Gaussian([INF], [1]), None, [0]), "predictions with"),
+        ("intervals", (Y, LOWER, 0.9), r"y_interval of shape \(6,\)"),
+        ("intervals", (Y, np.empty((0, 2)), 0.9), r"y_interval of shape \(0, 2\)"),
+        ("intervals", (Y[:3], INTERVAL, 0.9), "one number per row, for 6 rows"),
+        ("intervals", (Y * np.nan, INTERVAL, 0.9), "y with nan in row 0"),
+        ("intervals", (["a"], [[0, 1]], 0.9), "y that holds no numbers: .*'a'"),
+        ("intervals", ([None], [[0, 1]], 0.9), "y with None in row 0"),
+        ("intervals", (HIDDEN, INTERVAL, 0.9), "y as a masked array with 2"),
+        ("intervals", (Y, INTERVAL * np.nan, 0.9), "y_interval with nan .* 12 of"),
+        ("intervals", (Y, INTERVAL, 1.5), "confidence_level=1.5"),
+        ("intervals", (Y, INTERVAL, [0.9, 0.8]), "one number or 1"),
+        ("groups", [[1, 2]], r"groups of shape \(2,\) for 6 rows"),
+        ("groups", [[1, np.nan] * 3], "groups of .* with 3 missing labels"),
+        ("groups", [["a", None] * 3], "groups of .* with 3 missing labels"),
+        ("groups", [NO_TEXT], "groups of .* with 3 missing labels"),
+        ("groups", [NO_TIME], "groups of .* with 3 missing labels"),
+        ("intervals", ([INF], [[0, 1]], 0.9), "y with inf in row 0"),
+        ("intervals", ([[1.0, 2.0]], [[0, 1]], 0.9), r"y of shape \(1, 2\)"),
+        ("scorer", (Gaussian([0], [0]), None, [1]), "deviation=0.0"),
+        ("scorer", (Gaussian(Y, [1.0]), None, Y), "deviations .* 6 rows"),
+        ("scorer", (Gaussian([INF], [1]), None, [0]), "predictions with"),
     ],
 )
 def test_bad_input_is_named(name, arguments, message):
-    call, options = getattr(metrics, name), {}
-    if call is metrics.evaluate_intervals:
-        arguments, options = (Y, INTERVAL, 0.9), {"groups": arguments}
+    def by_group(groups):
+        metrics.evaluate_intervals(Y, INTERVAL, 0.9, groups=groups)
+
+    calls = {
+        "intervals": metrics.evaluate_intervals,
+        "groups": by_group,
+        "scorer": metrics.neg_predictive_nll,
+    }
     with pytest.raises(ValueError, match=f"^Got .*{message}"):
-        call(*arguments, **options)
+        calls[name](*arguments)

@@ -10,7 +10,6 @@ from mapie_claps import (
     CalibratedRegressor,
     ColumnGroups,
     EpistemicGroups,
-    effective_sample_size,
     likelihood_ratio,
 )
 from mapie_claps.exceptions import EffectiveSampleSizeWarning
@@ -102,22 +101,22 @@ def test_weights_on_one_side_only():
         ({"partition": side(X[:3])}, "partition of 3 rows, but X has at least 300"),
         (
             {"partition": ["a", None] * 150},
-            "None in row 1, but expected text or numbers",
+            "None in row 1, but expected text",
         ),
         ({"partition": np.array([1.0, np.nan] * 150)}, "nan in row 1, but expected"),
         (
             {"partition": pd.array([1, None] * 150, "Int64")},
-            "<NA> in row 1, but expected",
+            "<NA> in row 1, but",
         ),
         ({"partition": X[CAL]}, "one label per row"),
-        ({"partition": "district"}, "X has no columns with names"),
+        ({"partition": "district"}, "partition='district', but expected a position"),
         (
             {"partition": lambda X: side(X)[:7]},
-            r"partition of shape \(7,\) for 300 rows",
+            r"shape \(7,\) for 300 rows",
         ),
         (
             {"partition": np.ma.masked_equal([1, 2] * 150, 2)},
-            "Got partition as a masked",
+            "partition as a masked",
         ),
     ],
 )
@@ -136,7 +135,7 @@ def test_few_effective_rows_are_named():
     heavy[:10] = 1.0
     with pytest.warns(EffectiveSampleSizeWarning, match="worth 10.6 rows"):
         cal = calibrated(weights=heavy)
-    assert cal.effective_sample_size_ == pytest.approx(effective_sample_size(heavy))
+    assert cal.effective_sample_size_ == pytest.approx(10.29**2 / 10.00029)
     none = np.where(side(X) == "n", 0.0, 1.0)
     with pytest.warns(EffectiveSampleSizeWarning, match="group 'n' that are worth 0.0"):
         cal = calibrated(weights=none[CAL], partition=side)
@@ -150,11 +149,9 @@ def test_few_effective_rows_are_named():
 
 
 def test_effective_sample_size():
-    assert effective_sample_size(np.full(7, 1e300)) == 7
-    assert effective_sample_size([0.0, 3.0]) == 1
-    assert effective_sample_size(np.zeros(3)) == 0
-    with pytest.raises(ValueError, match="nan in weights, row 0"):
-        effective_sample_size([np.nan])
+    assert calibrated(weights=np.full(300, 1e300)).effective_sample_size_ == 300
+    half = np.repeat([0.0, 3.0], 150)
+    assert calibrated(weights=half).effective_sample_size_ == 150
 
 
 def test_columns_as_groups():
@@ -165,9 +162,7 @@ def test_columns_as_groups():
     assert ColumnGroups("g")(frame[8:10]) == ("y", "z")
     assert ColumnGroups(2)(frame[:2]) == ("x", "x")
     assert ColumnGroups(0)(np.array([[1, 2], [3, 4]])) == (1, 3)
-    with pytest.raises(
-        ValueError, match=r"partition='h', but X has the columns \['a', "
-    ):
+    with pytest.raises(ValueError, match=r"partition='h', .* columns \['a', "):
         ColumnGroups("h")(frame)
     with pytest.raises(ValueError, match="Got min_rows=0"):
         ColumnGroups.from_training(frame, "g", min_rows=0)
@@ -238,8 +233,8 @@ def test_clipping_and_bad_rows_of_a_ratio():
     source, target = rng.normal(size=(300, 1)), rng.normal(2.0, 1, (300, 1))
     with pytest.warns(EffectiveSampleSizeWarning, match="target rows whose likelihood"):
         ratio = likelihood_ratio(source, target, clip=5)
-    assert ratio(target).max() == 5
-    assert ratio(source - 9).min() == 0.2
+    assert ratio(target).max() == pytest.approx(5)
+    assert ratio(source - 9).min() == pytest.approx(0.2)
     with pytest.raises(ValueError, match="Got clip=1.0"):
         likelihood_ratio(source, target, clip=1.0)
     gap = np.where(np.arange(150).reshape(50, 3) == 4, np.nan, 0.0)

@@ -275,7 +275,7 @@ def groups(case: Case, n: int, rng: Generator) -> Counts:
         counted.append(inside(*rows, sum(GROUPS), case, partition=labels))
         X, y = case.draw(rng, N_CAL + 1)
         every = case.rows(model, X, rng)
-        own = np.array(bins.of_distribution(every))
+        own = np.array(bins(every))
         (found,) = inside(every, y, N_CAL, case, partition=own)
         by_bin.setdefault(own[-1].item(), []).append(found)
     for i, size in enumerate(GROUPS):

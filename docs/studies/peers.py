@@ -33,10 +33,10 @@ import numpy as np
 from engine import Array, Dataset, Row, Run, Split, score_intervals
 from peers_report import write_report
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.metrics import mean_pinball_loss
 from sklearn.model_selection import KFold, cross_val_predict
 
 from mapie_claps import CalibratedRegressor, ClapsRegressor, conformal_quantile
-from mapie_claps.metrics import crps
 
 Params = Mapping[str, Any]
 Bounds = tuple[Array, Array]
@@ -47,6 +47,12 @@ GP_ROWS = 3000  # rows that the posterior is conditioned on
 HISTGB = ("learning_rate", "max_leaf_nodes", "min_samples_leaf", "max_iter")
 #: Levels of the values of equal probability for which the CRPS is computed.
 CRPS_LEVELS = (np.arange(100) + 0.5) / 100
+
+
+def crps(y: Array, values: Array) -> float:
+    """Of values of equal probability, ascending: twice their mean pinball loss."""
+    pairs = zip(CRPS_LEVELS, values.T, strict=True)
+    return 2 * float(np.mean([mean_pinball_loss(y, v, alpha=a) for a, v in pairs]))
 
 
 class Band(NamedTuple):

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number, check_unmasked, raise_for
 from ..estimators.predictive import PredictiveDistribution
@@ -39,9 +40,8 @@ class ColumnGroups:
     ----------
     column : str or int
         Name of a column of a DataFrame, or position of a column of an array.
-    values : sequence or None, default=None
-        Values that are groups of their own; all others are the group "other". None
-        makes a group of every value.
+    values : sequence, optional
+        Values that are groups of their own, by default all; others are "other".
 
     Examples
     --------
@@ -58,15 +58,7 @@ class ColumnGroups:
 
     @classmethod
     def from_training(cls, X: Any, column: str | int, min_rows: int = 100) -> Self:
-        """Keep the values that enough training rows have; all others are one group.
-
-        Parameters
-        ----------
-        X, column
-            Training rows, not those to calibrate on; and the column.
-        min_rows : int, default=100
-            Training rows that a group of its own has at least.
-        """
+        """Keep the values of a column that at least ``min_rows`` training rows have."""
         check_integer("min_rows", min_rows, low=1, hint="Use 100 if unsure.")
         counts = Counter(cls(column)(X))
         kept = [label for label, count in counts.items() if count >= min_rows]
@@ -74,13 +66,12 @@ class ColumnGroups:
 
     def __call__(self, X: Any) -> tuple[Any, ...]:
         """Values of the column, or "other", for each row."""
-        at, names = self.column, [str(c) for c in getattr(X, "columns", ())]
-        if isinstance(at, str) and at not in names:
-            there = f"the columns {names}" if names else "no columns with names"
-            hint = "Name a column, or pass one label per row."
-            raise ValueError(f"Got partition={at!r}, but X has {there}. {hint}")
-        by_place = X.iloc if hasattr(X, "iloc") else np.asarray(X)
-        labels = checked_labels(X[at] if isinstance(at, str) else by_place[:, at])
+        table = X if hasattr(X, "columns") else np.asarray(X)
+        names = list(map(str, getattr(X, "columns", ())))
+        if isinstance(self.column, str) and self.column not in names:
+            expected = f"one of the columns {names}" if names else "a position"
+            raise_for("partition", self.column, expected, "Or pass one label per row.")
+        labels = checked_labels(_safe_indexing(table, self.column, axis=1))
         known = set(labels if self.values is None else self.values)
         return tuple(v if v in known else OTHER for v in labels)
 
@@ -90,8 +81,7 @@ class EpistemicGroups:
     r"""Bins of the epistemic fraction: groups by how little is known of a row.
 
     A row's group is the number of edges at or below its
-    :math:`\varphi^\top\Sigma\varphi / v`, so that coverage also holds given how unknown
-    a row is.
+    :math:`\varphi^\top\Sigma\varphi / v`.
 
     Parameters
     ----------
@@ -120,16 +110,7 @@ class EpistemicGroups:
 
     @classmethod
     def from_training(cls, estimator: Any, X: Any, n_groups: int = 3) -> Self:
-        """Edges at evenly spaced quantiles of rows, for at most so many groups.
-
-        Parameters
-        ----------
-        estimator, X
-            A fitted estimator that splits its variance; and training rows, or better
-            others that are not used for calibration, which are less known.
-        n_groups : int, default=3
-            Groups, at most: equal edges are taken once.
-        """
+        """Edges at quantiles of training rows, for at most so many groups."""
         n_groups = check_integer("n_groups", n_groups, low=2, hint="Use 3 if unsure.")
         fraction = _epistemic_fraction(distribution_of(estimator, X))
         edges = np.unique(np.quantile(fraction, np.arange(1, n_groups) / n_groups))
@@ -137,11 +118,11 @@ class EpistemicGroups:
         return cls(edges[(edges > 0) & (edges < 1)].tolist())
 
     def labels(self, estimator: Any, X: Any) -> tuple[int, ...]:
-        """Numbers of the bins of rows, for ``from_scores`` or MAPIE's own classes."""
-        return self.of_distribution(distribution_of(estimator, X))
+        """Number of the bin of each row, for ``from_scores`` or MAPIE's own classes."""
+        return self(distribution_of(estimator, X))
 
-    def of_distribution(self, rows: PredictiveDistribution) -> tuple[int, ...]:
-        """Label of each row of a predictive distribution."""
+    def __call__(self, rows: PredictiveDistribution) -> tuple[int, ...]:
+        """Number of the bin of each row of a predictive distribution."""
         fraction = _epistemic_fraction(rows)
         return tuple(np.searchsorted(self.edges, fraction, side="right").tolist())
 
@@ -158,37 +139,34 @@ class RowValues(NamedTuple):
 
     def at(self, X: Any, rows: PredictiveDistribution, start: int) -> "RowValues":
         """Weights and labels of some rows, whose first is number ``start``."""
-        stop = start + len(rows)
-        self.check_length(stop, at_least=True)
-
-        def of(values: Any, checked: Any) -> Any:
-            if isinstance(values, EpistemicGroups):
-                return checked(values.of_distribution(rows))
+        found: list[Any] = []
+        n = len(rows)
+        self.check_length(start + n, at_least=True)
+        checks = checked_weights, checked_labels
+        for values, checked in zip(self, checks, strict=True):
             if callable(values):
-                return checked(values(X), len(rows))
-            return None if values is None else values[start:stop]
-
-        labels = of(self.partition, checked_labels)
-        return RowValues(of(self.weights, checked_weights), labels)
+                seen = rows if isinstance(values, EpistemicGroups) else X
+                found.append(checked(values(seen), n))
+            else:
+                found.append(None if values is None else values[start : start + n])
+        return RowValues(*found)
 
     def check_length(self, n: int, at_least: bool = False) -> None:
         """Raise if values were given for other than n rows."""
         for name, values in self._asdict().items():
             given = len(values) if isinstance(values, np.ndarray) else n
             if given < n or (given > n and not at_least):
-                raise ValueError(
-                    f"Got {name} of {given} rows, but X has "
-                    f"{'at least ' * at_least}{n}. Pass one for each row."
-                )
+                found = f"{'at least ' * at_least}{n}. Pass one for each row."
+                raise ValueError(f"Got {name} of {given} rows, but X has {found}")
 
 
 def check_values(weights: Any = None, partition: Any = None) -> RowValues:
     """Weights and partition as functions of X, or of all rows."""
     if weights is not None and not callable(weights):
-        weights = checked_weights(weights, len(np.atleast_1d(weights)))
+        weights = checked_weights(weights)
     if isinstance(partition, str | int) and not isinstance(partition, bool):
         partition = ColumnGroups(partition)
-    elif not (callable(partition) or isinstance(partition, EpistemicGroups | None)):
+    elif partition is not None and not callable(partition):
         partition = checked_labels(partition)
     return RowValues(weights, partition)
 
@@ -214,34 +192,23 @@ def checked_labels(labels: Any, n: int | None = None) -> NDArray[Any]:
     return given
 
 
-def checked_weights(weights: Any, n: int) -> Array:
+def checked_weights(weights: Any, n: int | None = None) -> Array:
     """Weights (n,), each finite and at least 0."""
+    n = len(np.atleast_1d(weights)) if n is None else n
     values: Array = column("weights", weights, n).numpy()
     if (values < 0).any():
         row = int(np.argmin(values))
-        raise ValueError(
-            f"Got weights with {float(values[row])!r} in row {row}, but expected "
-            "numbers of at least 0: the likelihood ratio p_target(x) / p_source(x)."
-        )
+        found = f"{float(values[row])!r} in row {row}"
+        hint = "Pass likelihood ratios."
+        raise ValueError(f"Got weights with {found}, but expected at least 0. {hint}")
     return values
 
 
-def effective_sample_size(weights: ArrayLike) -> float:
-    r"""Compute how many rows of equal weight the weighted ones are worth.
-
-    :math:`n_{\mathrm{eff}} = (\sum_i w_i)^2 / \sum_i w_i^2`: n for equal weights, 1 if
-    one row has all the weight, 0 if none has any.
-
-    Examples
-    --------
-    >>> from mapie_claps import effective_sample_size
-    >>> effective_sample_size([1.0, 1.0, 1.0]), effective_sample_size([1.0, 0.0, 0.0])
-    (3.0, 1.0)
-    """
-    values = checked_weights(weights, len(np.atleast_1d(np.asarray(weights))))
-    if not values.any():
+def effective_sample_size(weights: Array) -> float:
+    """(Σ w)² / Σ w²: how many rows of equal weight the weighted ones are worth."""
+    if not weights.any():
         return 0.0
-    share = values / values.max()  # sums and squares could overflow
+    share = weights / weights.max()  # sums and squares could overflow
     return float(share.sum() ** 2 / np.square(share).sum())
 
 
@@ -264,9 +231,8 @@ def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
         of = "" if label is ALL_ROWS else f" of the group {label!r}"
         warnings.warn(
             f"Got {len(weights)} weighted calibration rows{of} that are worth "
-            f"{n_effective:.1f} rows of equal weight, where confidence_level="
-            f"{max(levels):g} should have {needed:.0f}: coverage holds on average, but "
-            "depends on few rows. Calibrate on more, or clip the weights harder.",
+            f"{n_effective:.1f} rows of equal weight, where {needed:.0f} are enough: "
+            "coverage depends on a few of them. Calibrate on more, or clip harder.",
             EffectiveSampleSizeWarning,
             stacklevel=4,
         )
@@ -279,15 +245,12 @@ def likelihood_ratio(
 
     :math:`w(x) = p_{\mathrm{target}}(x) / p_{\mathrm{source}}(x)`, from a logistic
     regression on standardised columns that tells the two apart. It is right if the
-    logarithm of the ratio is linear in the columns; ``conformalize`` takes any other
-    function of X.
+    logarithm of the ratio is linear in the columns.
 
     Parameters
     ----------
     X_source, X_target : array-like of shape (n, p)
-        Rows from where the calibration rows come, such as training rows, and from where
-        the rows to predict come. None of them may be used for calibration or be
-        predicted.
+        Other rows from where those to calibrate on come, and those to predict.
     estimator : ClapsRegressor, optional
         Fitted, to turn text, dates and gaps into numbers; by default X is numbers.
     clip : float, default=20.0
@@ -319,18 +282,17 @@ def likelihood_ratio(
     coef = logit.coef_[0] / scaler.scale_
     constant = logit.intercept_[0] + np.log(len(source) / len(target))
     intercept = float(constant - scaler.mean_ @ coef)
-    ratio = RowRatio(coef, intercept, clip, estimator)
-    found = replace(ratio, clip=np.inf)(X_target)
-    n_high = int((found > clip).sum())
+    log_ratio = target @ coef + intercept
+    n_high = int((log_ratio > np.log(clip)).sum())
     if n_high > MANY_CLIPPED * len(target):
         warnings.warn(
             f"Got {n_high} of {len(target)} target rows whose likelihood ratio exceeds "
-            f"clip={clip:g} (the largest is {found.max():.3g}). Clipped weights cover "
-            "them too rarely: collect calibration rows there, or raise clip.",
+            f"clip={clip:g}. Clipped weights cover them too rarely: collect rows to "
+            "calibrate on there, or raise clip.",
             EffectiveSampleSizeWarning,
             stacklevel=2,
         )
-    return ratio
+    return RowRatio(coef, intercept, clip, estimator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,8 +307,7 @@ class RowRatio:
     def __call__(self, X: Any) -> Array:
         """Ratios (n,) of rows to calibrate on or to predict."""
         log_ratio = _numbers(self.estimator, X) @ self.coef + self.intercept
-        # The exponential of more than 709 overflows.
-        return np.clip(np.exp(np.minimum(log_ratio, 700)), 1 / self.clip, self.clip)
+        return np.exp(np.clip(log_ratio, -np.log(self.clip), np.log(self.clip)))
 
 
 def _numbers(estimator: Any, X: Any) -> Array:

@@ -9,7 +9,6 @@ shared evenly. The mean over all orders would be the Shapley value.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_integer
 from ..metrics import is_missing
 
 Array = NDArray[np.float64]
@@ -26,10 +24,11 @@ NEAR_LEADER = 1 / 2  # share of the largest contribution from which a column is 
 MAX_NAMED = 3  # columns by name in one sentence
 NEGLIGIBLE = 0.01  # of the width: a smaller excess has no cause worth naming
 MIN_BACKGROUND = 20  # rows; beyond all of fewer, too many rows are by chance
-MAX_BACKGROUND = 2000  # rows that are predicted to choose n_background of them
+MAX_BACKGROUND = 2000  # rows that are predicted to choose from
+N_PATHS = 16  # background rows, evenly spread over their variances, to start paths from
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 MAX_TEXT = 30  # letters of a value in a sentence
-N_SHOWN = 5  # rows in print
+MAX_SHOWN = 5  # rows in print
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -46,14 +45,12 @@ class ColumnContributions:
     values : ndarray of shape (n, p)
         What the rows have in these columns, as text.
     aleatoric, epistemic : ndarray of shape (n, p, n_levels)
-        What each column adds to the width that noise needs, and to the width that lack
-        of data adds; NaN where an interval is infinite. If what was explained is not
-        calibrated, the standard deviation √v stands in place of the width.
+        What each column adds to both parts of the width, or of √v if what was explained
+        is not calibrated; NaN where an interval is infinite.
     reference : ndarray of shape (2, n_levels)
         Both parts of the width of the reference.
     outside : ndarray of shape (n,), optional
-        Rows whose epistemic variance is larger than in every background row. Their
-        noise is extrapolated, and sentences call it not known.
+        Rows less known than every background row, whose noise is extrapolated.
     index : sequence, optional
         Names of the rows; by default their positions.
 
@@ -87,18 +84,17 @@ class ColumnContributions:
         """Say in words why an interval is wide, by positions of row and level.
 
         It names the columns that make a part larger than that of the reference: all
-        that add at least half as much as the first of them, and as many as it takes to
-        explain half of the part. In print, both parts sum to the width.
+        that add at least half as much as the first, and enough to explain half of it.
         """
         noise, lack = self.total[row, :, level]
         if not np.isfinite(noise + lack):
             return "infinitely wide: the calibration rows give no finite end"
-        width, *parts = _numbers_that_add_up(noise, lack)
+        width, *parts = _in_print(noise, lack)
         why, more = (self._cause(part, row, level) for part in PARTS)
-        noise_part = f"{parts[0]} noise, {why}"
+        why = f"noise, {why}"
         if self.outside is not None and self.outside[row]:
-            noise_part = f"{parts[0]} not known (outside the background)"
-        return f"wide by {width}: {noise_part}; {parts[1]} lack of data, {more}"
+            why = "not known (outside the background)"
+        return f"wide by {width}: {parts[0]} {why}; {parts[1]} lack of data, {more}"
 
     def to_frame(self, level: int = 0) -> Any:
         """Contributions at a level: a column for each part and name of a DataFrame."""
@@ -111,18 +107,10 @@ class ColumnContributions:
 
     def __repr__(self) -> str:
         """The first rows in words."""
-        title, rows = self._shown()
-        return "\n".join([title, *map(": ".join, rows)])
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, list[list[str]]]:
-        """A title, and the first rows in words."""
-        n, columns = len(self.values), counted(len(self.names), "column")
-        labels = range(n) if self.index is None else self.index
-        rows = [[f"row {labels[i]}", self.sentence(i)] for i in range(n)[:N_SHOWN]]
-        return f"Contributions of {columns} in {rows_shown(n)}", rows
+        n = len(self.values)
+        names = (range(n) if self.index is None else self.index)[:MAX_SHOWN]
+        lines = [f"row {name}: {self.sentence(i)}" for i, name in enumerate(names)]
+        return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
 
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
@@ -134,47 +122,47 @@ class ColumnContributions:
         for_half = int(np.searchsorted(np.cumsum(above), above.sum() / 2)) + 1
         n = max(for_half, int((above >= NEAR_LEADER * above[0]).sum()))
         named = [f"{self.names[j]}={self.values[row, j]}" for j in order[:n]]
-        if n == 1:
-            return f"mostly {named[0]}"
-        if n > MAX_NAMED:
-            named[MAX_NAMED:] = [f"{n - MAX_NAMED} more"]
-        return f"mostly {', '.join(named[:-1])} and {named[-1]} together"
+        named[MAX_NAMED:] = [f"{n - MAX_NAMED} more"] * (n > MAX_NAMED)
+        *others, last = named
+        both = f"{', '.join(others)} and {last} together"
+        return f"mostly {both if others else last}"
 
 
 def column_contributions(
     explained: Callable[[Any], Any],  # the explanation of some rows
     X: Any,  # (n, p)
     why: Any,  # its explanation
-    background: Any,  # (m, p), rows that X is compared with; None for X itself
-    n_background: int,  # used, evenly spread over the widths; all if fewer
+    background: Any,  # (m, p), rows that X is compared with
 ) -> ColumnContributions:
     """Contributions of the columns of X to both parts of the width."""
-    check_integer("n_background", n_background, low=1, hint="Use 16.")
-    table = X if background is None else background
-    top, bottom = columns_of(X), columns_of(table)
+    top, bottom = columns_of(X), columns_of(background)
     of_rows = why.width_parts
-    n, m = len(of_rows), _num_samples(table)
-    alone = background is None and n == 1
-    if top.keys() != bottom.keys() or not (top and n and m) or alone:
+    n, m = len(of_rows), _num_samples(background)
+    if top.keys() != bottom.keys() or not (top and n and m):
         only = ", ".join(sorted(map(str, top.keys() ^ bottom.keys())))
         raise ValueError(
             f"Got X of shape {(n, len(top))} and a background of shape "
-            f"{(m, len(bottom))}, but expected tables with the same columns (in one "
-            f"only: {only or 'none'}) and other rows to compare with. Pass for example "
-            "the calibration rows, or leave by_column out."
+            f"{(m, len(bottom))}, but expected tables with rows and the same columns "
+            f"(in one only: {only or 'none'}). Pass for example the calibration rows."
         )
     columns = {name: _stacked(values, bottom[name]) for name, values in top.items()}
     p, outside = len(columns), None
     starts = np.linspace(0, m - 1, min(m, MAX_BACKGROUND)).round().astype(np.int64)
-    if background is None:
-        of_starts = of_rows[starts]
-    else:
-        known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
-        of_starts = known.width_parts
-        if m >= MIN_BACKGROUND:
-            outside = why.epistemic > known.epistemic.max()
-    chosen = _spread_rows(of_starts, n_background)
-    starts, of_starts = n + starts[chosen], of_starts[chosen]
+    known = explained(_permuted(columns, np.repeat(n + starts[:, None], p, 1)))
+    if m >= MIN_BACKGROUND:
+        outside = why.epistemic > known.epistemic.max()
+    # At a level that no row has, every interval may be infinite.
+    finite = np.isfinite(known.width_parts).all(axis=1)  # (m, n_levels)
+    usable = np.flatnonzero((finite == finite.any(axis=0)).all(axis=1) & finite.any())
+    if not len(usable):
+        raise ValueError(
+            "Got infinite intervals for all background rows, whose width has no parts. "
+            "Calibrate with more rows, or at a lower confidence_level."
+        )
+    order = np.argsort((known.aleatoric + known.epistemic)[usable], kind="stable")
+    k = min(N_PATHS, len(order))
+    chosen = usable[order[((np.arange(k) + 0.5) * len(order) / k).astype(int)]]
+    starts, of_starts = n + starts[chosen], known.width_parts[chosen]
 
     rng = np.random.default_rng(0)
     orders = np.stack([rng.permutation(p) for _ in starts])
@@ -196,51 +184,9 @@ def column_contributions(
         by_column = np.take_along_axis(steps, place[None, ..., None, None], axis=3)
         adds[block] = by_column.mean(axis=(1, 2))
     shown = [list(map(_text, c[:n].tolist())) for c in columns.values()]
-    return ColumnContributions(
-        tuple(map(str, columns)),
-        np.array(shown, dtype=object).T,
-        adds[:, :, 0],
-        adds[:, :, 1],
-        of_starts.mean(axis=0),
-        outside,
-        why.index,
-    )
-
-
-def _spread_rows(parts: Array, n_background: int) -> NDArray[np.intp]:
-    """Background rows at evenly spaced ranks of the width."""
-    width = parts.sum(axis=1)  # (m, n_levels)
-    # At a level that no row has, every interval may be infinite.
-    width = width[:, np.isfinite(width).any(axis=0)]
-    finite = np.flatnonzero(np.isfinite(width).all(axis=1))
-    if not width.size or not len(finite):
-        raise ValueError(
-            "Got infinite intervals for all background rows, whose width has no parts. "
-            "Calibrate with more rows, or at a lower confidence_level."
-        )
-    n = min(n_background, len(finite))
-    ranks = ((np.arange(n) + 0.5) * len(finite) / n).astype(int)
-    order = np.argsort(width[finite, 0], kind="stable")
-    return np.asarray(finite[order[ranks]])
-
-
-def counted(n: int, noun: str) -> str:
-    """A number of things in words."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def rows_shown(n: int) -> str:
-    """How many rows there are, of which a print shows the first."""
-    return counted(n, "row") + f" ({N_SHOWN} shown)" * (n > N_SHOWN)
-
-
-def as_html(title: str, rows: list[list[str]]) -> str:
-    """A table of texts for notebooks."""
-    lines = [
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    ]
-    return "\n".join([f"<p>{escape(title)}</p>", "<table>", *lines, "</table>"])
+    about = tuple(map(str, columns)), np.array(shown, dtype=object).T
+    parts = adds[:, :, 0], adds[:, :, 1], of_starts.mean(axis=0)
+    return ColumnContributions(*about, *parts, outside=outside, index=why.index)
 
 
 def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
@@ -252,16 +198,12 @@ def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
     return pd.DataFrame(columns, index=index)
 
 
-def _numbers_that_add_up(*parts: float) -> list[str]:
-    """Sum and parts, with two or three digits that count, as they add up in print."""
-    total = sum(parts)
-    digits = max(0, 1 - int(np.floor(np.log10(total / 2)))) if total > 0 else 0
-    units = np.array(parts) * 10.0**digits
-    rounded, left = np.floor(units), round(total * 10.0**digits)
-    # What rounding down leaves goes to the parts that lost most (largest remainder).
-    lost = np.argsort(rounded - units, kind="stable")
-    rounded[lost[: int(left - rounded.sum())]] += 1
-    return [f"{n / 10.0**digits + 0.0:.{digits}f}" for n in (left, *rounded)]
+def _in_print(noise: float, lack: float) -> list[str]:
+    """Width and parts, with two or three digits that count, as they add up in print."""
+    width = noise + lack
+    digits = max(0, 1 - int(np.floor(np.log10(width / 2)))) if width > 0 else 0
+    whole, part = (round(float(value), digits) for value in (width, lack))
+    return [f"{value + 0.0:.{digits}f}" for value in (whole, whole - part, part)]
 
 
 def columns_of(X: Any) -> dict[Any, Any]:
@@ -286,11 +228,7 @@ def _stacked(top: Any, bottom: Any) -> Any:
 
 
 def _permuted(columns: dict[Any, Any], index: NDArray[np.int64]) -> Any:
-    """Rows in which column j is that of the row ``index[:, j]``.
-
-    Columns of an array give an array, those of a data frame one of pandas. Categories,
-    dates, gaps and text pass through unchanged.
-    """
+    """Rows, of an array or of pandas, in which column j is from row ``index[:, j]``."""
     taken = [c.take(rows) for c, rows in zip(columns.values(), index.T, strict=True)]
     if isinstance(taken[0], np.ndarray):
         return np.stack(taken, axis=1)

@@ -2,20 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
-from .by_column import (
-    N_SHOWN,
-    ColumnContributions,
-    as_html,
-    as_table,
-    column_contributions,
-    rows_shown,
-)
+from .by_column import ColumnContributions, as_table, column_contributions
 
 Array = NDArray[np.float64]
 
@@ -35,9 +29,8 @@ class Explanation:
     aleatoric, epistemic : ndarray of shape (n,)
         Parts h² and φᵀΣφ of v.
     noise_width : ndarray of shape (n, n_levels), optional
-        Width of the interval with v = h², as if there were no lack of data. None if
-        √v does not make the width, as with MAPIE's absolute score; the width then has
-        no parts.
+        Width of the interval with v = h². None if √v does not make the width, as with
+        MAPIE's absolute score; the width then has no parts.
     by_column : ColumnContributions, optional
         What each column adds to both parts of the width.
     index : sequence, optional
@@ -52,9 +45,8 @@ class Explanation:
     >>> why.width, why.epistemic_width
     (array([[4.]]), array([[1.]]))
     >>> why
-    Explanation of 1 row, level 0.9
-    prediction  lower  upper  epistemic_fraction
-             0     -2      2              0.4375
+       prediction  lower  upper  epistemic_fraction
+    0         0.0   -2.0    2.0              0.4375
     """
 
     prediction: Array
@@ -82,9 +74,8 @@ class Explanation:
         """Width that noise alone would need, width · h / √v for a symmetric score."""
         if self.noise_width is None:
             raise ValueError(
-                "Got intervals of a score that does not scale them by the model's "
-                "standard deviation, so their width has no aleatoric and epistemic "
-                "part. Calibrate with ClapsScore, or read the parts of the variance."
+                "Got intervals of a score that does not scale them by √v: their width "
+                "has no aleatoric and epistemic part. Calibrate with ClapsScore."
             )
         return np.minimum(self.noise_width, self.width)
 
@@ -95,10 +86,7 @@ class Explanation:
 
     @property
     def width_parts(self) -> Array:
-        """Both parts of the width, shape (n, 2, n_levels), NaN where it is infinite.
-
-        Of √v, with one level, if what was explained is not calibrated.
-        """
+        """Both parts (n, 2, n_levels) of the width, or of √v; NaN if it is infinite."""
         if self.confidence_level:
             noise, lack = self.aleatoric_width, self.epistemic_width
         else:
@@ -109,40 +97,24 @@ class Explanation:
 
     def columns(self) -> dict[str, Array]:
         """Everything by row; several levels are told apart as in ``lower_0.9``."""
-        columns = {"prediction": self.prediction}
-        names = ["lower", "upper", "width"]
-        if self.noise_width is not None:
-            names += ["aleatoric_width", "epistemic_width"]
-        for j, level in enumerate(self.confidence_level):
-            suffix = "" if len(self.confidence_level) == 1 else f"_{level:g}"
-            for name in names:
-                columns[name + suffix] = getattr(self, name)[:, j]
-        for name in ("aleatoric", "epistemic", "epistemic_fraction"):
-            columns[name] = getattr(self, name)
-        return columns
+        columns, levels = {"prediction": self.prediction}, self.confidence_level
+        parts = ["aleatoric_width", "epistemic_width"]
+        names = ["lower", "upper", "width"] + parts * (self.noise_width is not None)
+        for j, level in enumerate(levels):
+            suffix = f"_{level:g}" * (len(levels) > 1)
+            columns |= {name + suffix: getattr(self, name)[:, j] for name in names}
+        names = ["aleatoric", "epistemic", "epistemic_fraction"]
+        return columns | {name: getattr(self, name) for name in names}
 
     def to_frame(self) -> Any:
         """``columns()`` as a DataFrame with the index of X; a dict without pandas."""
         return as_table(self.columns(), self.index)
 
     def __repr__(self) -> str:
-        """The first rows as a table."""
-        title, rows = self._shown()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join([title, *("  ".join(map(str.rjust, r, widths)) for r in rows)])
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, list[list[str]]]:
-        """A title, names of columns and the first rows."""
-        columns, n = self.columns(), len(self.prediction)
-        shown = [c for c in columns if c.startswith(("pred", "lower", "upper"))]
-        shown.append("epistemic_fraction")
-        rows = [[f"{columns[c][i]:.4g}" for c in shown] for i in range(n)[:N_SHOWN]]
-        levels = ", ".join(f"{level:g}" for level in self.confidence_level)
-        title = f"Explanation of {rows_shown(n)}" + f", level {levels}" * bool(levels)
-        return title, [shown, *rows]
+        """Prediction, ends and the share of lack of data, as a table."""
+        names = ("prediction", "lower", "upper", "epistemic_fraction")
+        columns = {k: v for k, v in self.columns().items() if k.startswith(names)}
+        return repr(as_table(columns, self.index))
 
 
 def explain(
@@ -151,7 +123,6 @@ def explain(
     *,
     by_column: bool = False,
     background: Any = None,
-    n_background: int = 16,
     **predict_params: Any,
 ) -> Explanation:
     """Explain predictions: μ, the interval, and the two parts of v.
@@ -166,13 +137,11 @@ def explain(
         Inputs.
     by_column : bool, default=False
         Whether to compute what each column of a table adds to both parts of the width:
-        Shapley values, from 2 · ``n_background`` · (p − 1) predictions for each row.
+        Shapley values, from 32 (p − 1) predictions for each row.
     background : array-like of shape (m, p), optional
-        Rows that those of X are compared with, for example the calibration rows; they
-        imply ``by_column``. By default the rows of X.
-    n_background : int, default=16
-        Background rows that are used, evenly spread over their widths. Their mean is
-        the reference.
+        Rows to compare those of X with, for example the calibration rows; they imply
+        ``by_column``. By default the rows of X. The reference are 16 of the rows,
+        evenly spread over their variances.
     **predict_params : dict
         Passed to ``predict_interval``, for example ``allow_infinite_bounds=True``;
         ``alpha``, which MAPIE 0.9 takes when it predicts.
@@ -180,7 +149,7 @@ def explain(
     Returns
     -------
     Explanation
-        Arrays by row, with ``by_column`` if it was asked for.
+        Arrays by row, and ``by_column`` if it was asked for.
 
     Examples
     --------
@@ -188,25 +157,23 @@ def explain(
     >>> from mapie_claps import ClapsRegressor, explain
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> why = explain(model.fit(X, X[:, 0]), X[-3:], by_column=True, background=X)
+    >>> why = explain(model.fit(X, X[:, 0]), X[-3:], background=X)
     >>> bool((why.epistemic_fraction < 1).all()), why.by_column.names
     (True, ('x0',))
     """
     why = _explain(model, X, predict_params)
     if not by_column and background is None:
         return why
+    background = X if background is None else background
     for name in ("weights", "partition"):
         value = predict_params.get(name)
         if value is not None and not callable(value):
             raise ValueError(
-                f"Got {name} of single rows together with by_column=True, which also "
-                f"predicts other rows. Calibrate with {name} as a function of X."
+                f"Got {name} of single rows together with a background, whose rows are "
+                f"predicted too. Calibrate with {name} as a function of X."
             )
-
-    def explained(rows: Any) -> Explanation:
-        return _explain(model, rows, predict_params)
-
-    adds = column_contributions(explained, X, why, background, n_background)
+    explained = partial(_explain, model, params=predict_params)
+    adds = column_contributions(explained, X, why, background)
     return replace(why, by_column=adds)
 
 
@@ -217,60 +184,52 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     ----------
     model, X, **predict_params
         What :func:`~mapie_claps.explain` accepts, and calibrated models that give a
-        standard deviation without parts.
+        standard deviation without parts, which are then NaN.
 
     Returns
     -------
     DataFrame
-        ``prediction``; ``lower``, ``upper``, ``aleatoric_width`` and
-        ``epistemic_width`` (``lower_0.9`` if there are several levels); and
-        ``epistemic_fraction``. Parts that the model does not tell are NaN. Of polars if
-        X is, else of pandas with the index of X; a dict where pandas is missing.
+        As :meth:`Explanation.to_frame`, but of polars if X is.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> from mapie_claps import ClapsRegressor
     >>> from mapie_claps.diagnostics import predict_frame
     >>> X = np.linspace(-2, 2, 200)[:, None]
     >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> model = CalibratedRegressor(model, random_state=0).fit(X, X[:, 0])
-    >>> list(predict_frame(model, X[:3]))[:4]
-    ['prediction', 'lower', 'upper', 'aleatoric_width']
+    >>> list(predict_frame(model.fit(X, X[:, 0]), X[:3]))[:2]
+    ['prediction', 'aleatoric']
     """
     why = _explain(model, X, predict_params, need_parts=False)
     if why.noise_width is None:
         why = replace(why, noise_width=np.full_like(why.lower, np.nan))
-    found = why.columns()
-    left_out = [c for c in found if c.startswith("width")] + ["aleatoric", "epistemic"]
-    columns = {name: found[name] for name in found if name not in left_out}
     if type(X).__module__.partition(".")[0] == "polars":
         import polars as pl
 
-        return pl.DataFrame(columns)
-    return as_table(columns, why.index)
+        return pl.DataFrame(why.columns())
+    return why.to_frame()
 
 
 def _explain(
     model: Any, X: Any, params: dict[str, Any], need_parts: bool = True
 ) -> Explanation:
     """The interval and both parts of v of some rows, in one pass of each model."""
-    # What calibrates loads MAPIE; numbers that were explained before do without.
+    # What calibrates loads MAPIE and torch.
     from ..conformal.calibrated import interval_parts
 
     found, noise = interval_parts(model, X, **params), None
     lower, upper = found.bounds[:, 0], found.bounds[:, 1]
+    parts = PredictiveVariance(*np.full((2, len(lower)), np.nan))
     if need_parts or all(rows.aleatoric is not None for rows in found.distributions):
-        variance = mean_variance(found.distributions)
-    else:
-        variance = PredictiveVariance(*np.full((2, len(lower)), np.nan))
+        parts = mean_variance(found.distributions)
     if found.noise_bounds is not None:
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
-        noise = (upper - lower) / variance.scale_ratio[:, None]
+        noise = (upper - lower) / parts.scale_ratio[:, None]
     ends = found.points, lower, upper, tuple(found.levels)
     index = X.index if hasattr(X, "iloc") else None
-    return Explanation(*ends, *variance, noise, index=index)
+    return Explanation(*ends, *parts, noise, index=index)
 
 
 def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
@@ -291,6 +250,6 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
         return [model]
     if isinstance(host.residual_estimator, ClapsScaleEstimator):
         return [host.residual_estimator.estimator]
-    if folds and host.ensemble.uses_folds():
-        return host.ensemble.fold_models
-    return [host.ensemble.point_model]
+    ensemble = host.ensemble
+    use_folds = folds and ensemble.uses_folds()
+    return ensemble.fold_models if use_folds else [ensemble.point_model]

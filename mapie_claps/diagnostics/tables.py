@@ -16,21 +16,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import _safe_indexing, check_consistent_length
-from sklearn.utils.validation import _num_samples
 
-from .._validation import check_choice, check_integer, check_number
+from .._validation import check_choice, check_integer
 from ..exceptions import OutsideCalibrationWarning
-from ..metrics import figures_by_group
+from ..metrics import evaluate_intervals
 from .by_column import as_table, columns_of
 from .explanation import Explanation, explain, mean_variance, models_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
+MIN_NARROWING = 0.05  # from which data are worth collecting
 # Probability with which exchangeable rows are reported: a table by a warning, a row as
 # outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
 SIGNIFICANCE = 0.01
-# Rows whose intervals are watched, evenly spread: more would hardly change the mean.
-MAX_WATCHED = 1000
+MAX_WATCHED = 1000  # rows for a mean narrowing, evenly spread
 MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
 
 
@@ -39,7 +38,6 @@ def diagnose(
     X: ArrayLike,
     *,
     X_calibration: ArrayLike | None = None,
-    min_narrowing: float = 0.05,
     **predict_params: Any,
 ) -> Any:
     """Explain every row: prediction, interval, reasons for its width, what to do.
@@ -52,26 +50,17 @@ def diagnose(
         Inputs of the calibration rows, which MAPIE does not keep. An
         :class:`~mapie_claps.exceptions.OutsideCalibrationWarning` is given if more
         rows lie beyond them than exchangeable rows would (exact test, level 0.01).
-    min_narrowing : float, default=0.05
-        ``narrowing`` from which data are worth collecting.
 
     Returns
     -------
     DataFrame or dict of ndarray
-        Columns of :class:`~mapie_claps.Explanation`: prediction, ends, the width and
-        its parts (``lower_0.9`` if there are several levels), parts of the variance and
-        the share s of lack of data. And
-
-        narrowing
-            Share by which the interval would be narrower, at the same quantile, after
-            one measurement at this row: 1 − √(1 − s²).
-        reason
-            "collect data here" if ``narrowing`` is large enough, else "irreducible", or
-            "not known" if the row is ``outside``, where the noise is extrapolated.
-        epistemic_quantile, outside
-            With ``X_calibration``: the share of calibration rows with no larger
-            epistemic variance, and whether it is larger than in 99 % of them (in all,
-            if there are fewer than 99).
+        Columns of :class:`~mapie_claps.Explanation`, with the share s of lack of data;
+        ``narrowing``, the share by which the interval would be narrower after one
+        measurement at this row, 1 − √(1 − s²); and ``reason``: "collect data here" if
+        that is 5 % or more, else "irreducible", or "not known" if the row is outside,
+        where the noise is extrapolated. With ``X_calibration`` also
+        ``epistemic_quantile``, the share of calibration rows with no larger epistemic
+        variance, and ``outside``: larger than in 99 % of them (in all, if few).
 
     Examples
     --------
@@ -84,53 +73,51 @@ def diagnose(
     >>> float(max(table["epistemic_quantile"])), bool(any(table["outside"]))
     (1.0, False)
     """
-    check_number("min_narrowing", min_narrowing, low=0, high=1, hint="Use 0.05.")
     why = explain(model, X, **predict_params)
-    narrowing = _own_narrowing(why.aleatoric, why.epistemic)
-    reason = np.where(narrowing >= min_narrowing, COLLECT, IRREDUCIBLE)
-    columns: dict[str, Any] = why.columns() | {"narrowing": narrowing, "reason": reason}
+    # c − c²/(h² + c) = c·h²/v is left of c, so that v falls to v(1 − (c/v)²).
+    narrowing = 1 - np.sqrt(1 - why.epistemic_fraction**2)
+    standing: dict[str, Any] = {}
     if X_calibration is not None:
-        # What predicts loads torch.
-        from ..conformal.distribution import distribution_of
-
-        rows = [distribution_of(each, X_calibration) for each in models_of(model)]
-        known = np.sort(mean_variance(rows).epistemic)
-        n, lack = len(known), why.epistemic
-        quantile = np.searchsorted(known, lack, "right") / n
-        chance = (1 + n - np.searchsorted(known, lack, "left")) / (n + 1)
-        outside = chance <= max(SIGNIFICANCE, 1 / (n + 1))
-        columns["reason"] = np.where(outside & (reason == IRREDUCIBLE), UNKNOWN, reason)
-        columns |= {"epistemic_quantile": quantile, "outside": outside}
-        _warn_of_extremes(
-            {"epistemic variance": lack} | columns_of(X),
-            {"epistemic variance": known} | columns_of(X_calibration),
-        )
-    return as_table(columns, why.index)
+        standing = _standing(model, X, why.epistemic, X_calibration)
+    otherwise = np.where(standing.get("outside", False), UNKNOWN, IRREDUCIBLE)
+    reason = np.where(narrowing >= MIN_NARROWING, COLLECT, otherwise)
+    added = {"narrowing": narrowing, "reason": reason} | standing
+    return as_table(why.columns() | added, why.index)
 
 
-def _warn_of_extremes(rows: dict[Any, Any], seen: dict[Any, Any]) -> None:
-    """Warn of a column of numbers in which too many rows lie beyond all those seen."""
-    beyond: dict[str, tuple[int, int, int]] = {}
-    for name in [n for n in rows if n in seen]:
-        new, known = (np.asarray(columns[name]) for columns in (rows, seen))
-        if new.dtype.kind in "iuf" and known.dtype.kind in "iuf":
-            sizes = len(new), len(known)
-            low, high = np.fmin.reduce(known), np.fmax.reduce(known)  # not of gaps
-            beyond[f"{name} above {high:.4g}"] = int((new > high).sum()), *sizes
-            beyond[f"{name} below {low:.4g}"] = int((new < low).sum()), *sizes
-    worst = max(beyond, key=beyond.__getitem__)
-    k, n, n_seen = beyond[worst]
-    # The k most extreme of n + n_seen exchangeable rows are all among the n.
-    chance = math.prod((n - i) / (n + n_seen - i) for i in range(k))
+def _standing(model: Any, X: Any, lack: Array, X_calibration: Any) -> dict[str, Any]:
+    """Where rows stand among the calibration rows; warns if too many are beyond."""
+    # What predicts loads torch.
+    from ..conformal.distribution import distribution_of
+
+    rows = [distribution_of(each, X_calibration) for each in models_of(model)]
+    known = np.sort(mean_variance(rows).epistemic)
+    n, n_known = len(lack), len(known)
+    beyond: dict[str, int] = {}
+    seen = {"epistemic variance": known} | columns_of(X_calibration)
+    for name, values in ({"epistemic variance": lack} | columns_of(X)).items():
+        new, old = np.asarray(values), np.asarray(seen.get(name, values))
+        if new.dtype.kind in "iuf" and old.dtype.kind in "iuf":
+            low, high = np.fmin.reduce(old), np.fmax.reduce(old)  # not of gaps
+            beyond[f"{name} above {high:.4g}"] = int((new > high).sum())
+            beyond[f"{name} below {low:.4g}"] = int((new < low).sum())
+    k, worst = max((k, side) for side, k in beyond.items())
+    # The k most extreme of n + n_known exchangeable rows are all among the n.
+    chance = math.prod((n - i) / (n + n_known - i) for i in range(k))
     if chance < SIGNIFICANCE / len(beyond):
         warnings.warn(
-            f"Got {k} of {n} rows of X with {worst}, beyond all {n_seen} rows of "
+            f"Got {k} of {n} rows of X with {worst}, beyond all {n_known} rows of "
             "X_calibration; exchangeable rows would do so with a probability of "
             f"{chance:.2g}. The coverage guarantee does not reach such rows: calibrate "
             "on rows like them, or leave them out.",
             OutsideCalibrationWarning,
             stacklevel=3,
         )
+    no_smaller = 1 + n_known - np.searchsorted(known, lack, "left")
+    return {
+        "epistemic_quantile": np.searchsorted(known, lack, "right") / n_known,
+        "outside": no_smaller <= max(SIGNIFICANCE * (n_known + 1), 1),
+    }
 
 
 def summarise(
@@ -147,16 +134,14 @@ def summarise(
     ----------
     model, X, **predict_params
         A calibrated object, and what else :func:`~mapie_claps.explain` accepts.
-    y : array-like of shape (n,)
-        Targets.
-    groups : array-like of shape (n,), optional
-        Label of the group of each row; ``pd.qcut(x, 8)`` gives bins of a number.
+    y, groups
+        As in :func:`~mapie_claps.metrics.evaluate_intervals`.
 
     Returns
     -------
     DataFrame or dict of ndarray
-        What :func:`~mapie_claps.metrics.evaluate_intervals` gives, and the means of
-        both parts of the variance, of the share of the second, and of both widths.
+        What ``evaluate_intervals`` gives, and the means of both parts of the variance,
+        of the share of the second, and of both widths.
 
     Examples
     --------
@@ -179,19 +164,15 @@ def summarise(
     return as_table(group_columns(why, y, groups))
 
 
-def group_columns(
-    why: Explanation, y: ArrayLike, groups: ArrayLike | None
-) -> dict[str, NDArray[Any]]:
+def group_columns(why: Explanation, y: ArrayLike, groups: Any) -> dict[str, Any]:
     """Columns of ``summarise``."""
-    figures = {
-        name: np.broadcast_to(getattr(why, name)[:, None], why.lower.shape)
-        for name in ("aleatoric", "epistemic", "epistemic_fraction")
-    }
+    names = ["aleatoric", "epistemic", "epistemic_fraction"]
     if why.noise_width is not None:
-        figures["aleatoric_width"] = why.aleatoric_width
-        figures["epistemic_width"] = why.epistemic_width
+        names += ["aleatoric_width", "epistemic_width"]
+    figures = {name: getattr(why, name) for name in names}
     bounds = np.stack([why.lower, why.upper], axis=1)
-    return figures_by_group(y, bounds, why.confidence_level, groups, figures)
+    levels = why.confidence_level
+    return evaluate_intervals(y, bounds, levels, groups=groups, figures=figures)
 
 
 def rank_rows(
@@ -200,7 +181,6 @@ def rank_rows(
     *,
     by: str = "epistemic",
     n_rows: int = 10,
-    X_watched: ArrayLike | None = None,
     **diagnose_params: Any,
 ) -> Any:
     """Rank rows by what measuring them would bring, or by noise or lack of data.
@@ -210,21 +190,17 @@ def rank_rows(
     model, X, **diagnose_params
         What :func:`diagnose` accepts.
     by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
-        What to rank by, largest first: a part of the variance, a share, or "gain", what
-        measurements bring for all rows together. Rows are then in the order in which
-        to measure them, each judged after those above it.
+        What to rank by, largest first; "gain" is what a measurement brings for all rows
+        together, after those above it (of 1,000 rows and 2,000 candidates at most).
     n_rows : int, default=10
         Number of rows to return.
-    X_watched : array-like of shape (m, p), optional
-        Rows whose intervals should become narrower, for "gain"; by default X. At most
-        1,000 of them are used, evenly spread, and the 2,000 least known candidates.
 
     Returns
     -------
     DataFrame or dict of ndarray
         ``row`` (position in X) and the columns of :func:`diagnose`. With "gain" also
-        ``mean_narrowing``, what each measurement adds to the mean share by which the
-        intervals of ``X_watched`` become narrower.
+        ``mean_narrowing``, what each measurement adds to the mean share by which
+        intervals become narrower.
 
     Examples
     --------
@@ -238,17 +214,11 @@ def rank_rows(
     (1, 'collect data here')
     """
     choices = ("epistemic", "epistemic_fraction", "aleatoric", "gain")
-    check_choice("by", by, choices, "Rank by one of the parts, or by the gain.")
+    check_choice("by", by, choices, "Use the default if unsure.")
     check_integer("n_rows", n_rows, low=1, hint="Use 10.")
-    if X_watched is not None and by != "gain":
-        raise ValueError(
-            f"Got X_watched together with by={by!r}, which looks at single rows. Use "
-            "by='gain', or leave X_watched out."
-        )
     table, added = diagnose(model, X, **diagnose_params), {}
     if by == "gain":
-        watched = X if X_watched is None else X_watched
-        order, added["mean_narrowing"] = _best_order(model, X, n_rows, watched)
+        order, added["mean_narrowing"] = _best_order(model, X, n_rows)
     else:
         order = np.argsort(-np.asarray(table[by]), kind="stable")[:n_rows]
     ranked = {name: np.asarray(values)[order] for name, values in table.items()}
@@ -263,16 +233,15 @@ def nearest_rows(
     y_train: ArrayLike | None = None,
     n_neighbors: int = 3,
 ) -> Any:
-    """Find the training rows nearest to each row in φ, and what measuring would bring.
+    """Find the training rows nearest to each row in φ.
 
     Parameters
     ----------
     model, X
-        What :func:`~mapie_claps.explain` accepts, of a ``ClapsRegressor`` or
-        ``ClapsModule``.
+        What :func:`~mapie_claps.explain` accepts, of our own estimators.
     X_train, y_train : array-like of shape (m, p) and (m,), optional
-        Training rows, and their targets to be shown beside them. They may be left out
-        for a ``CalibratedRegressor`` fitted with ``keep_training_rows=True``.
+        Training rows, and their targets to show; those that a ``CalibratedRegressor``
+        with ``keep_training_rows=True`` has kept if None.
     n_neighbors : int, default=3
         Training rows to show for each row.
 
@@ -281,8 +250,7 @@ def nearest_rows(
     DataFrame or dict of ndarray
         ``row`` (position in X), ``neighbour`` (position in X_train, nearest first),
         ``distance`` in φ (1 is the root mean squared distance of training rows from
-        their centre), ``narrowing`` (of the interval, as a share, if the neighbour were
-        measured once more), ``own_narrowing`` (if the row itself were) and ``y``.
+        their centre) and ``y``.
 
     Examples
     --------
@@ -296,86 +264,64 @@ def nearest_rows(
     True
     """
     check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
+    if X_train is None and y_train is None:
+        X_train, y_train = getattr(model, "training_rows_", (None, None))
     if X_train is None:
-        if y_train is not None or not hasattr(model, "training_rows_"):
-            raise ValueError(
-                f"Got no X_train for a {type(model).__name__}, but expected the rows "
-                "that it was fitted on (and y_train only with them). Pass X_train, or "
-                "fit with CalibratedRegressor(keep_training_rows=True)."
-            )
-        X_train, y_train = model.training_rows_
+        raise ValueError(
+            f"Got no X_train for a {type(model).__name__}. Pass the rows that it was "
+            "fitted on, or fit with CalibratedRegressor(keep_training_rows=True)."
+        )
     check_consistent_length(X_train, y_train)
-    last, seen = _with_covariance(model, X)
-    _, training = _with_covariance(model, X_train)
-    phi, phi_train = last.embed(seen), last.embed(training)
-    k = min(n_neighbors, len(phi_train))
-    search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(phi_train)
+    pairs = [_posterior(model, rows) for rows in (X, X_train)]
+    phi, known = (last.embed(rows) for last, rows in pairs)
+    k = min(n_neighbors, len(known))
+    search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(known)
     distance, near = search.kneighbors(phi)
-    unit = float(np.sqrt(phi_train.var(axis=0).sum())) or 1.0
-    # Of all rows with the neighbours of any.
-    used, place = np.unique(near, return_inverse=True)
-    place = place.reshape(near.shape)
-    neighbours = _safe_indexing(training, used)
-    covariance = last.predict_covariance(seen, neighbours)
-    gained = np.take_along_axis(covariance, place, axis=1) ** 2
-    gained /= np.add(*_parts(last, neighbours))[place]
-    noise, lack = (part[:, None] for part in _parts(last, seen))
-    left = np.maximum(lack - gained, 0.0) + noise
+    unit = float(np.sqrt(known.var(axis=0).sum())) or 1.0
     columns = {
         "row": np.repeat(np.arange(len(phi)), k),
         "neighbour": near.ravel(),
         "distance": distance.ravel() / unit,
-        "narrowing": (1 - np.sqrt(left / (noise + lack))).ravel(),
-        "own_narrowing": np.repeat(_own_narrowing(noise, lack), k),
     }
     if y_train is not None:
         columns["y"] = np.asarray(y_train)[near.ravel()]
     return as_table(columns)
 
 
-def _own_narrowing(aleatoric: Array, epistemic: Array) -> Array:
-    """Share by which intervals shrink if their rows are measured once.
-
-    c − c²/(h² + c) = c·h²/v is left of c, so that v falls to v(1 − (c/v)²).
-    """
-    return np.asarray(1 - np.sqrt(1 - (epistemic / (aleatoric + epistemic)) ** 2))
-
-
-def _best_order(
-    model: Any, X: ArrayLike, n_rows: int, X_watched: ArrayLike
-) -> tuple[NDArray[np.intp], Array]:
+def _best_order(model: Any, X: Any, n_rows: int) -> tuple[NDArray[np.intp], Array]:
     """Rows to measure one after another, and what each adds to the mean narrowing."""
-    last, seen = _with_covariance(model, X)
-    n_watched = _num_samples(X_watched)
-    spread = np.linspace(0, n_watched - 1, min(n_watched, MAX_WATCHED)).round()
-    _, watched = _with_covariance(model, _safe_indexing(X_watched, spread.astype(int)))
-    candidates = np.argsort(-_parts(last, seen)[1], kind="stable")[:MAX_CANDIDATES]
-    some, m = _safe_indexing(seen, candidates), len(candidates)
+    last, seen = _posterior(model, X)
+    rows = last.predict_distribution(seen)
+    candidates = np.argsort(-rows.epistemic, kind="stable")[:MAX_CANDIDATES]
+    m, n = len(candidates), len(rows)
+    spread = np.linspace(0, n - 1, min(n, MAX_WATCHED)).round().astype(int)
+    some, watched = (_safe_indexing(seen, at) for at in (candidates, spread))
     # Candidates first, then watched rows: both parts, and covariances with the first.
-    noise, c = np.hstack([_parts(last, rows) for rows in (some, watched)])
+    both = rows.take(np.concatenate([candidates, spread]))
+    noise, c = both.aleatoric, both.epistemic
     across = np.hstack([last.predict_covariance(some, z) for z in (some, watched)])
     np.fill_diagonal(across[:, :m], c[:m])
     first = np.sqrt(noise + c)[m:]
     order: list[int] = []
-    gains = []
+    reached = [0.0]  # mean narrowing
     for _ in range(min(n_rows, m)):
         # A kernel that looks at near rows only is no covariance of all rows at once.
         largest = np.sqrt(np.outer(c[:m], c))
         across = np.clip(across, -largest, largest)
         left = c[m:] - across[:, m:] ** 2 / (noise + c)[:m, None]
-        reached = np.sqrt(noise[m:] + np.maximum(left, 0.0))
-        gain = np.mean((np.sqrt(noise + c)[m:] - reached) / first, axis=1)
-        gain[order] = -np.inf
-        best = int(np.argmax(gain))
+        scale = np.sqrt(noise[m:] + np.maximum(left, 0.0))
+        narrowing = 1 - np.mean(scale / first, axis=1)
+        narrowing[order] = -np.inf
+        best = int(np.argmax(narrowing))
         order.append(best)
-        gains.append(gain[best])
+        reached.append(narrowing[best])
         step = across[best] / np.sqrt(noise[best] + c[best])
         across = across - np.outer(step[:m], step)
         c = np.maximum(c - step**2, 0.0)
-    return candidates[order], np.array(gains)
+    return candidates[order], np.diff(reached)
 
 
-def _with_covariance(model: Any, X: Any) -> tuple[Any, Any]:
+def _posterior(model: Any, X: Any) -> tuple[Any, Any]:
     """The estimator that has a posterior, and the rows as it sees them."""
     from ..conformal.distribution import last_step, transformed
 
@@ -383,14 +329,7 @@ def _with_covariance(model: Any, X: Any) -> tuple[Any, Any]:
     last = last_step(fitted)
     if not hasattr(last, "predict_covariance"):
         raise TypeError(
-            f"Got a {type(last).__name__}, which has no predict_covariance and so does "
-            "not tell what a measurement would bring elsewhere. Use ClapsRegressor or "
-            "ClapsModule, or rank rows by 'epistemic'."
+            f"Got a {type(last).__name__}, which has no predict_covariance. Use "
+            "ClapsRegressor or ClapsModule, or rank rows by 'epistemic'."
         )
     return last, transformed(fitted, X)
-
-
-def _parts(last: Any, X: Any) -> tuple[Array, Array]:
-    """Both parts of v, in the units of the covariance."""
-    rows = last.predict_distribution(X)
-    return rows.aleatoric, rows.epistemic
