@@ -165,7 +165,7 @@ def load(
     >>> import os, tempfile
     >>> import numpy as np, torch
     >>> from mapie_claps import ClapsModule, load
-    >>> X = np.random.default_rng(0).normal(size=(40, 2))
+    >>> X = np.random.default_rng(0).normal(size=(20, 2))
     >>> model = ClapsModule(torch.nn.Linear(2, 1)).fit(X, X[:, 0])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(path := os.path.join(folder, "own.claps"))

@@ -108,7 +108,6 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if not name.endswith("_") and name != "_seen_rows":
                 fitted.__dict__[name] = value
         fitted._fit_id, fitted._update_id = secrets.token_hex(8), ""
-        fitted._equal_share = 0.0
         # Tensors made in a caller's inference mode could not be changed in training,
         # and in autocast weights would be trained to three digits.
         with (

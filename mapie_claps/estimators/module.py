@@ -26,9 +26,16 @@ from .._validation import (
     new_tensors_on,
     validate_data,
 )
-from ..network.batches import Batch, batches_of, column, noise_column, row_hashes
+from ..network.batches import (
+    NOISE_METHODS,
+    Batch,
+    batches_of,
+    column,
+    network_noise,
+    noise_column,
+    row_hashes,
+)
 from ..network.ensemble import Features
-from ..posterior.curvature import NOISE_METHODS, network_noise
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import (
     FeatureRows,

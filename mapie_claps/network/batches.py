@@ -18,6 +18,7 @@ from .._validation import check_real, check_unmasked, warn_if_reordered, where_b
 
 T = TypeVar("T")
 KEPT_ELEMENTS = 2**24
+NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 
 
 class KeptBatches(Generic[T]):
@@ -193,6 +194,19 @@ def noise_column(values: Any, n: int) -> Tensor:
             "ClapsModule gives log h² or h, say noise_output='log_variance' or 'std'."
         )
     return h2
+
+
+def network_noise(network: Any, x: Tensor, phi: Tensor) -> Tensor:
+    """h² by one of ``NOISE_METHODS`` of a network."""
+    for name, argument in zip(NOISE_METHODS, (phi, x), strict=True):
+        if hasattr(network, name):
+            h2: Tensor = getattr(network, name)(argument)
+            return h2
+    raise ValueError(
+        f"Got a network of class {type(network).__name__} without noise_variance. Pass "
+        "backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give the network "
+        "a method noise_variance(x)."
+    )
 
 
 def check_has_target(y: Any) -> None:

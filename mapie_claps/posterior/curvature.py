@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ..network.batches import column, noise_column, weights
+from ..network.batches import column, network_noise, noise_column, weights
 
 # On import laplace-torch reaches ``torch.jit`` through torchmetrics and torchvision, of
 # which torch 2.9 and later warn. The warning is not the user's.
@@ -22,9 +22,7 @@ with warnings.catch_warnings():
     import laplace
     from laplace.curvature import GGNInterface
 
-__all__ = ["NOISE_METHODS", "HeteroscedasticGGN", "laplace", "network_noise"]
-
-NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
+__all__ = ["HeteroscedasticGGN", "laplace"]
 
 
 class HeteroscedasticGGN(GGNInterface):
@@ -156,16 +154,3 @@ class HeteroscedasticGGN(GGNInterface):
         if layer.bias is not None:
             phi = pad(phi, (0, 1), value=1.0)
         return loss, phi * (weight / h2).sqrt()[:, None]
-
-
-def network_noise(network: Any, x: Tensor, phi: Tensor) -> Tensor:
-    """h² by one of ``NOISE_METHODS`` of a network."""
-    for name, argument in zip(NOISE_METHODS, (phi, x), strict=True):
-        if hasattr(network, name):
-            h2: Tensor = getattr(network, name)(argument)
-            return h2
-    raise ValueError(
-        f"Got a network of class {type(network).__name__} without noise_variance. Pass "
-        "backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give the network "
-        "a method noise_variance(x)."
-    )
