@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean \
 	paper peers truth coverage speed fuzz mapie-tests
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed-demo
 	$(VENV)/bin/python -m mapie_claps.demo
 
 test: lint test-newest test-mapie09
@@ -38,6 +38,19 @@ docs: $(VENV)/.installed-docs docs/_static/mathjax.js
 docs-inventories: $(VENV)/.installed
 	$(VENV)/bin/python docs/fetch_inventories.py
 
+# Each set of extras joins the same environment; the demo needs little.
+$(UV):
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet uv
+
+$(VENV)/.installed-demo: pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[plot]"
+	touch $@
+
+$(VENV)/.installed: pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(VENV)/bin/python --upgrade -e ".[dev]"
+	touch $@
+
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
 	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[docs]"
 	touch $@
@@ -47,12 +60,6 @@ docs/_static/mathjax.js:
 	cd docs/_build/npm && npm pack --silent mathjax@3.2.2 && tar xzf mathjax-3.2.2.tgz \
 		&& cp package/es5/tex-svg.js ../../_static/mathjax.js \
 		|| echo "npm is missing: formulas will be loaded from the web"
-
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet uv
-	$(UV) pip install --quiet --python $(VENV)/bin/python --upgrade -e ".[dev]"
-	touch $@
 
 $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 	$(PYTHON) -m venv $(OLD)
