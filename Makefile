@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 OLD := .venv-mapie09
+NEXT := .venv-prereleases
 UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean \
+.PHONY: demo test lint test-newest test-mapie09 test-prereleases docs \
+	docs-inventories clean \
 	paper peers truth coverage speed fuzz mapie-tests
 
 demo: $(VENV)/.installed-demo
@@ -26,6 +28,10 @@ test-newest: $(VENV)/.installed
 # the newest torchvision, which laplace-torch asks for, would lift it.
 test-mapie09: $(OLD)/.installed
 	$(OLD)/bin/python -m pytest -n 2 tests
+
+# What the next releases of the hosts will break; also beyond the limits of pyproject.toml.
+test-prereleases: $(NEXT)/.installed
+	$(NEXT)/bin/python -m pytest -n 2
 
 # The site, with the examples run, warnings as errors and a check of its links.
 # Formulas need MathJax: with npm it is put beside the pages, else they load it from the
@@ -67,6 +73,13 @@ $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 		-e ".[tests]" "mapie==0.9.2" "torch==2.6.0"
 	touch $@
 
+$(NEXT)/.installed: pyproject.toml | $(UV)
+	$(PYTHON) -m venv $(NEXT)
+	$(UV) pip install --quiet --python $(NEXT)/bin/python -e ".[dev]"
+	$(UV) pip install --quiet --python $(NEXT)/bin/python --upgrade --prerelease allow \
+		mapie laplace-torch torch scikit-learn
+	touch $@
+
 # Studies: DATA is a folder with the CSV files of the data sets, target last. Finished
 # runs are kept, so that a target goes on where it stopped. RUN adds options.
 DATA ?= data
@@ -94,4 +107,4 @@ mapie-tests: $(VENV)/.installed
 	$(VENV)/bin/python tests/mapie_own_tests.py $(RUN)
 
 clean:
-	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js
+	rm -rf $(VENV) $(OLD) $(NEXT) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js
