@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 OLD := .venv-mapie09
+NEXT := .venv-prereleases
 UV := $(VENV)/bin/uv
 # The tests train small networks: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint test-newest test-mapie09 docs docs-inventories clean \
+.PHONY: demo test lint test-newest test-mapie09 test-prereleases docs \
+	docs-inventories clean \
 	paper peers truth coverage speed fuzz mapie-tests
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed-demo
 	$(VENV)/bin/python -m mapie_claps.demo
 
 test: lint test-newest test-mapie09
@@ -27,6 +29,10 @@ test-newest: $(VENV)/.installed
 test-mapie09: $(OLD)/.installed
 	$(OLD)/bin/python -m pytest -n 2 tests
 
+# What the next releases of the hosts will break; also beyond the limits of pyproject.toml.
+test-prereleases: $(NEXT)/.installed
+	$(NEXT)/bin/python -m pytest -n 2
+
 # The site, with the examples run, warnings as errors and a check of its links.
 # Formulas need MathJax: with npm it is put beside the pages, else they load it from the
 # web when they are read.
@@ -38,6 +44,19 @@ docs: $(VENV)/.installed-docs docs/_static/mathjax.js
 docs-inventories: $(VENV)/.installed
 	$(VENV)/bin/python docs/fetch_inventories.py
 
+# Each set of extras joins the same environment; the demo needs little.
+$(UV):
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet uv
+
+$(VENV)/.installed-demo: pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[plot]"
+	touch $@
+
+$(VENV)/.installed: pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(VENV)/bin/python --upgrade -e ".[dev]"
+	touch $@
+
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed
 	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[docs]"
 	touch $@
@@ -48,16 +67,17 @@ docs/_static/mathjax.js:
 		&& cp package/es5/tex-svg.js ../../_static/mathjax.js \
 		|| echo "npm is missing: formulas will be loaded from the web"
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet uv
-	$(UV) pip install --quiet --python $(VENV)/bin/python --upgrade -e ".[dev]"
-	touch $@
-
 $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
 	$(PYTHON) -m venv $(OLD)
 	$(UV) pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct \
 		-e ".[tests]" "mapie==0.9.2" "torch==2.6.0"
+	touch $@
+
+$(NEXT)/.installed: pyproject.toml | $(UV)
+	$(PYTHON) -m venv $(NEXT)
+	$(UV) pip install --quiet --python $(NEXT)/bin/python -e ".[dev]"
+	$(UV) pip install --quiet --python $(NEXT)/bin/python --upgrade --prerelease allow \
+		mapie laplace-torch torch scikit-learn
 	touch $@
 
 # Studies: DATA is a folder with the CSV files of the data sets, target last. Finished
@@ -87,4 +107,4 @@ mapie-tests: $(VENV)/.installed
 	$(VENV)/bin/python tests/mapie_own_tests.py $(RUN)
 
 clean:
-	rm -rf $(VENV) $(OLD) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js
+	rm -rf $(VENV) $(OLD) $(NEXT) .mypy_cache .ruff_cache .pytest_cache .coverage docs/_build docs/_static/mathjax.js

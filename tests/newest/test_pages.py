@@ -77,11 +77,12 @@ def test_links_to_files_lead_somewhere():
 
 
 def test_commands_are_there():
-    """Scripts and targets of make that pages and README tell people to run."""
-    text = "\n".join([*map(text_of, PAGES), (ROOT / "README.md").read_text()])
+    """Scripts and targets of make that pages tell people, or workflows, to run."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob(".github/workflows/*.yml")]
+    text = "\n".join([*map(text_of, PAGES), *(file.read_text() for file in files)])
     scripts = re.findall(r"python ((?:docs|tests)/[\w/]+\.py)", text)
     assert {name for name in scripts if (ROOT / name).exists()} == set(scripts) != set()
-    targets = set(re.findall(r"(?:^\$ |`)make ([\w-]+)", text, flags=re.M))
+    targets = set(re.findall(r"(?:^\$ |`|run: )make ([\w-]+)", text, flags=re.M))
     known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     assert targets - set(known) == set()
     assert re.findall(r"python -m mapie_claps\.(?!demo)\w+", text) == []
