@@ -508,7 +508,7 @@ def test_rows_as_records():
     assert model.predict([record, record]).shape == (2,)
     short = {key: record[key] for key in list(record)[1:]} | {"heat": 1}
     for X in (short, [short], [record, short]):
-        with refused(match=r"of X without .*\['area'\] and with \['heat'\]"):
+        with refused(match=r"row \d of X, in which \['area', 'heat'\] are missing"):
             calibrated.predict_interval(X)
     with refused(match=r"X.to_frame\(\) if this is a column"):
         model.predict(frame["area"])
@@ -581,7 +581,7 @@ def test_dates_that_do_not_begin_with_the_year_are_not_guessed(form):
     assert all(re.match(remark, text) for text in encoder.remarks)
 
 
-def test_the_hour_is_that_of_the_clock_and_the_zone_that_of_fit():
+def test_the_hour_is_that_of_the_clock_and_the_zone_one_for_all():
     utc = pd.date_range("2024-07-01 22:30", periods=30, freq="h", tz="UTC")
     local = pd.DataFrame({"t": utc.tz_convert("Asia/Tokyo")})
     clock = pd.DataFrame({"t": local["t"].dt.tz_localize(None)})
@@ -595,13 +595,10 @@ def test_the_hour_is_that_of_the_clock_and_the_zone_that_of_fit():
     ):
         np.testing.assert_array_equal(fit(table)[1], expected)
         np.testing.assert_array_equal(encoder.encode(table).values, expected)
-    other = pd.DataFrame({"t": utc})
-    for table in (other, pl.from_pandas(other), other.astype(object)):
-        with refused(
-            match=r"zone 'UTC' in column 't', but 'Asia/Tokyo' in fit.*tz_convert"
-        ):
-            encoder.encode(table)
-    fit(clock)[0].encode(other)
+    both = [utc[0], local["t"][1]] + [utc[2].tz_localize(None)] * 10
+    for mixture in (both, list(map(str, both))):
+        with refused(match=r"zones \[.*\] in column 't', but expected one for all"):
+            fit(pd.DataFrame({"t": mixture}, dtype=object))
 
 
 def changed(name, value, row=3):
@@ -658,7 +655,7 @@ def test_tables_that_are_taken_and_refused():
     large = np.full((5, 2), 1e308)  # whose sum overflows
     np.testing.assert_array_equal(fit(large)[1], large)
     frame = mixed()
-    with refused(match=r"name 'zip' twice \(columns 3 and 7\)"):
+    with refused(match=r"columns of the same name, \['zip'\]"):
         fit(pd.concat([frame, frame[["zip"]]], axis=1))
     with refused(match=r"type list.*Pass pandas.DataFrame\(X\)"):
         as_table(frame.to_dict("records"))
@@ -711,7 +708,7 @@ def test_what_a_transformer_of_the_user_must_give():
     frame = mixed()
     holes = np.ones((N, 2))
     holes[4, 1] = np.nan
-    with refused(match=r"Got nan from the preprocessor in row 4 of 'o"):
+    with refused(match="X as the preprocessor gives it contains NaN"):
         fit(frame, preprocessor=Targets(holes))
     with refused(match="convert"):
         fit(frame, preprocessor=Targets(np.full((N, 1), "text")))

@@ -1,23 +1,10 @@
 """A table as people have it → a matrix of finite numbers for the networks.
 
 Each column has been read as one number per row (``tables``). A ``ColumnTransformer``
-makes the inputs of the networks of them:
-
-- *Numbers* stay as they are. A gap becomes the median (``SimpleImputer``), and a column
-  with gaps in training gets a flag (``MissingIndicator``).
-- *Dates*, and text that is all dates beginning with the year, become the parts that
-  vary and the days between two dates (``DateParts``).
-- *Text, truth values and categories* get one 0/1 input per frequent level
-  (``OneHotEncoder``) if frequent levels have 80 % of the rows. A level is frequent if
-  it has 25 rows, or 5 % of the rows where that is less, and is among the 256 largest of
-  its column. Rare levels share one input. Where they have as many rows together as a
-  frequent level needs, and where most levels are rare, the column gets the cross-fitted
-  mean and the count of each level (``LevelMeans``).
-- Text that is nearly unique is left out.
-
-Numbers come first, 0/1 inputs last. Values that never occurred in training are marked,
-so that they can count as lack of data. What may surprise is kept as remarks: columns
-left out or perhaps misread, integers that look like codes, wild values.
+makes the inputs of the networks of them, numbers first, 0/1 inputs last; the user guide
+says what a column becomes. Values that never occurred in training are marked, so that
+they can count as lack of data. What may surprise is kept as remarks: columns left out
+or perhaps misread, integers that look like codes, wild values.
 """
 
 import math
@@ -43,7 +30,6 @@ from sklearn.utils import check_array, column_or_1d
 from torch import Tensor
 
 from .._validation import (
-    ANY_NUMBER,
     check_real,
     raise_for,
     validate_data,
@@ -138,7 +124,7 @@ class TableEncoder:
             return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
             outputs = self.transformer.transform(table)
-            return EncodedRows(_finite(outputs, self.output_names), None)
+            return EncodedRows(_finite(outputs), None)
         numbers = as_numbers(table) if self.is_plain else None
         if numbers is not None:
             codes, unseen = numbers, np.isnan(numbers)
@@ -354,12 +340,10 @@ def _look_like_codes(values: Array, scores: Array) -> bool:
     Means of y by level then vary between neighbours as much as between all levels.
     """
     known = ~np.isnan(values)
-    values, scores = values[known], scores[known]
-    if (values != np.rint(values)).any():
-        return False
-    levels, places = np.unique(values, return_inverse=True)
-    n = len(levels)
-    if n not in CODES or len(values) < ROWS_PER_CODE * n:
+    levels, places = np.unique(values[known], return_inverse=True)
+    n, scores = len(levels), scores[known]
+    repeated = n in CODES and len(scores) >= ROWS_PER_CODE * n
+    if not repeated or (levels != np.rint(levels)).any():
         return False
     count, effect, within, between = _effects(places, scores, n)
     weight = count[1:] * count[:-1] / (count[1:] + count[:-1])
@@ -379,8 +363,7 @@ def _fit_preprocessor(
         raise_for(
             "preprocessor",
             preprocessor,
-            "a transformer with fit_transform and transform, and none beside "
-            "categorical_features",
+            "a transformer with fit_transform, and none beside categorical_features",
             "Pass None, or for example a sklearn.compose.ColumnTransformer.",
         )
     transformer = clone(preprocessor)
@@ -389,25 +372,16 @@ def _fit_preprocessor(
         names = list(map(str, transformer.get_feature_names_out()))
     except (AttributeError, ValueError):
         names = [f"output {k}" for k in range(outputs.shape[1])]
-    values = _finite(outputs, names)
+    values = _finite(outputs)
     numbers = np.flatnonzero(~np.isin(values, (0, 1)).all(axis=0))
     return TableEncoder(transformer, names, int(numbers.max(initial=-1)) + 1), values
 
 
-def _finite(outputs: Any, names: list[str]) -> Array:
+def _finite(outputs: Any) -> Array:
     """Outputs of a user's transformer, if these are finite numbers."""
     dense = outputs.toarray() if issparse(outputs) else outputs
-    values: Array = check_array(
-        dense, dtype=np.float64, input_name="preprocessor output", **ANY_NUMBER
-    )
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        row, k = bad[0].tolist()
-        raise ValueError(
-            f"Got {values[row, k].item()!r} from the preprocessor in row {row} of "
-            f"{names[k]!r}, but expected finite numbers. Add an imputer, for example "
-            "sklearn.impute.SimpleImputer."
-        )
+    name = "X as the preprocessor gives it"
+    values: Array = check_array(dense, dtype=np.float64, input_name=name)
     return values
 
 
@@ -497,7 +471,12 @@ class DateParts(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Array, y: Any = None) -> Self:
         """Choose the parts, and the pairs of columns that occur together."""
-        self.parts_ = [_varying_parts(dates[~np.isnan(dates)]) for dates in X.T]
+        self.parts_ = []
+        for dates in X.T:
+            known = dates[~np.isnan(dates)]
+            parts = [p for p in DATE_PARTS if np.ptp(known) >= MIN_RANGE.get(p, 0.0)]
+            varying = [p for p in parts if np.ptp(DATE_PARTS[p](known)) > 0]
+            self.parts_.append(varying or ["days"])
         columns = range(X.shape[1])
         pairs = combinations(columns, 2) if len(columns) <= 4 else pairwise(columns)
         gap = np.isnan(X)
@@ -542,11 +521,8 @@ DATE_PARTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _varying_parts(seconds: Array) -> list[str]:
-    """Parts that vary. A season can be told from a trend after a year only."""
-    needed = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
-    parts = [p for p in DATE_PARTS if np.ptp(seconds) >= needed.get(p, 0.0)]
-    return [p for p in parts if np.ptp(DATE_PARTS[p](seconds)) > 0] or ["days"]
+# A season can be told from a trend after a year only.
+MIN_RANGE = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
 
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
