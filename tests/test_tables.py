@@ -713,9 +713,9 @@ def test_what_a_transformer_of_the_user_must_give():
     with refused(match="convert"):
         fit(frame, preprocessor=Targets(np.full((N, 1), "text")))
     for wrong in ("passthrough", StandardScaler):
-        with refused(match="Got preprocessor=.*fit_transform"):
+        with refused(match="Cannot clone object"):
             fit(frame, preprocessor=wrong)
-    with refused(match="none beside categorical_features"):
+    with refused(match="Got categorical_features beside a preprocessor"):
         fit(frame, preprocessor=own(), categorical_features=["zip"])
 
 
@@ -802,7 +802,7 @@ def test_names_and_number_of_columns_are_checked():
     zeros = np.zeros((1, 2))
     check_columns(estimator, zeros, zeros, reset=False)  # MAPIE's probe: no warning
     for wrong in (frame[["b", "a"]], frame[["a"]], frame.assign(c=1)):
-        with refused(match=r"Pass X\[model.feature_names_in_\]"):
+        with refused(match="feature names should match those that were passed"):
             check_columns(estimator, wrong, wrong, reset=False)
     plain = np.ones((2, 3))
     with (

@@ -23,7 +23,6 @@ from ..network.kernel import KernelMember, fit_kernel
 from ..network.preprocessing import (
     EncodedRows,
     TableEncoder,
-    as_table,
     check_columns,
     check_training_data,
     fit_scaler,
@@ -32,6 +31,7 @@ from ..network.preprocessing import (
     tame_targets,
 )
 from ..network.rows import EQUAL_ROWS, MANY_EQUAL
+from ..network.tables import as_table
 from ..network.target import (
     MonotoneMap,
     NoiseShape,

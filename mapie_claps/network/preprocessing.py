@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations, pairwise
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -40,6 +40,7 @@ from .rows import check_groups, equal_rows
 from .tables import (
     ColumnReader,
     as_numbers,
+    as_table,
     column_names,
     fit_reader,
     package_of,
@@ -47,7 +48,6 @@ from .tables import (
     records_of,
     refuse_infinity,
 )
-from .tables import as_table as as_table
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -76,11 +76,8 @@ class TrainingData(NamedTuple):
 
     def take(self, rows: NDArray[np.intp]) -> "TrainingData":
         """Some of the rows."""
-        table, package = self.table, package_of(self.table)
-        if package == "pyarrow":
-            table = table.take(rows)
-        else:
-            table = table.iloc[rows] if package == "pandas" else table[rows]
+        table = getattr(self.table, "iloc", self.table)
+        table = table.take(rows) if package_of(table) == "pyarrow" else table[rows]
         labels = None if self.labels is None else self.labels[torch.from_numpy(rows)]
         return TrainingData(
             table, self.y[rows], self.weight[rows], labels, self.rows[rows]
@@ -123,8 +120,7 @@ class TableEncoder:
         if not table.shape[0]:
             return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
-            outputs = self.transformer.transform(table)
-            return EncodedRows(_finite(outputs), None)
+            return EncodedRows(_finite(self.transformer.transform(table)), None)
         numbers = as_numbers(table) if self.is_plain else None
         if numbers is not None:
             codes, unseen = numbers, np.isnan(numbers)
@@ -174,32 +170,30 @@ def fit_table(
     codes = np.column_stack([reader.read(column)[0] for reader, column in both])
     refuse_infinity(codes, labels)
     blocks = _blocks(readers, codes)
-    if not any(columns for _, _, columns in blocks):
+    columns_of = {name: positions for name, _, positions in blocks}
+    if not any(columns_of.values()):
         raise ValueError(
             f"Got X with the columns {names}, none of which can be used: each is empty "
             "or an ID. Add a column, or name one in categorical_features."
         )
     # Normal scores, so that a long tail of y hides no effect.
     scores: Array = norm.ppf((rankdata(y) - 0.5) / len(y))
-    numbers = [j for j, r in enumerate(readers) if r.kind == "numbers" and not r.levels]
-    wild = (
-        wild_remarks(codes[:, j], f"column {labels[j]!r}", row_numbers) for j in numbers
-    )
-    # One broken row may be wild in many columns.
-    remarks += list(chain.from_iterable(wild))[:3]
-    remarks += [
-        f"Took column {labels[j]!r} as numbers, although its integers look like codes: "
-        f"y depends on them, but not in their order. Pass categorical_features="
-        f"[{labels[j]!r}] if they are codes."
-        for j in numbers
-        if _look_like_codes(codes[:, j], scores)
-    ]
+    wild: list[str] = []
+    for j in columns_of["number"]:
+        wild += wild_remarks(codes[:, j], f"column {labels[j]!r}", row_numbers)
+        if _look_like_codes(codes[:, j], scores):
+            remarks.append(
+                f"Took column {labels[j]!r} as numbers, although its integers look "
+                "like codes: y depends on them, but not in their order. Pass "
+                f"categorical_features=[{labels[j]!r}] if they are codes."
+            )
+    remarks += wild[:3]  # one broken row may be wild in many columns
     transformer = ColumnTransformer(blocks, verbose_feature_names_out=False)
     transformer.set_output(transform="default")
     values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
     outputs, sources = _outputs(transformer, readers, names)
     places = transformer.output_indices_
-    if means := {name: columns for name, _, columns in blocks}["level_mean"]:
+    if means := columns_of["level_mean"]:
         others = np.compress(~sources[means].any(axis=0), values, axis=1)
         folds = _folds(len(y), seed, together)
         rest = _remainder(others, scores, weight, folds)
@@ -301,11 +295,10 @@ def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> A
 def wild_rows(values: Array) -> NDArray[np.intp]:
     """Rows with values far from all others, such as a slipped decimal point.
 
-    At most three values, or 0.1 % of the rows, are wild: those more than 20 robust
-    units (the median distance from the median, by 0.6745) from the median, beyond a
-    step in this distance by a factor of at least five and, in logarithms, of ten times
-    the mean step of the next ten values. A long tail, as of prices and counts, has no
-    such step.
+    At most three, or 0.1 % of the rows: those more than 20 robust units from the
+    median, beyond a step in this distance by a factor of at least five and, in
+    logarithms, of ten times the mean step of the next ten values. A long tail, as of
+    prices and counts, has no such step.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         far = np.nan_to_num(np.abs(values - np.nanmedian(values)))
@@ -358,13 +351,10 @@ def _fit_preprocessor(
     table: Any, y: Array, preprocessor: Any, named: set[int]
 ) -> tuple[TableEncoder, Array]:
     """Fit a user's transformer; the last of its outputs may be 0/1 inputs."""
-    usable = hasattr(preprocessor, "fit_transform")
-    if named or not usable or isinstance(preprocessor, type):
-        raise_for(
-            "preprocessor",
-            preprocessor,
-            "a transformer with fit_transform, and none beside categorical_features",
-            "Pass None, or for example a sklearn.compose.ColumnTransformer.",
+    if named:
+        raise ValueError(
+            "Got categorical_features beside a preprocessor, but expected one of them. "
+            "Encode these columns in the preprocessor."
         )
     transformer = clone(preprocessor)
     outputs = transformer.fit_transform(table, y)
@@ -534,15 +524,7 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
             return
     # Frames of libraries that are not known by name have become arrays.
     named = X if hasattr(X, "columns") or hasattr(X, "__dataframe__") else table
-    try:
-        validate_data(estimator, named, reset=reset, skip_check_array=True)
-    except ValueError as error:
-        if "feature names should match" not in str(error):
-            raise
-        raise ValueError(
-            f"{str(error).rstrip()}\nPass X[model.feature_names_in_], with every "
-            "column that fit has seen."
-        ) from error
+    validate_data(estimator, named, reset=reset, skip_check_array=True)
 
 
 def check_training_data(
