@@ -231,7 +231,7 @@ def test_means_by_level_are_those_of_random_effects():
     effect = rng.normal(0, 2.0, 40)
     y = 5 + effect[codes] + rng.normal(0, 1.0, len(codes))
     means = LevelMeans().fit(codes[:, None], y, np.array([40]))
-    mean, log_count = means.means_[0], means.log_counts_[0]
+    mean, log_count = means.transform(np.arange(41)[:, None]).T
     n = np.bincount(codes, minlength=41)
     np.testing.assert_allclose(np.expm1(log_count), n)
     # With the true variances; an empty level has the overall mean.
@@ -240,9 +240,9 @@ def test_means_by_level_are_those_of_random_effects():
     np.testing.assert_allclose(mean[:40], ideal, atol=0.15)
     assert mean[40] == pytest.approx(y.mean())
     noise = rng.normal(size=len(codes))
-    shrunk = means.fit(codes[:, None], noise).means_[0]
+    shrunk = means.fit(codes[:, None], noise).transform(np.arange(40)[:, None])[:, 0]
     assert np.ptp(shrunk) < 0.3 * np.ptp([noise[codes == c].mean() for c in range(40)])
-    alone = means.fit(np.arange(N)[:, None], noise[:N]).means_[0]  # a level each
+    alone = means.fit_transform(np.arange(N)[:, None], noise[:N])[:, 0]  # a level each
     np.testing.assert_allclose(alone, noise[:N].mean(), atol=0.05)
 
 

@@ -29,12 +29,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import check_array, column_or_1d
 from torch import Tensor
 
-from .._validation import (
-    check_real,
-    raise_for,
-    validate_data,
-    warn_if_reordered,
-)
+from .._validation import check_real, raise_for, validate_data, warn_if_reordered
 from .batches import check_has_target, column, weights
 from .rows import check_groups, equal_rows
 from .tables import (
@@ -195,11 +190,10 @@ def fit_table(
     places = transformer.output_indices_
     if means := columns_of["level_mean"]:
         others = np.compress(~sources[means].any(axis=0), values, axis=1)
-        folds = _folds(len(y), seed, together)
-        rest = _remainder(others, scores, weight, folds)
         fitted = transformer.named_transformers_["level_mean"]
-        cross_fitted = fitted.cross_fit(codes[:, means], rest, folds)
-        values[:, places["level_mean"]] = cross_fitted
+        values[:, places["level_mean"]] = fitted.cross_fit(
+            codes[:, means], *_remainder(others, scores, weight, together, seed)
+        )
     n_numbers = max(places[block].stop for block in ("number", "date", "level_mean"))
     donors = transformer.transform(_donors(readers, codes, y, seed))
     encoder = TableEncoder(transformer, outputs, n_numbers, readers, sources, donors)
@@ -258,24 +252,26 @@ def _outputs(
     return outputs, np.array(sources)
 
 
-def _remainder(others: Array, scores: Array, weight: Array, folds: Any) -> Array:
-    """What a linear model of other inputs leaves of y, and levels may explain."""
+def _remainder(
+    others: Array, scores: Array, weight: Array, together: Tensor | None, seed: int
+) -> tuple[Array, Any]:
+    """What a linear model of other inputs leaves of y, and the folds of its fits.
+
+    Rows that belong together are in one fold.
+    """
+    if together is None:
+        folds = KFold(min(N_FOLDS, len(scores)), shuffle=True, random_state=seed)
+    else:
+        _, place = np.unique(together.numpy(), return_inverse=True)
+        fold = np.random.default_rng(seed).permutation(place.max() + 1) % N_FOLDS
+        folds = PredefinedSplit(fold[place])
     if not others.shape[1]:
-        return scores
+        return scores, folds
     with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
         scaled = np.nan_to_num(StandardScaler().fit_transform(others))
     params = {"sample_weight": weight}
     fitted = cross_val_predict(Ridge(), scaled, scores, cv=folds, params=params)
-    return scores - np.asarray(fitted, dtype=np.float64)
-
-
-def _folds(n: int, seed: int, together: Tensor | None) -> Any:
-    """A splitter of n rows whose folds keep rows that belong together."""
-    if together is None:
-        return KFold(min(N_FOLDS, n), shuffle=True, random_state=seed)
-    _, place = np.unique(together.numpy(), return_inverse=True)
-    fold = np.random.default_rng(seed).permutation(place.max() + 1) % N_FOLDS
-    return PredefinedSplit(fold[place])
+    return scores - np.asarray(fitted, dtype=np.float64), folds
 
 
 def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> Array:
@@ -385,13 +381,9 @@ def _categorical_positions(names: list[Any], categorical_features: Any) -> set[i
         items = [names.index(i) if isinstance(i, str) else i for i in given]
         return set(np.arange(len(names))[items].tolist()) if items else set()
     except (IndexError, TypeError, ValueError):
-        raise_for(
-            "categorical_features",
-            given,
-            f"'from_dtype', or names, positions or a mask of the columns {names}",
-            "Use 'from_dtype' if unsure: text, truth values and categories are "
-            "recognised.",
-        )
+        expected = f"'from_dtype', or names, positions or a mask of the columns {names}"
+        hint = "With 'from_dtype' text, truth values and categories are recognised."
+        raise_for("categorical_features", given, expected, hint)
 
 
 class LevelMeans(TransformerMixin, BaseEstimator):
@@ -406,20 +398,20 @@ class LevelMeans(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Array, y: Array, last: Array | None = None) -> Self:
         """Means and counts of all rows; ``last`` has the highest place by column."""
-        self.means_, self.log_counts_ = [], []
+        means, log_counts = [], []
         last = X.max(axis=0) if last is None else last
         overall, tiny = float(y.mean()), np.finfo(np.float64).tiny
         for places, top in zip(X.T.astype(np.intp), last.astype(np.intp), strict=True):
             count, effect, within, between = _effects(places, y, top + 1)
             shrink = count * between / (count * between + max(within, tiny))
-            self.means_.append(overall + effect * shrink)
-            self.log_counts_.append(np.log1p(count))
+            means.append(overall + effect * shrink)
+            log_counts.append(np.log1p(count))
+        self.by_level_ = means + log_counts
         return self
 
     def transform(self, X: Array) -> Array:
         """Means of all columns, then their counts."""
-        places = X.T.astype(np.intp)
-        both = zip((*self.means_, *self.log_counts_), (*places, *places), strict=True)
+        both = zip(self.by_level_, np.vstack([X.T, X.T]).astype(np.intp), strict=True)
         return np.column_stack([of[place] for of, place in both])
 
     def cross_fit(self, X: Array, y: Array, folds: Any) -> Array:
@@ -509,8 +501,6 @@ DATE_PARTS: dict[str, Callable[[Array], Array]] = {
     "hour_sin": lambda s: np.sin(_turn(s, DAY)),
     "hour_cos": lambda s: np.cos(_turn(s, DAY)),
 }
-
-
 # A season can be told from a trend after a year only.
 MIN_RANGE = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
 
@@ -572,10 +562,8 @@ def tame_targets(data: TrainingData) -> tuple[TrainingData, list[str]]:
 
     One of them would set the unit of y, and the noise everywhere.
     """
-    wild = wild_rows(data.y)
-    if not len(wild):
-        return data, []
-    others, y = np.delete(data.y, wild), data.y.copy()
+    wild, y = wild_rows(data.y), data.y.copy()
+    others = np.delete(y, wild)
     y[wild] = np.clip(y[wild], others.min(), others.max())
     text = "The fit takes the nearest of the others in its place. "
     return data._replace(y=y), wild_remarks(data.y, "y", data.rows, text)
