@@ -7,7 +7,7 @@ too), a date the seconds since 1970. pandas, polars and pyarrow are never import
 import datetime
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
@@ -29,7 +29,7 @@ NEARLY_UNIQUE, ENOUGH_FOR_AN_ID = 0.9, 20  # share of distinct texts, and number
 MISREAD = re.compile(r"\s*([+-]?\d*[.,]\d+|\d{1,4}([-/.])\d{1,2}\2\d+.*)\s*")
 
 
-def parse_dates(texts: Sequence[str]) -> list[datetime.datetime] | None:
+def parse_dates(texts: Iterable[str]) -> list[datetime.datetime] | None:
     """Texts as dates; None unless all begin as 2024-01-31 or 2024/01/31.
 
     Other orders of day and month cannot be told apart.
@@ -123,10 +123,9 @@ def as_table(X: Any, min_rows: int = 1, names: Any = None) -> Any:
     is_column = type(X).__name__ in ("Series", "ChunkedArray")
     if is_column or records is not None or hasattr(X, "collect_schema"):
         raise TypeError(
-            f"Got X of type {type(X).__name__}, but expected a table of rows and "
-            "columns in memory. Pass pandas.DataFrame(X) for records, "
-            "pandas.DataFrame([record]) for one of them, X.collect() for a LazyFrame, "
-            "X.to_frame() for one column, table[[i]] or table.iloc[[i]] for one row."
+            f"Got X of type {type(X).__name__}, but expected a table in memory. Pass "
+            "pandas.DataFrame(X) for records, pandas.DataFrame([record]) for one, "
+            "X.collect() for a LazyFrame, X.to_frame() for a column."
         )
     check_unmasked("X", X)
     if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
@@ -173,11 +172,8 @@ def as_numbers(X: Any) -> Array | None:
 def refuse_infinity(numbers: Array, names: Sequence[Any]) -> None:
     """Raise for the first number that is infinite."""
     for row, j in np.argwhere(np.isinf(numbers)).tolist():
-        Column(names[j], "numbers", numbers[:, j]).refuse(
-            row,
-            "finite numbers",
-            "Leave the row out, or replace the value by NaN, which is taken as a gap.",
-        )
+        hint = "Leave the row out, or replace the value by NaN, which stands for a gap."
+        Column(names[j], "numbers", numbers[:, j]).refuse(row, "finite numbers", hint)
 
 
 def read_columns(X: Any) -> list[Column]:
@@ -257,10 +253,8 @@ def _kind(cls: type) -> str:
 def _as_dates(column: Column) -> Column:
     """Text that is all dates as dates; any other column as it is."""
     gap = column.gap()
-    if column.kind != "text" or gap.all():
-        return column
-    found = parse_dates(column.values[~gap].tolist())
-    if found is None:
+    found = parse_dates(column.values[~gap]) if column.kind == "text" else None
+    if not found:
         return column
     filled = np.full(len(gap), None)
     filled[~gap] = found
@@ -278,20 +272,15 @@ class ColumnReader:
     def read(self, column: Column, strict: bool = True) -> tuple[Array, Mask]:
         """Numbers (n,), and where a value never occurred in training."""
         if self.kind == "unused":
-            n = len(column.values)
-            return np.zeros(n), np.zeros(n, dtype=bool)
+            return np.zeros(len(column.values)), np.zeros(len(column.values), bool)
         column = _as_dates(column) if self.kind == "dates" else column
         gap, kinds = column.gap(), {column.kind, self.kind}
         if strict and not gap.all() and len(kinds) > 1 and kinds != NUMBER_LIKE:
             bad = ~gap
             if kinds == {"dates", "text"}:
                 bad[bad] = [parse_dates([text]) is None for text in column.values[bad]]
-            column.refuse(
-                int(np.argmax(bad)),
-                f"{self.kind}, as in fit",
-                "Convert it, for example with pandas.to_numeric, astype(str) or "
-                "pandas.to_datetime.",
-            )
+            hint = "Convert it with pandas.to_numeric, to_datetime or astype(str)."
+            column.refuse(int(np.argmax(bad)), f"{self.kind}, as in fit", hint)
         if not self.levels:
             return column.values, gap & (not self.gaps)
         place = {level: float(k) for k, level in enumerate(self.levels)}
@@ -310,10 +299,7 @@ class ColumnReader:
 
 
 def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
-    """How to read a column of training rows; remarks if that may surprise.
-
-    A remark is the same for all folds of a search.
-    """
+    """How to read a column of training rows; remarks if that may surprise."""
     by_type = not named and not column.categorical
     column = _as_dates(column) if by_type else column
     gap, remark = column.gap(), ""
@@ -327,16 +313,15 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
     elif column.kind == "text" and not named:
         if len(levels) > max(NEARLY_UNIQUE * len(known), ENOUGH_FOR_AN_ID):
             remark = (
-                "nearly all of its texts differ, so that it tells rows apart and says "
-                "nothing about new ones. Convert it if these are numbers or dates, "
-                "name it in categorical_features to use it, or drop it from X"
+                "nearly all of its texts differ, which says nothing about new rows. "
+                "Drop it from X, convert it if these are numbers or dates, or name it "
+                "in categorical_features to use it"
             )
         elif by_type and np.mean([bool(MISREAD.fullmatch(t)) for t in levels]) > 0.5:
             remarks.append(
-                f"Took column {column.name!r} as categories, although most of its "
-                "texts look like numbers or dates. Convert it with pandas.to_numeric "
-                "or pandas.to_datetime, or name it in categorical_features, to silence "
-                "this warning."
+                f"Took column {column.name!r} as categories, although its texts look "
+                "like numbers or dates. Convert it, for example with "
+                "pandas.to_datetime, or name it in categorical_features."
             )
     if remark:
         remarks.append(f"Left column {column.name!r} out: {remark}.")
