@@ -137,7 +137,8 @@ class ClapsRegressor(LastLayerEstimator):
         it must be calibrated again.
     preprocessor : transformer or None, default=None
         A scikit-learn transformer, such as a ``ColumnTransformer``, that turns X into
-        finite numbers; it is cloned and fitted. None for our own.
+        finite numbers, those that are 0 or 1 best last; it is cloned and fitted. None
+        for our own.
     recipe : {"default", "paper"} or Recipe, default="default"
         All other numbers, and the defaults of the parameters above that are None.
     device : str, default="auto"
