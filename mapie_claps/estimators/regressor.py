@@ -23,15 +23,15 @@ from ..network.kernel import KernelMember, fit_kernel
 from ..network.preprocessing import (
     EncodedRows,
     TableEncoder,
-    as_table,
     check_columns,
     check_training_data,
-    fit_scalers,
+    fit_scaler,
     fit_table,
     merge_equal_rows,
     tame_targets,
 )
 from ..network.rows import EQUAL_ROWS, MANY_EQUAL
+from ..network.tables import as_table
 from ..network.target import (
     MonotoneMap,
     NoiseShape,
@@ -137,7 +137,8 @@ class ClapsRegressor(LastLayerEstimator):
         it must be calibrated again.
     preprocessor : transformer or None, default=None
         A scikit-learn transformer, such as a ``ColumnTransformer``, that turns X into
-        finite numbers; it is cloned and fitted. None for our own.
+        finite numbers, those that are 0 or 1 best last; it is cloned and fitted. None
+        for our own.
     recipe : {"default", "paper"} or Recipe, default="default"
         All other numbers, and the defaults of the parameters above that are None.
     device : str, default="auto"
@@ -368,33 +369,27 @@ class ClapsRegressor(LastLayerEstimator):
         if recipe.robust:
             data, remarks = tame_targets(data)
             data = merge_equal_rows(data)
-        table, y_, weight, labels, row_numbers = data
+        table, y_, weight, labels, _ = data
         self._equal_share = 1 - len(y_) / n_rows
         if self._equal_share > MANY_EQUAL:
             remarks.append(EQUAL_ROWS)
         n_members = members_for(recipe.n_members, len(y_))
         self.table_, values = fit_table(
-            table,
-            y_,
-            weight,
-            self.categorical_features,
-            self.preprocessor,
-            seed,
-            labels,
-            row_numbers,
+            data, self.categorical_features, self.preprocessor, seed
         )
         for text in (*remarks, *self.table_.remarks):
             warn_once(text, self.table_.output_names, stacklevel=4)
         # Not of the training inputs, some of which are cross-fitted.
         self._seen_rows = seen_rows(self.table_.encode(table).values, y_)
-        names = self.table_.output_names
-        self.scaler_X_, self.scaler_y_ = fit_scalers(values, y_, weight, names)
+        names = [f"the column {name!r} of X" for name in self.table_.output_names]
+        self.scaler_X_ = fit_scaler(values, weight, names)
+        self.scaler_y_ = fit_scaler(y_[:, None], weight, ["y"])
         x = self._scaled(values)
         self.target_range_ = TargetRange.fit(y_, learn=recipe.noise_shape)
         self.target_map_ = self._fit_target_map(x, y_, labels, seed, device)
         z = self.target_map_.forward(y_)
         if not self.target_map_.is_identity:
-            self.scaler_y_ = fit_scalers(values, z, weight, names)[1]
+            self.scaler_y_ = fit_scaler(z[:, None], weight, ["y"])
         target, weights = self._scaled_target(y_), torch.from_numpy(weight)
         # The order of draws is part of the recipe: hold-outs, weights, batches.
         generator = torch.Generator().manual_seed(seed)
@@ -587,9 +582,10 @@ class ClapsRegressor(LastLayerEstimator):
         data. h²/K keeps one prior observation as large as the noise, without which a
         column of a single value would pass for one that does not matter.
         """
+        known = self.table_.donors[:, None]
         draws = [
             self.forward_(self._scaled(draw), scale)
-            for draw in self.table_.alternatives(values, unseen)
+            for draw in self.table_.replace(values, unseen, known)
         ]
         mu, aleatoric, epistemic = map(torch.stack, zip(*draws, strict=True))
         mean, noise, lack = mu.mean(0), aleatoric.mean(0), epistemic.mean(0)

@@ -1,30 +1,17 @@
 """A table as people have it → a matrix of finite numbers for the networks.
 
 Each column has been read as one number per row (``tables``). A ``ColumnTransformer``
-makes the inputs of the networks of them:
-
-- *Numbers* stay as they are. A gap becomes the median (``SimpleImputer``), and a column
-  with gaps in training gets a flag (``MissingIndicator``).
-- *Dates*, and text that is all dates beginning with the year, become the parts that
-  vary and the days between two dates (``DateParts``).
-- *Text, truth values and categories* get one 0/1 input per frequent level
-  (``OneHotEncoder``) if frequent levels have 80 % of the rows. A level is frequent if
-  it has 25 rows, or 5 % of the rows where that is less, and is among the 256 largest of
-  its column. Rare levels share one input. Where they have as many rows together as a
-  frequent level needs, and where most levels are rare, the column gets the cross-fitted
-  mean and the count of each level (``LevelMeans``).
-- Text that is nearly unique is left out.
-
-Numbers come first, 0/1 inputs last. Values that never occurred in training are marked,
-so that they can count as lack of data. What may surprise is kept as remarks: columns
-left out or perhaps misread, integers that look like codes, wild values.
+makes the inputs of the networks of them, numbers first, 0/1 inputs last; the user guide
+says what a column becomes. Values that never occurred in training are marked, so that
+they can count as lack of data. What may surprise is kept as remarks: columns left out
+or perhaps misread, integers that look like codes, wild values.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations, pairwise
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -37,22 +24,18 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, PredefinedSplit, cross_val_predict
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import check_array, column_or_1d
 from torch import Tensor
 
-from .._validation import (
-    ANY_NUMBER,
-    check_real,
-    raise_for,
-    validate_data,
-    warn_if_reordered,
-)
+from .._validation import check_real, raise_for, validate_data, warn_if_reordered
 from .batches import check_has_target, column, weights
 from .rows import check_groups, equal_rows
 from .tables import (
     ColumnReader,
     as_numbers,
+    as_table,
     column_names,
     fit_reader,
     package_of,
@@ -60,7 +43,6 @@ from .tables import (
     records_of,
     refuse_infinity,
 )
-from .tables import as_table as as_table
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -76,6 +58,25 @@ TAIL, ISOLATED = 10, 10.0  # next values; their mean steps
 CODES, ROWS_PER_CODE = range(20, 1_001), 5  # different integers that may be codes
 DAY = 86_400.0  # seconds
 YEAR = 365.2425 * DAY
+
+
+class TrainingData(NamedTuple):
+    """Rows of positive weight."""
+
+    table: Any
+    y: Array
+    weight: Array  # of mean one
+    labels: Tensor | None  # (n,), of rows that belong together
+    rows: NDArray[np.intp]  # (n,), their numbers in what was given
+
+    def take(self, rows: NDArray[np.intp]) -> "TrainingData":
+        """Some of the rows."""
+        table = getattr(self.table, "iloc", self.table)
+        table = table.take(rows) if package_of(table) == "pyarrow" else table[rows]
+        labels = None if self.labels is None else self.labels[torch.from_numpy(rows)]
+        return TrainingData(
+            table, self.y[rows], self.weight[rows], labels, self.rows[rows]
+        )
 
 
 class EncodedRows(NamedTuple):
@@ -99,7 +100,6 @@ class TableEncoder:
     readers: list[ColumnReader] = field(default_factory=list)  # one per column
     sources: Mask = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
     donors: Array = field(default_factory=lambda: np.zeros((N_DONORS, 0)))
-    order: list[int] = field(default_factory=list)  # of outputs of a user's transformer
     remarks: list[str] = field(default_factory=list)
 
     @property
@@ -115,8 +115,7 @@ class TableEncoder:
         if not table.shape[0]:
             return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
-            outputs = self.transformer.transform(table)
-            return EncodedRows(_finite(outputs, self.order, self.output_names), None)
+            return EncodedRows(_finite(self.transformer.transform(table)), None)
         numbers = as_numbers(table) if self.is_plain else None
         if numbers is not None:
             codes, unseen = numbers, np.isnan(numbers)
@@ -131,17 +130,12 @@ class TableEncoder:
         if not unseen.any():
             return EncodedRows(np.ascontiguousarray(values), None)
         middle = self.donors.mean(axis=0)
-        return EncodedRows(np.where(self._affected(unseen), middle, values), unseen)
+        return EncodedRows(self.replace(values, unseen, middle), unseen)
 
-    def _affected(self, unseen: Mask) -> Mask:  # (n, n_columns) → (n, p)
-        """Inputs that rest on values which never occurred."""
-        return np.asarray(unseen.astype(np.float32) @ self.sources > 0)
-
-    def alternatives(self, values: Array, unseen: Mask) -> Iterator[Array]:
-        """Rows with known values in place of those that never occurred, by draw."""
-        affected = self._affected(unseen)
-        for donor in self.donors:
-            yield np.where(affected, donor, values)
+    def replace(self, values: Array, unseen: Mask, known: Array) -> Array:
+        """Inputs (n, p), known ones where they rest on values that never occurred."""
+        affected = unseen.astype(np.float32) @ self.sources > 0
+        return np.where(affected, known, values)
 
     def n_known(self, unseen: Mask) -> NDArray[np.int64]:  # (n, n_columns) → (n,)
         """How many values are known where one is not: of such columns the fewest."""
@@ -151,75 +145,63 @@ class TableEncoder:
 
 
 def fit_table(
-    X: Any,
-    y: Array,
-    weight: Array,
-    categorical_features: Any,
-    preprocessor: Any,
-    seed: int,
-    together: Tensor | None = None,  # (n,), labels of rows that belong together
-    row_numbers: NDArray[np.intp] | None = None,  # (n,), as the user knows them
+    data: TrainingData, categorical_features: Any, preprocessor: Any, seed: int
 ) -> tuple[TableEncoder, Array]:
     """Learn the encoding from training rows; return it with their inputs (n, p).
 
     Inputs that rest on y are cross-fitted, so that no training row sees its own y:
     encoding the same rows again gives slightly different ones.
     """
-    table = as_table(X)
+    table, y, weight, together, row_numbers = data
     labels = column_names(table)
     names = [n if isinstance(n, str) else f"x{j}" for j, n in enumerate(labels)]
     named = _categorical_positions(labels, categorical_features)
     if preprocessor is not None:
         return _fit_preprocessor(table, y, preprocessor, named)
-    row_numbers = np.arange(len(y)) if row_numbers is None else row_numbers
     remarks: list[str] = []
     columns = read_columns(table)
     readers = [fit_reader(c, j in named, remarks) for j, c in enumerate(columns)]
     both = zip(readers, columns, strict=True)
     codes = np.column_stack([reader.read(column)[0] for reader, column in both])
     refuse_infinity(codes, labels)
-    blocks = _blocks(readers, codes, seed)
-    if not blocks:
+    blocks = _blocks(readers, codes)
+    columns_of = {name: positions for name, _, positions in blocks}
+    if not any(columns_of.values()):
         raise ValueError(
             f"Got X with the columns {names}, none of which can be used: each is empty "
             "or an ID. Add a column, or name one in categorical_features."
         )
     # Normal scores, so that a long tail of y hides no effect.
     scores: Array = norm.ppf((rankdata(y) - 0.5) / len(y))
-    numbers = [j for j, r in enumerate(readers) if r.kind == "numbers" and not r.levels]
-    wild = (
-        wild_remarks(codes[:, j], f"column {labels[j]!r}", row_numbers) for j in numbers
-    )
-    # One broken row may be wild in many columns.
-    remarks += list(chain.from_iterable(wild))[:3]
-    remarks += [
-        f"Took column {labels[j]!r} as numbers, although its integers look like codes: "
-        f"y depends on them, but not in their order. Pass categorical_features="
-        f"[{labels[j]!r}] if they are codes."
-        for j in numbers
-        if _look_like_codes(codes[:, j], scores)
-    ]
+    wild: list[str] = []
+    for j in columns_of["number"]:
+        wild += wild_remarks(codes[:, j], f"column {labels[j]!r}", row_numbers)
+        if _look_like_codes(codes[:, j], scores):
+            remarks.append(
+                f"Took column {labels[j]!r} as numbers, although its integers look "
+                "like codes: y depends on them, but not in their order. Pass "
+                f"categorical_features=[{labels[j]!r}] if they are codes."
+            )
+    remarks += wild[:3]  # one broken row may be wild in many columns
     transformer = ColumnTransformer(blocks, verbose_feature_names_out=False)
     transformer.set_output(transform="default")
     values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
     outputs, sources = _outputs(transformer, readers, names)
     places = transformer.output_indices_
-    if "level_mean" in places:
-        means = transformer.transformers_[[b[0] for b in blocks].index("level_mean")]
-        others = np.compress(~sources[means[2]].any(axis=0), values, axis=1)
-        folds = _folds(len(y), seed, together)
-        rest = _remainder(others, scores, weight, folds)
-        cross_fitted = means[1].fit_transform(codes[:, means[2]], rest, folds)
-        values[:, places["level_mean"]] = cross_fitted
-    first = [places[b].stop for b in ("number", "date", "level_mean") if b in places]
-    n_numbers = max(first, default=0)
+    if means := columns_of["level_mean"]:
+        others = np.compress(~sources[means].any(axis=0), values, axis=1)
+        fitted = transformer.named_transformers_["level_mean"]
+        values[:, places["level_mean"]] = fitted.cross_fit(
+            codes[:, means], *_remainder(others, scores, weight, together, seed)
+        )
+    n_numbers = max(places[block].stop for block in ("number", "date", "level_mean"))
     donors = transformer.transform(_donors(readers, codes, y, seed))
     encoder = TableEncoder(transformer, outputs, n_numbers, readers, sources, donors)
     encoder.remarks = remarks
     return encoder, values
 
 
-def _blocks(readers: list[ColumnReader], codes: Array, seed: int) -> list[Any]:
+def _blocks(readers: list[ColumnReader], codes: Array) -> list[Any]:
     """Transformers with their columns: numbers first, then 0/1 inputs."""
     numbers, dates = (
         [j for j, r in enumerate(readers) if r.kind == kind and not r.levels]
@@ -241,14 +223,13 @@ def _blocks(readers: list[ColumnReader], codes: Array, seed: int) -> list[Any]:
         min_frequency=needed,
         max_categories=MAX_LEVELS,
     )
-    blocks = [
+    return [
         ("number", fill, numbers),
-        ("date", DateParts(), dates),
-        ("level_mean", LevelMeans(seed), means),
+        ("date", make_pipeline(DateParts(), SimpleImputer(strategy="median")), dates),
+        ("level_mean", LevelMeans(), means),
         ("missing", MissingIndicator(features="all"), flagged),
         ("level", levels, frequent),
     ]
-    return [block for block in blocks if block[2]]
 
 
 def _outputs(
@@ -271,24 +252,26 @@ def _outputs(
     return outputs, np.array(sources)
 
 
-def _remainder(others: Array, scores: Array, weight: Array, folds: Any) -> Array:
-    """What a linear model of other inputs leaves of y, and levels may explain."""
+def _remainder(
+    others: Array, scores: Array, weight: Array, together: Tensor | None, seed: int
+) -> tuple[Array, Any]:
+    """What a linear model of other inputs leaves of y, and the folds of its fits.
+
+    Rows that belong together are in one fold.
+    """
+    if together is None:
+        folds = KFold(min(N_FOLDS, len(scores)), shuffle=True, random_state=seed)
+    else:
+        _, place = np.unique(together.numpy(), return_inverse=True)
+        fold = np.random.default_rng(seed).permutation(place.max() + 1) % N_FOLDS
+        folds = PredefinedSplit(fold[place])
     if not others.shape[1]:
-        return scores
+        return scores, folds
     with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
         scaled = np.nan_to_num(StandardScaler().fit_transform(others))
     params = {"sample_weight": weight}
     fitted = cross_val_predict(Ridge(), scaled, scores, cv=folds, params=params)
-    return scores - np.asarray(fitted, dtype=np.float64)
-
-
-def _folds(n: int, seed: int, together: Tensor | None = None) -> Any:
-    """A splitter of n rows whose folds keep rows that belong together."""
-    if together is None:
-        return KFold(min(N_FOLDS, n), shuffle=True, random_state=seed)
-    _, place = np.unique(together.numpy(), return_inverse=True)
-    fold = np.random.default_rng(seed).permutation(place.max() + 1) % N_FOLDS
-    return PredefinedSplit(fold[place])
+    return scores - np.asarray(fitted, dtype=np.float64), folds
 
 
 def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> Array:
@@ -308,31 +291,24 @@ def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> A
 def wild_rows(values: Array) -> NDArray[np.intp]:
     """Rows with values far from all others, such as a slipped decimal point.
 
-    At most three values, or 0.1 % of the rows, are wild: those more than 20 robust
-    units (IQR/1.349) from the median, beyond a step in this distance by a factor of at
-    least five and, in logarithms, of ten times the mean step of the next ten values. A
-    long tail, as of prices and counts, has no such step.
+    At most three, or 0.1 % of the rows: those more than 20 robust units from the
+    median, beyond a step in this distance by a factor of at least five and, in
+    logarithms, of ten times the mean step of the next ten values. A long tail, as of
+    prices and counts, has no such step.
     """
-    none, known = np.empty(0, dtype=np.intp), values[np.isfinite(values)]
     with np.errstate(over="ignore", invalid="ignore"):
-        low, median, high = np.quantile(known, [0.25, 0.5, 0.75])
-        if low == high and (known != median).any():
-            low, high = np.quantile(known[known != median], [0.25, 0.75])
-        unit = (high - low) / 1.349
-    if not 0 < unit < np.inf:
-        return none
-    far = np.nan_to_num(np.abs(values - median) / unit)
-    if far.max() <= WILD:
-        return none
-    n_most = max(3, len(known) // 1_000)
-    rows = np.argsort(-far)[: n_most + TAIL + 1]
-    distance = np.maximum(far[rows], 1e-9)
-    for n_wild in range(len(rows) - TAIL - 1, 0, -1):
-        last, tail = distance[n_wild - 1], distance[n_wild : n_wild + TAIL + 1]
-        step, mean_step = np.log(last / tail[0]), np.log(tail[:-1] / tail[-1]).mean()
-        if last > WILD and step > max(MIN_STEP, ISOLATED * mean_step):
-            return rows[:n_wild]
-    return none
+        far = np.nan_to_num(np.abs(values - np.nanmedian(values)))
+        unit = np.median(far[far > 0]) / 0.6745 if far.any() else 1.0
+        log = np.log(np.clip(far / unit, 1e-9, 1e300))
+    n_most = max(3, len(values) // 1_000)
+    rows = np.argsort(-log)[: n_most + TAIL + 1]
+    log = log[rows]
+    for n in range(len(rows) - TAIL - 1, 0, -1):
+        mean_step = (log[n : n + TAIL] - log[n + TAIL]).mean()
+        is_step = log[n - 1] - log[n] > max(MIN_STEP, ISOLATED * mean_step)
+        if is_step and log[n - 1] > math.log(WILD):
+            return rows[:n]
+    return rows[:0]
 
 
 def wild_remarks(
@@ -353,12 +329,10 @@ def _look_like_codes(values: Array, scores: Array) -> bool:
     Means of y by level then vary between neighbours as much as between all levels.
     """
     known = ~np.isnan(values)
-    values, scores = values[known], scores[known]
-    if (values != np.rint(values)).any():
-        return False
-    levels, places = np.unique(values, return_inverse=True)
-    n = len(levels)
-    if n not in CODES or len(values) < ROWS_PER_CODE * n:
+    levels, places = np.unique(values[known], return_inverse=True)
+    n, scores = len(levels), scores[known]
+    repeated = n in CODES and len(scores) >= ROWS_PER_CODE * n
+    if not repeated or (levels != np.rint(levels)).any():
         return False
     count, effect, within, between = _effects(places, scores, n)
     weight = count[1:] * count[:-1] / (count[1:] + count[:-1])
@@ -372,15 +346,11 @@ def _look_like_codes(values: Array, scores: Array) -> bool:
 def _fit_preprocessor(
     table: Any, y: Array, preprocessor: Any, named: set[int]
 ) -> tuple[TableEncoder, Array]:
-    """Fit a user's transformer; those of its outputs that are 0 or 1 come last."""
-    usable = hasattr(preprocessor, "fit_transform")
-    if named or not usable or isinstance(preprocessor, type):
-        raise_for(
-            "preprocessor",
-            preprocessor,
-            "a transformer with fit_transform and transform, and none beside "
-            "categorical_features",
-            "Pass None, or for example a sklearn.compose.ColumnTransformer.",
+    """Fit a user's transformer; the last of its outputs may be 0/1 inputs."""
+    if named:
+        raise ValueError(
+            "Got categorical_features beside a preprocessor, but expected one of them. "
+            "Encode these columns in the preprocessor."
         )
     transformer = clone(preprocessor)
     outputs = transformer.fit_transform(table, y)
@@ -388,28 +358,16 @@ def _fit_preprocessor(
         names = list(map(str, transformer.get_feature_names_out()))
     except (AttributeError, ValueError):
         names = [f"output {k}" for k in range(outputs.shape[1])]
-    values = _finite(outputs, list(range(len(names))), names)
-    is_number = ~((values == 0) | (values == 1)).all(axis=0)
-    order = np.argsort(~is_number, kind="stable").tolist()
-    names = [names[k] for k in order]
-    encoder = TableEncoder(transformer, names, int(is_number.sum()), order=order)
-    return encoder, np.ascontiguousarray(values[:, order])
+    values = _finite(outputs)
+    numbers = np.flatnonzero(~np.isin(values, (0, 1)).all(axis=0))
+    return TableEncoder(transformer, names, int(numbers.max(initial=-1)) + 1), values
 
 
-def _finite(outputs: Any, order: list[int], names: list[str]) -> Array:
-    """Outputs of a user's transformer in this order, if these are finite numbers."""
+def _finite(outputs: Any) -> Array:
+    """Outputs of a user's transformer, if these are finite numbers."""
     dense = outputs.toarray() if issparse(outputs) else outputs
-    values: Array = check_array(
-        dense, dtype=np.float64, input_name="preprocessor output", **ANY_NUMBER
-    )[:, order]
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        row, k = bad[0].tolist()
-        raise ValueError(
-            f"Got {values[row, k].item()!r} from the preprocessor in row {row} of "
-            f"{names[k]!r}, but expected finite numbers. Add an imputer, for example "
-            "sklearn.impute.SimpleImputer."
-        )
+    name = "X as the preprocessor gives it"
+    values: Array = check_array(dense, dtype=np.float64, input_name=name)
     return values
 
 
@@ -423,13 +381,9 @@ def _categorical_positions(names: list[Any], categorical_features: Any) -> set[i
         items = [names.index(i) if isinstance(i, str) else i for i in given]
         return set(np.arange(len(names))[items].tolist()) if items else set()
     except (IndexError, TypeError, ValueError):
-        raise_for(
-            "categorical_features",
-            given,
-            f"'from_dtype', or names, positions or a mask of the columns {names}",
-            "Use 'from_dtype' if unsure: text, truth values and categories are "
-            "recognised.",
-        )
+        expected = f"'from_dtype', or names, positions or a mask of the columns {names}"
+        hint = "With 'from_dtype' text, truth values and categories are recognised."
+        raise_for("categorical_features", given, expected, hint)
 
 
 class LevelMeans(TransformerMixin, BaseEstimator):
@@ -442,29 +396,30 @@ class LevelMeans(TransformerMixin, BaseEstimator):
     other folds only.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
     def fit(self, X: Array, y: Array, last: Array | None = None) -> Self:
         """Means and counts of all rows; ``last`` has the highest place by column."""
+        means, log_counts = [], []
         last = X.max(axis=0) if last is None else last
-        columns = zip(X.T.astype(np.intp), last.astype(np.intp), strict=True)
-        effects = [level_effects(places, y, n + 1) for places, n in columns]
-        self.means_, self.log_counts_ = map(list, zip(*effects, strict=True))
+        overall, tiny = float(y.mean()), np.finfo(np.float64).tiny
+        for places, top in zip(X.T.astype(np.intp), last.astype(np.intp), strict=True):
+            count, effect, within, between = _effects(places, y, top + 1)
+            shrink = count * between / (count * between + max(within, tiny))
+            means.append(overall + effect * shrink)
+            log_counts.append(np.log1p(count))
+        self.by_level_ = means + log_counts
         return self
 
     def transform(self, X: Array) -> Array:
         """Means of all columns, then their counts."""
-        places = X.T.astype(np.intp)
-        both = zip((*self.means_, *self.log_counts_), (*places, *places), strict=True)
-        return np.column_stack([values[place] for values, place in both])
+        both = zip(self.by_level_, np.vstack([X.T, X.T]).astype(np.intp), strict=True)
+        return np.column_stack([of[place] for of, place in both])
 
-    def fit_transform(self, X: Array, y: Array, folds: Any = None) -> Array:
+    def cross_fit(self, X: Array, y: Array, folds: Any) -> Array:
         """Fit, and transform each row by the rows of other folds."""
         outputs, last = np.empty((len(X), 2 * X.shape[1])), X.max(axis=0)
-        for rest, held_out in (folds or _folds(len(X), self.seed)).split(X):
-            fitted = self.fit(X[rest], y[rest], last)
-            outputs[held_out] = fitted.transform(X[held_out])
+        for rest, held_out in folds.split(X):
+            self.fit(X[rest], y[rest], last)
+            outputs[held_out] = self.transform(X[held_out])
         self.fit(X, y)
         return outputs
 
@@ -472,14 +427,6 @@ class LevelMeans(TransformerMixin, BaseEstimator):
         """Names of the outputs."""
         pairs = [f"{name}_{of}" for of in ("mean", "count") for name in input_features]
         return np.array(pairs, dtype=object)
-
-
-def level_effects(places: NDArray[np.intp], y: Array, n: int) -> tuple[Array, Array]:
-    """Shrunk means (n,) of y by level, and log(1 + rows) (n,)."""
-    count, effect, within, between = _effects(places, y, n)
-    noise = max(within, np.finfo(np.float64).tiny)
-    shrunk = effect * (count * between / (count * between + noise))
-    return float(y.mean()) + shrunk, np.log1p(count)
 
 
 def _effects(
@@ -502,31 +449,27 @@ def _effects(
 
 
 class DateParts(TransformerMixin, BaseEstimator):
-    """Parts of dates (seconds since 1970) that vary, and the days between two dates.
-
-    A gap is filled with the median date, or the median number of days.
-    """
+    """Parts of dates (seconds since 1970) that vary, and the days between two dates."""
 
     def fit(self, X: Array, y: Any = None) -> Self:
         """Choose the parts, and the pairs of columns that occur together."""
-        self.fill_ = np.nanmedian(X, axis=0)
-        self.parts_ = [_varying_parts(dates[~np.isnan(dates)]) for dates in X.T]
+        self.parts_ = []
+        for dates in X.T:
+            known = dates[~np.isnan(dates)]
+            parts = [p for p in DATE_PARTS if np.ptp(known) >= MIN_RANGE.get(p, 0.0)]
+            varying = [p for p in parts if np.ptp(DATE_PARTS[p](known)) > 0]
+            self.parts_.append(varying or ["days"])
         columns = range(X.shape[1])
         pairs = combinations(columns, 2) if len(columns) <= 4 else pairwise(columns)
-        apart = {(i, j): X[:, j] - X[:, i] for i, j in pairs}
-        apart = {pair: s for pair, s in apart.items() if not np.isnan(s).all()}
-        self.pairs_ = [list(pair) for pair in apart]
-        self.days_ = [float(np.nanmedian(s)) for s in apart.values()]
+        gap = np.isnan(X)
+        self.pairs_ = [[i, j] for i, j in pairs if not (gap[:, i] | gap[:, j]).all()]
         return self
 
     def transform(self, X: Array) -> Array:
-        """Parts of each date, then the differences."""
-        filled = np.where(np.isnan(X), self.fill_, X)
-        both = zip(filled.T, self.parts_, strict=True)
+        """Parts of each date, then the differences; NaN for a gap."""
+        both = zip(X.T, self.parts_, strict=True)
         outputs = [DATE_PARTS[part](dates) for dates, parts in both for part in parts]
-        for (i, j), median in zip(self.pairs_, self.days_, strict=True):
-            seconds = X[:, j] - X[:, i]
-            outputs.append(np.where(np.isnan(seconds), median, seconds) / DAY)
+        outputs += [(X[:, j] - X[:, i]) / DAY for i, j in self.pairs_]
         return np.column_stack(outputs)
 
     def get_feature_names_out(self, input_features: Sequence[str]) -> NDArray[Any]:
@@ -540,7 +483,7 @@ class DateParts(TransformerMixin, BaseEstimator):
 def _day_of_month(seconds: Array) -> Array:
     days = np.floor(seconds / DAY).astype("datetime64[D]")
     since_first = days - days.astype("datetime64[M]").astype("datetime64[D]")
-    day: Array = since_first.astype(np.float64) + 1
+    day: Array = since_first / np.timedelta64(1, "D") + 1
     return day
 
 
@@ -558,13 +501,8 @@ DATE_PARTS: dict[str, Callable[[Array], Array]] = {
     "hour_sin": lambda s: np.sin(_turn(s, DAY)),
     "hour_cos": lambda s: np.cos(_turn(s, DAY)),
 }
-
-
-def _varying_parts(seconds: Array) -> list[str]:
-    """Parts that vary. A season can be told from a trend after a year only."""
-    needed = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
-    parts = [p for p in DATE_PARTS if np.ptp(seconds) >= needed.get(p, 0.0)]
-    return [p for p in parts if np.ptp(DATE_PARTS[p](seconds)) > 0] or ["days"]
+# A season can be told from a trend after a year only.
+MIN_RANGE = {"season_sin": YEAR, "season_cos": YEAR, "day": 60 * DAY}
 
 
 def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
@@ -576,37 +514,7 @@ def check_columns(estimator: Any, X: Any, table: Any, *, reset: bool) -> None:
             return
     # Frames of libraries that are not known by name have become arrays.
     named = X if hasattr(X, "columns") or hasattr(X, "__dataframe__") else table
-    try:
-        validate_data(estimator, named, reset=reset, skip_check_array=True)
-    except ValueError as error:
-        if "feature names should match" not in str(error):
-            raise
-        raise ValueError(
-            f"{str(error).rstrip()}\nPass X[model.feature_names_in_], with every "
-            "column that fit has seen."
-        ) from error
-
-
-class TrainingData(NamedTuple):
-    """Rows of positive weight."""
-
-    table: Any
-    y: Array
-    weight: Array  # of mean one
-    labels: Tensor | None  # (n,), of rows that belong together
-    rows: NDArray[np.intp]  # (n,), their numbers in what was given
-
-    def take(self, rows: NDArray[np.intp]) -> "TrainingData":
-        """Some of the rows."""
-        table, package = self.table, package_of(self.table)
-        if package == "pyarrow":
-            table = table.take(rows)
-        else:
-            table = table.iloc[rows] if package == "pandas" else table[rows]
-        labels = None if self.labels is None else self.labels[torch.from_numpy(rows)]
-        return TrainingData(
-            table, self.y[rows], self.weight[rows], labels, self.rows[rows]
-        )
+    validate_data(estimator, named, reset=reset, skip_check_array=True)
 
 
 def check_training_data(
@@ -625,7 +533,9 @@ def check_training_data(
     if sample_weight is None:
         return data
     weight = weights(sample_weight, n).numpy()
-    kept = np.flatnonzero(weight > 0)
+    # A power of two rounds nothing, and keeps the sum from an overflow.
+    weight = np.ldexp(weight, -np.frexp(weight.max())[1])
+    kept = np.flatnonzero(weight > SMALLEST)
     if len(kept) < 2:
         raise ValueError(
             f"Got sample_weight that is zero in all rows but {len(kept)}, but "
@@ -633,13 +543,6 @@ def check_training_data(
         )
     data = data._replace(weight=weight)
     data = data if len(kept) == n else data.take(kept)
-    low, high = data.weight.min(), data.weight.max()
-    if high > LARGEST or low < SMALLEST * high:
-        raise ValueError(
-            f"Got sample_weight from {low:g} to {high:g}, whose sum overflows or whose "
-            "ratios underflow. Divide the weights by a constant, and set the smallest "
-            "to zero, which leaves these rows out."
-        )
     return data._replace(weight=data.weight / data.weight.mean())
 
 
@@ -659,30 +562,23 @@ def tame_targets(data: TrainingData) -> tuple[TrainingData, list[str]]:
 
     One of them would set the unit of y, and the noise everywhere.
     """
-    wild = wild_rows(data.y)
-    if not len(wild):
-        return data, []
-    others, y = np.delete(data.y, wild), data.y.copy()
+    wild, y = wild_rows(data.y), data.y.copy()
+    others = np.delete(y, wild)
     y[wild] = np.clip(y[wild], others.min(), others.max())
     text = "The fit takes the nearest of the others in its place. "
     return data._replace(y=y), wild_remarks(data.y, "y", data.rows, text)
 
 
-def fit_scalers(
-    X: Array, y: Array, weight: Array, names: Sequence[str]
-) -> tuple[StandardScaler, StandardScaler]:
-    """Standardise by the training rows; a constant keeps its unit."""
-    uniform = None if (weight == 1).all() else weight
-    scalers = []
-    labels_X = [f"the column {name!r} of X" for name in names]
-    for values, labels in ((X, labels_X), (y[:, None], ["y"])):
-        low, high = values.min(axis=0), values.max(axis=0)
-        large = np.maximum(high, -low) > LARGEST
-        for k in np.flatnonzero(large | ((low < high) & (high - low < SMALLEST))):
-            raise ValueError(
-                f"Got {labels[k]} with values from {low[k]} to {high[k]}, the square "
-                f"of whose range {'overflows' if large[k] else 'underflows'}. Multiply "
-                f"it by a constant, for example {'1e-100' if large[k] else '1e150'}."
-            )
-        scalers.append(StandardScaler().fit(values, sample_weight=uniform))
-    return scalers[0], scalers[1]
+def fit_scaler(values: Array, weight: Array, labels: Sequence[str]) -> StandardScaler:
+    """Standardise columns (n, p) by the training rows; a constant keeps its unit."""
+    low, high = values.min(axis=0), values.max(axis=0)
+    large = np.maximum(high, -low) > LARGEST
+    bad = large | ((low < high) & (high - low < SMALLEST))
+    for k in np.flatnonzero(bad).tolist():
+        raise ValueError(
+            f"Got {labels[k]} with values from {low[k]} to {high[k]}, the square of "
+            f"whose range {'overflows' if large[k] else 'underflows'}. Multiply it by "
+            f"a constant, for example {'1e-100' if large[k] else '1e150'}."
+        )
+    uniform = bool((weight == 1).all())
+    return StandardScaler().fit(values, sample_weight=None if uniform else weight)

@@ -1,12 +1,10 @@
 """Which rows of a table belong together: equal rows, and groups that a user names.
 
-A row that stands on both sides of a split is predicted from itself: its error says
-nothing about new rows. So rows that belong together stay on one side of every split,
-and rows that are equal in X and y count as one row with a weight.
-
-Rows may also be equal because there are few values to take: five doses and a grade.
-Such rows are observations of their own. They are taken for that where the columns of X
-and y together allow fewer different rows than ten times the number of rows.
+A row on both sides of a split is predicted from itself, so that its error says nothing
+about new rows: such rows stay on one side, and rows that are equal in X and y count as
+one row with a weight. Where the columns of X and y allow fewer different rows than ten
+times the number of rows (five doses and a grade), equal rows are observations of their
+own.
 """
 
 from typing import Any
@@ -112,7 +110,7 @@ def _numbers(X: Any) -> list[Array]:
     for column in read_columns(as_table(X)):
         values = column.values
         if values.dtype.kind == "O":
-            filled = ["\0" if value is None else value for value in values]
-            values = np.unique(filled, return_inverse=True)[1].astype(float)
+            texts = ["" if value != value else f"={value}" for value in values]
+            values = np.unique(texts, return_inverse=True)[1].astype(float)
         found.append(np.where(np.isnan(values), np.nan, values))
     return found

@@ -6,10 +6,10 @@ too), a date the seconds since 1970. pandas, polars and pyarrow are never import
 
 import datetime
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,13 +22,15 @@ from .._validation import ANY_NUMBER, check_unmasked
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+SECOND = np.timedelta64(1, "s")
 NUMBER_LIKE = {"numbers", "truth values"}
 NEARLY_UNIQUE, ENOUGH_FOR_AN_ID = 0.9, 20  # share of distinct texts, and number of rows
-DECIMAL_OR_DATE = re.compile(r"\s*([+-]?\d*[.,]\d+|\d{1,4}([-/.])\d{1,2}\2\d+.*)\s*")
+# Decimal numbers and dates; integers may be codes.
+MISREAD = re.compile(r"\s*([+-]?\d*[.,]\d+|\d{1,4}([-/.])\d{1,2}\2\d+.*)\s*")
 
 
-def parse_dates(texts: Sequence[str]) -> Array | None:
-    """Texts as seconds since 1970; None unless all begin as 2024-01-31 or 2024/01/31.
+def parse_dates(texts: Iterable[str]) -> list[datetime.datetime] | None:
+    """Texts as dates; None unless all begin as 2024-01-31 or 2024/01/31.
 
     Other orders of day and month cannot be told apart.
     """
@@ -36,7 +38,7 @@ def parse_dates(texts: Sequence[str]) -> Array | None:
     if not all(date[4:5] == "-" == date[7:8] for date in dates):
         return None  # as 20240131, which may be a code
     try:
-        return seconds([datetime.datetime.fromisoformat(date) for date in dates])
+        return list(map(datetime.datetime.fromisoformat, dates))
     except ValueError:
         return None
 
@@ -49,18 +51,14 @@ def seconds(dates: Any) -> Array:
     return np.where(np.isnat(found), np.nan, found.astype(np.int64) / 1e6)
 
 
-_as_floats = partial(np.array, dtype=np.float64)
-# Types of Python objects by kind, and what they become. The order matters: truth values
-# and lengths of time are numbers too.
-KINDS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "text": (str, lambda values: list(map(str, values))),
-    "truth values": (bool | np.bool_, _as_floats),
-    "lengths of time": (
-        datetime.timedelta | np.timedelta64,
-        lambda values: np.array(values, "timedelta64[us]") / np.timedelta64(1, "s"),
-    ),
-    "numbers": (Real | Decimal, _as_floats),
-    "dates": (datetime.date | np.datetime64, seconds),
+# Types of Python objects by kind. The order matters: truth values and lengths of time
+# are numbers too.
+KINDS: dict[str, Any] = {
+    "text": str,
+    "truth values": bool | np.bool_,
+    "lengths of time": datetime.timedelta | np.timedelta64,
+    "numbers": Real | Decimal,
+    "dates": datetime.date | np.datetime64,
 }
 
 
@@ -71,7 +69,6 @@ class Column(NamedTuple):
     kind: str  # of KINDS
     values: NDArray[Any]  # (n,), float64, or text as objects
     categorical: bool = False  # by its type
-    zone: str | None = None  # in which the clock of all dates was
 
     def gap(self) -> Mask:
         """Where a value is missing."""
@@ -112,13 +109,11 @@ def as_table(X: Any, min_rows: int = 1, names: Any = None) -> Any:
     is_array = type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "fiubOU"
     is_frame = bool(package_of(X)) and len(getattr(X, "shape", ())) == 2
     if (is_array or is_frame) and X.shape[0] >= min_rows and X.shape[1]:
-        labels = column_names(X) if is_frame else []
-        if len(set(labels)) < len(labels):
-            second = next(j for j, name in enumerate(labels) if name in labels[:j])
+        labels = Counter(column_names(X) if is_frame else [])
+        if twice := [name for name, count in labels.items() if count > 1]:
             raise ValueError(
-                f"Got the column name {labels[second]!r} twice (columns "
-                f"{labels.index(labels[second])} and {second}), but expected different "
-                "names. Rename or drop one of the two."
+                f"Got columns of the same name, {twice[:5]}, but expected different "
+                "names. Rename or drop them."
             )
         return X
     if is_frame:  # of no rows or no columns, which check_array refuses in its words
@@ -128,10 +123,9 @@ def as_table(X: Any, min_rows: int = 1, names: Any = None) -> Any:
     is_column = type(X).__name__ in ("Series", "ChunkedArray")
     if is_column or records is not None or hasattr(X, "collect_schema"):
         raise TypeError(
-            f"Got X of type {type(X).__name__}, but expected a table of rows and "
-            "columns in memory. Pass pandas.DataFrame(X) for records, "
-            "pandas.DataFrame([record]) for one of them, X.collect() for a LazyFrame, "
-            "X.to_frame() for one column, table[[i]] or table.iloc[[i]] for one row."
+            f"Got X of type {type(X).__name__}, but expected a table in memory. Pass "
+            "pandas.DataFrame(X) for records, pandas.DataFrame([record]) for one, "
+            "X.collect() for a LazyFrame, X.to_frame() for a column."
         )
     check_unmasked("X", X)
     if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
@@ -154,13 +148,11 @@ def records_of(X: Any) -> list[Any] | None:
 def _from_records(records: list[Any], names: list[Any]) -> NDArray[Any]:
     """Records as an array of objects, in the order of the columns in fit."""
     for row, record in enumerate(records):
-        missing = [name for name in names if name not in record]
-        unknown = [key for key in record if key not in names]
-        if missing or unknown:
+        if differ := sorted(set(names).symmetric_difference(record), key=str):
             raise ValueError(
-                f"Got row {row} of X without the columns {missing[:5]} and with "
-                f"{unknown[:5]}, which fit has not seen. Pass every column of fit and "
-                "no other, with None for a gap; or X.to_frame() if this is a column."
+                f"Got row {row} of X, in which {differ[:5]} are missing or were not "
+                "there in fit. Pass every column of fit and no other, with None for a "
+                "gap; or X.to_frame() if this is a column."
             )
     return np.array([[row[name] for name in names] for row in records], dtype=object)
 
@@ -179,34 +171,23 @@ def as_numbers(X: Any) -> Array | None:
 
 def refuse_infinity(numbers: Array, names: Sequence[Any]) -> None:
     """Raise for the first number that is infinite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(numbers.sum()):
-            return
     for row, j in np.argwhere(np.isinf(numbers)).tolist():
-        Column(names[j], "numbers", numbers[:, j]).refuse(
-            row,
-            "finite numbers",
-            "Leave the row out, or replace the value by NaN, which is taken as a gap.",
-        )
+        hint = "Leave the row out, or replace the value by NaN, which stands for a gap."
+        Column(names[j], "numbers", numbers[:, j]).refuse(row, "finite numbers", hint)
 
 
 def read_columns(X: Any) -> list[Column]:
     """Columns of a table by what their values are."""
-    names, numbers, package = column_names(X), as_numbers(X), package_of(X)
+    names, numbers = column_names(X), as_numbers(X)
     if numbers is not None:
         both = zip(names, numbers.T, strict=True)
         return [Column(name, "numbers", values) for name, values in both]
-    if not package:
-        return [_from_objects(list(X[:, j]), name) for j, name in enumerate(names)]
-    if package == "pandas":
-        columns = [series for _, series in X.items()]
-    else:
-        columns = X.get_columns() if package == "polars" else X.columns
+    columns = [X[name] for name in names] if package_of(X) else X.T
     return [_from_series(c, name) for c, name in zip(columns, names, strict=True)]
 
 
 def _from_series(series: Any, name: Any) -> Column:
-    """A column of a frame: an array if it can be, else a list of Python objects."""
+    """A column of a table: an array if it can be, else a list of Python objects."""
     dtype = str(series.dtype if hasattr(series, "dtype") else series.type).lower()
     categorical = dtype.startswith(("cat", "enum", "dict"))
     array = np.asarray(series)
@@ -216,8 +197,8 @@ def _from_series(series: Any, name: Any) -> Column:
         return Column(name, kind, array.astype(np.float64))
     if code == "M" and "zone='" not in dtype and "tz=" not in dtype:
         return Column(name, "dates", seconds(array))
-    as_list = series.to_pylist if hasattr(series, "to_pylist") else series.to_list
-    return _from_objects(as_list(), name, categorical)
+    values = series.to_pylist() if hasattr(series, "to_pylist") else list(series)
+    return _from_objects(values, name, categorical)
 
 
 def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Column:
@@ -240,39 +221,44 @@ def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Co
             "numbers with pandas.to_numeric."
         )
     (kind,) = kinds
-    filled = np.full(len(values), np.nan, dtype="O" if kind == "text" else np.float64)
-    filled[present] = KINDS[kind][1](known)
     zones = {str(getattr(v, "tzinfo", None)) for v in known if kind == "dates"}
-    zone = zones.pop() if len(zones) == 1 else "None"
-    kind = "numbers" if kind == "lengths of time" else kind
-    return Column(name, kind, filled, categorical, None if zone == "None" else zone)
+    if len(zones) > 1:
+        raise ValueError(
+            f"Got dates of the time zones {sorted(zones)} in column {name!r}, but "
+            "expected one for all, by whose clock dates are read. Convert them, for "
+            "example with pandas.to_datetime(..., utc=True)."
+        )
+    converted: Any = list(map(str, known)) if kind == "text" else known
+    if kind == "dates":
+        converted = seconds(known)
+    elif kind == "lengths of time":
+        kind, converted = "numbers", np.array(known, "timedelta64[us]") / SECOND
+    filled = np.full(len(values), np.nan, dtype="O" if kind == "text" else np.float64)
+    filled[present] = converted
+    return Column(name, kind, filled, categorical)
 
 
 def _is_gap(value: Any) -> bool:
     """Whether a value stands for none: None, NaN, NA, NaT."""
-    if isinstance(
-        value, float | np.floating | Decimal | np.datetime64 | np.timedelta64
-    ):
-        return bool(value != value)
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return isinstance(value, Hashable) and bool(value != value)
 
 
 def _kind(cls: type) -> str:
     """Kind of a column of objects of one type; "" for a type that is not known."""
-    return next((kind for kind, of in KINDS.items() if issubclass(cls, of[0])), "")
+    return next((kind for kind, types in KINDS.items() if issubclass(cls, types)), "")
 
 
 def _as_dates(column: Column) -> Column:
     """Text that is all dates as dates; any other column as it is."""
     gap = column.gap()
-    if column.kind != "text" or gap.all():
+    found = parse_dates(column.values[~gap]) if column.kind == "text" else None
+    if not found:
         return column
-    found = parse_dates(column.values[~gap].tolist())
-    if found is None:
-        return column
-    filled = np.full(len(gap), np.nan)
+    filled = np.full(len(gap), None)
     filled[~gap] = found
-    return Column(column.name, "dates", filled)
+    return _from_objects(filled.tolist(), column.name)
 
 
 @dataclass(frozen=True)
@@ -282,31 +268,19 @@ class ColumnReader:
     kind: str  # of the values, of KINDS; "unused" for a column that is left out
     gaps: bool = False  # whether there were some
     levels: list[Any] = field(default_factory=list)  # of a category, None for a gap
-    zone: str | None = None
 
     def read(self, column: Column, strict: bool = True) -> tuple[Array, Mask]:
         """Numbers (n,), and where a value never occurred in training."""
         if self.kind == "unused":
-            n = len(column.values)
-            return np.zeros(n), np.zeros(n, dtype=bool)
+            return np.zeros(len(column.values)), np.zeros(len(column.values), bool)
         column = _as_dates(column) if self.kind == "dates" else column
         gap, kinds = column.gap(), {column.kind, self.kind}
         if strict and not gap.all() and len(kinds) > 1 and kinds != NUMBER_LIKE:
             bad = ~gap
             if kinds == {"dates", "text"}:
                 bad[bad] = [parse_dates([text]) is None for text in column.values[bad]]
-            column.refuse(
-                int(np.argmax(bad)),
-                f"{self.kind}, as in fit",
-                "Convert it, for example with pandas.to_numeric, astype(str) or "
-                "pandas.to_datetime.",
-            )
-        if self.zone and column.zone not in (None, self.zone):
-            raise ValueError(
-                f"Got the time zone {column.zone!r} in column {column.name!r}, but "
-                f"{self.zone!r} in fit, and the hour is that of the clock. Convert the "
-                f"dates with dt.tz_convert({self.zone!r}), or dt.convert_time_zone."
-            )
+            hint = "Convert it with pandas.to_numeric, to_datetime or astype(str)."
+            column.refuse(int(np.argmax(bad)), f"{self.kind}, as in fit", hint)
         if not self.levels:
             return column.values, gap & (not self.gaps)
         place = {level: float(k) for k, level in enumerate(self.levels)}
@@ -319,46 +293,38 @@ class ColumnReader:
         level = self.levels[place]
         if level is None or isinstance(level, str):
             return "missing" if level is None else level
-        if self.kind == "truth values":
-            return str(bool(level))
-        is_date = self.kind == "dates"
-        return str(np.datetime64(int(level), "s")) if is_date else f"{level:.15g}"
+        if self.kind == "dates":
+            return str(np.datetime64(int(level), "s"))
+        return str(bool(level)) if self.kind == "truth values" else f"{level:.15g}"
 
 
 def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
-    """How to read a column of training rows; remarks if that may surprise.
-
-    A remark is the same for all folds of a search.
-    """
+    """How to read a column of training rows; remarks if that may surprise."""
     by_type = not named and not column.categorical
     column = _as_dates(column) if by_type else column
     gap, remark = column.gap(), ""
     gaps = bool(gap.any())
     if by_type and column.kind in ("numbers", "dates") and not gap.all():
-        return ColumnReader(column.kind, gaps, zone=column.zone)
+        return ColumnReader(column.kind, gaps)
     known = column.values[~gap].tolist()
     levels = sorted(set(known))
     if not known:
-        remark = "it has no values in the training rows"
+        remark = "it has no values in the training rows. Drop it from X"
     elif column.kind == "text" and not named:
         if len(levels) > max(NEARLY_UNIQUE * len(known), ENOUGH_FOR_AN_ID):
             remark = (
-                "nearly all of its texts differ, so that it tells rows apart and says "
-                "nothing about new ones. Convert it if these are numbers or dates, or "
-                "name it in categorical_features to use it"
+                "nearly all of its texts differ, which says nothing about new rows. "
+                "Drop it from X, convert it if these are numbers or dates, or name it "
+                "in categorical_features to use it"
             )
-        elif by_type and 2 * sum(
-            DECIMAL_OR_DATE.fullmatch(text) is not None for text in levels
-        ) > len(levels):  # integers may be codes
+        elif by_type and np.mean([bool(MISREAD.fullmatch(t)) for t in levels]) > 0.5:
             remarks.append(
-                f"Took column {column.name!r} as categories, although most of its "
-                "texts look like numbers or dates. Convert it with pandas.to_numeric "
-                "or pandas.to_datetime, where errors='coerce' makes gaps of the rest, "
-                "or name it in categorical_features to silence this warning."
+                f"Took column {column.name!r} as categories, although its texts look "
+                "like numbers or dates. Convert it, for example with "
+                "pandas.to_datetime, or name it in categorical_features."
             )
     if remark:
-        remedy = "Drop it from X to silence this warning."
-        remarks.append(f"Left column {column.name!r} out: {remark}. {remedy}")
+        remarks.append(f"Left column {column.name!r} out: {remark}.")
         return ColumnReader("unused")
     levels += [None] if gaps else []
-    return ColumnReader(column.kind, gaps, levels, column.zone)
+    return ColumnReader(column.kind, gaps, levels)
