@@ -168,7 +168,7 @@ NO_TEXT = pd.array(["a", None] * 3, dtype="string")
         ("intervals", (Y[:3], INTERVAL, 0.9), "one number per row, for 6 rows"),
         ("intervals", (Y * np.nan, INTERVAL, 0.9), "y with nan in row 0"),
         ("intervals", (["a"], [[0, 1]], 0.9), "y that holds no numbers: .*'a'"),
-        ("intervals", ([None], [[0, 1]], 0.9), "y with None in row 0"),
+        ("intervals", ([None], [[0, 1]], 0.9), "y with nan in row 0"),
         ("intervals", (HIDDEN, INTERVAL, 0.9), "y as a masked array with 2"),
         ("intervals", (Y, INTERVAL * np.nan, 0.9), "y_interval with nan .* 12 of"),
         ("intervals", (Y, INTERVAL, 1.5), "confidence_level=1.5"),
