@@ -204,8 +204,15 @@ SUPPORTS = ["integer", "count", (0, 3), [0.0, 1.0, 3.0], (None, 2), None]
 
 @pytest.mark.parametrize("support", SUPPORTS)
 @pytest.mark.parametrize("log", [False, True])
-def test_a_score_is_that_of_the_smallest_interval_with_the_target(support, log):
-    """|t(y)| ≤ q if and only if y lies within the ends of q, once they have moved."""
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_a_score_is_that_of_the_smallest_interval_with_the_target(
+    support, log, share, monkeypatch
+):
+    """|t(y)| ≤ q if and only if y lies within the ends of q, once they have moved.
+
+    Where the rank knows of a share of the moves, the interval of q holds y as well.
+    """
+    monkeypatch.setattr("mapie_claps.conformal.support.KNOWN", share)
     known, model = check_support(support), Given(log)
     centres, scales = [-1.0, 0.3, 0.5, 1.0, 1.5, 2.7, 6.0], [0.2, 1.0, 3.0]
     X = np.array([(c, s) for c in centres for s in scales])
@@ -217,7 +224,9 @@ def test_a_score_is_that_of_the_smallest_interval_with_the_target(support, log):
         for q in (score, score * (1 - 1e-9), score * 0.5, score + 0.1):
             lower, upper = -q[:, None], q[:, None]
             low, high = ScoreBounds(lower, upper).interval([rows], known)[..., 0].T
-            np.testing.assert_array_equal((low <= y) & (y <= high), score <= q)
+            held, ranked = (low <= y) & (y <= high), score <= q
+            assert held[ranked].all()
+            assert share < 1 or not held[~ranked].any()
 
 
 @pytest.mark.parametrize("support", ["count", [0.0, 1.0, 3.0]])

@@ -56,8 +56,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
         range as a tuple (low, high), where None is no bound, a list of values, or
         "training", the range of the training targets, and integers if all of them are.
-        End points move to the nearest such value. A target has the score of the
-        smallest interval that then holds it, and +∞ if it is impossible. "auto" takes
+        End points move to the nearest such value, and the score of a target is drawn
+        to that of the smallest interval that then holds it; it is +∞ if the target is
+        impossible. "auto" takes
         what training targets of a ``ClapsRegressor`` tell: integers if all are, zero as
         a bound if none is negative, and an end on which at least 1 % and ten of them
         lie, no fewer than on the next value (a cap for prices). None takes nothing.

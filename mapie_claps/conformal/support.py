@@ -13,6 +13,10 @@ Array = NDArray[np.float64]
 
 TOLERANCE = 1e-9  # by which a target may differ from the value it stands for
 ROUNDING = 1e-12  # by which a limit may
+# Share of the rounding to the support that the rank knows of. With all of it intervals
+# cover no more than their level; but a miss among grades is a whole grade, and interval
+# scores are best where fewer are missed. With none of it, grades cover 0.98 for 0.9.
+KNOWN = 0.6
 NAMES = ("auto", "integer", "non-negative", "count", "training")
 
 
@@ -108,14 +112,14 @@ class Support:
     def scores(self, rows: PredictiveDistribution, y: Array) -> Array:  # (2, n)
         """Signed scores of targets for ranks and for distributions; +∞ if impossible.
 
-        The first is that of the smallest interval that holds y once its ends have moved
-        to the support. Say c⁻ and c⁺ are the cuts below and above y: an upper end moves
-        to y or beyond it if, and only if, it is at c⁻ or above, a lower one at c⁺ or
-        below. So the interval of a quantile q ≥ 0 holds y if and only if s(c⁻) ≤ q and
-        s(c⁺) ≥ −q, that is |t| ≤ q with t = max(s(c⁻), 0) + min(s(c⁺), 0), of which at
-        most one term is not zero. As t is a function of one row and its model, ranks of
-        |t| cover with at least their level. Two ranks do so too, since s(c⁻) ≤ t ≤
-        s(c⁺): a t between them says that y is. Without gaps and bounds t = s(y).
+        Let t be the score of the smallest interval that holds y once its ends have
+        moved to the support. With the cuts c⁻ and c⁺ below and above y, an upper end
+        moves to y or beyond it if, and only if, it is at c⁻ or above, a lower one at c⁺
+        or below. So the interval of a quantile q ≥ 0 holds y if and only if s(c⁻) ≤ q
+        and s(c⁺) ≥ −q, that is |t| ≤ q with t = max(s(c⁻), 0) + min(s(c⁺), 0), of which
+        at most one term is not zero. The first score lies between t and s(y), where
+        intervals hold all targets up to their rank and some more. Without gaps and
+        bounds all are s(y).
         """
         known, own = self.of(rows.targets), rows.score(y)
         if known.is_everything:
@@ -126,7 +130,9 @@ class Support:
             rows.score(known.cut(value, strict)) for strict in (True, False)
         )
         moved = np.maximum(below, 0.0) + np.minimum(above, 0.0)
-        return np.where(possible, np.stack([moved, own]), np.inf)
+        with np.errstate(invalid="ignore"):  # of impossible targets
+            ranked = KNOWN * moved + (1 - KNOWN) * own
+        return np.where(possible, np.stack([ranked, own]), np.inf)
 
     @property
     def _between(self) -> Array:
