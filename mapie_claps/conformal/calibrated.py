@@ -326,6 +326,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             rest = np.flatnonzero(folds != fold)
             training = _safe_indexing(X, rest), _safe_indexing(y, rest)
             params = {name: values[rest] for name, values in of_rows.items()}
+            if "groups" in params and len(set(params["groups"].tolist())) < 2:
+                del params["groups"]  # one group is left
             fitted = clone(template).fit(*training, **params)
             models.append(getattr(fitted, "best_estimator_", fitted))
         fresh = self._copy(models)

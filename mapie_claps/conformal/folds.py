@@ -44,15 +44,16 @@ def assign_folds(
     if isinstance(cv, str):
         if cv not in ("auto", "split"):
             raise_for("cv", cv, "'auto', 'split', a number or a splitter", "Use None.")
-        few = cv == "auto" and n < SMALL_TABLE and not with_values
+        few = cv == "auto" and n_labels < SMALL_TABLE and not with_values
         cv = max(2, min(AUTO_FOLDS, n_labels)) if few else None
     if cv is None:
         n_cal = round(share * n)
-        if n_cal < 1 or n - n_cal < 2:
+        if n_cal < 1 or n - n_cal < 2 or n_labels < 2:
             raise ValueError(
-                f"Got {n} rows, of which calibration_fraction={share!r} keeps back "
-                f"{n_cal}, but expected at least 1 to calibrate on and 2 to fit on. "
-                "Collect more rows, or use cv=10, which keeps none back."
+                f"Got {n} rows, {n_labels} of them different or of different groups. "
+                f"Of these calibration_fraction={share!r} keeps back {n_cal}, but "
+                "expected at least 1 to calibrate on and 2 to fit on. Collect more "
+                "rows, or use cv=10, which keeps none back."
             )
         return np.where(take_groups(labels, share, random.permutation(n_labels)), 0, -1)
     if with_values:

@@ -228,7 +228,7 @@ def _explain(
     elif found.scaled:  # the width is in proportion to √v
         noise = (upper - lower) / parts.scale_ratio[:, None]
     ends = found.points, lower, upper, tuple(found.levels)
-    index = X.index if hasattr(X, "iloc") else None
+    index = X.index if hasattr(X, "iloc") and X.ndim == 2 else None  # not of one row
     return Explanation(*ends, *parts, noise, index=index)
 
 

@@ -367,8 +367,7 @@ class ClapsRegressor(LastLayerEstimator):
         remarks: list[str] = []
         n_rows, seed = len(data.y), draw_seed(self.random_state)
         if recipe.robust:
-            data, remarks = tame_targets(data)
-            data = merge_equal_rows(data)
+            data, remarks = tame_targets(merge_equal_rows(data))
         table, y_, weight, labels, _ = data
         self._equal_share = 1 - len(y_) / n_rows
         if self._equal_share > MANY_EQUAL:

@@ -316,9 +316,10 @@ def wild_remarks(
 ) -> list[str]:
     """Remarks on the wildest values of a column, by row."""
     return [
-        f"Got {float(values[row])!r} in {name}, row {row_numbers[row]}, which is more "
-        f"than {WILD:g} robust standard deviations from the median and far from all "
-        f"other values. {more}Check it, or leave it out."
+        f"Got {float(values[row])!r} in {name}, row {row_numbers[row]} of those that "
+        f"the estimator was fitted on, which is more than {WILD:g} robust standard "
+        f"deviations from the median and far from all other values. {more}Check it, or "
+        "leave it out."
         for row in wild_rows(values)[:3].tolist()
     ]
 

@@ -2,8 +2,8 @@
 
 A row on both sides of a split is predicted from itself, so that its error says nothing
 about new rows: such rows stay on one side, and rows that are equal in X and y count as
-one row with a weight. Where the columns of X and y allow fewer different rows than ten
-times the number of rows (five doses and a grade), equal rows are observations of their
+one row with a weight. Where the columns of X and y allow fewer than ten times the rows
+that differ (five doses and a grade), equal rows are observations of their
 own.
 """
 
@@ -19,7 +19,7 @@ from .tables import as_table, read_columns
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.intp]
-FEW = 10  # possible rows by rows that there are, below which equal ones are natural
+FEW = 10  # possible rows by those that differ, below which equal ones are natural
 MANY_EQUAL = 0.1  # of the rows are equal to another one: worth a warning
 EQUAL_ROWS = (
     "Got a table in which more than a tenth of the rows are equal to another one in X "
@@ -35,13 +35,13 @@ def equal_rows(X: Any, y: Array) -> Labels:
     Rows of a table with few possible values have a label each.
     """
     columns = [y, *_numbers(X)]
+    hashes = row_hashes(np.column_stack(columns))
+    different, labels = np.unique(hashes, return_inverse=True)
     possible = 1.0
     for values in columns:
         possible *= len(np.unique(values))
-        if possible >= FEW * len(y):
-            hashes = row_hashes(np.column_stack(columns))
-            labels: Labels = np.unique(hashes, return_inverse=True)[1]
-            return labels
+        if possible >= FEW * len(different):
+            return np.asarray(labels, dtype=np.intp)
     return np.arange(len(y))
 
 
