@@ -147,3 +147,12 @@ def test_two_ranks_are_for_noise_that_one_shape_does_not_fit():
     assert prefers_two_ranks(skewed, NoiseShape())
     assert not prefers_two_ranks(skewed, fit_noise_shape(skewed))
     assert not prefers_two_ranks(skewed[:50], NoiseShape())
+
+
+def test_a_target_that_training_targets_exclude_is_named():
+    X, y = table(200)
+    model = ClapsRegressor(**QUICK).fit(X, np.abs(y) + 0.1)
+    with pytest.warns(UserWarning, match="1 of 50 calibration targets that the train"):
+        CalibratedRegressor(model).conformalize(
+            X[:50] + 1, np.r_[-1.0, np.abs(y[1:50])]
+        )

@@ -916,7 +916,16 @@ def _joined(pairs: Any, support: Support, levels: list[float]) -> IntervalParts:
 
 
 def _warn_if_unusual(rows: Calibration) -> None:
-    """Warn of scores that standard deviations do not explain."""
+    """Warn of targets that a learned support excludes, and of scores of odd size."""
+    outside = int(np.isinf(rows.scores).sum())
+    if outside and rows.support.learned:
+        warnings.warn(
+            f"Got {outside} of {len(rows)} calibration targets that the training "
+            "targets exclude, being negative or no integers. Their scores are "
+            "infinite, and so may be intervals. Pass support=None if they can occur.",
+            UserWarning,
+            stacklevel=4,
+        )
     known = rows.scores if rows.target_scores is None else rows.target_scores
     finite = np.sort(np.abs(known[np.isfinite(known)]))
     if len(finite) < MIN_SCORES:
