@@ -161,7 +161,7 @@ def explain(
     >>> bool((why.epistemic_fraction < 1).all()), why.by_column.names
     (True, ('x0',))
     """
-    why = _explain(model, X, predict_params)
+    why = explain_rows(model, X, predict_params)
     if not by_column and background is None:
         return why
     background = X if background is None else background
@@ -172,46 +172,12 @@ def explain(
                 f"Got {name} of single rows together with a background, whose rows are "
                 f"predicted too. Calibrate with {name} as a function of X."
             )
-    explained = partial(_explain, model, params=predict_params)
+    explained = partial(explain_rows, model, params=predict_params)
     adds = column_contributions(explained, X, why, background)
     return replace(why, by_column=adds)
 
 
-def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
-    """Predictions, intervals and the parts of their widths as a data frame.
-
-    Parameters
-    ----------
-    model, X, **predict_params
-        What :func:`~mapie_claps.explain` accepts, and calibrated models that give a
-        standard deviation without parts, which are then NaN.
-
-    Returns
-    -------
-    DataFrame
-        As :meth:`Explanation.to_frame`, but of polars if X is.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps import ClapsRegressor
-    >>> from mapie_claps.diagnostics import predict_frame
-    >>> X = np.linspace(-2, 2, 200)[:, None]
-    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
-    >>> list(predict_frame(model.fit(X, X[:, 0]), X[:3]))[:2]
-    ['prediction', 'aleatoric']
-    """
-    why = _explain(model, X, predict_params, need_parts=False)
-    if why.noise_width is None:
-        why = replace(why, noise_width=np.full_like(why.lower, np.nan))
-    if type(X).__module__.partition(".")[0] == "polars":
-        import polars as pl
-
-        return pl.DataFrame(why.columns())
-    return why.to_frame()
-
-
-def _explain(
+def explain_rows(
     model: Any, X: Any, params: dict[str, Any], need_parts: bool = True
 ) -> Explanation:
     """The interval and both parts of v of some rows, in one pass of each model."""

@@ -10,6 +10,7 @@ interval shrinks with √v.
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,13 @@ from .._validation import check_choice, check_integer
 from ..exceptions import OutsideCalibrationWarning
 from ..metrics import evaluate_intervals
 from .by_column import as_table, columns_of
-from .explanation import Explanation, explain, mean_variance, models_of
+from .explanation import (
+    Explanation,
+    explain,
+    explain_rows,
+    mean_variance,
+    models_of,
+)
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
@@ -31,6 +38,40 @@ MIN_NARROWING = 0.05  # from which data are worth collecting
 SIGNIFICANCE = 0.01
 MAX_WATCHED = 1000  # rows for a mean narrowing, evenly spread
 MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
+
+
+def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
+    """Predictions, intervals and the parts of their widths as a data frame.
+
+    Parameters
+    ----------
+    model, X, **predict_params
+        What :func:`~mapie_claps.explain` accepts, and calibrated models that give a
+        standard deviation without parts, which are then NaN.
+
+    Returns
+    -------
+    DataFrame
+        As :meth:`Explanation.to_frame`, but of polars if X is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor
+    >>> from mapie_claps.diagnostics import predict_frame
+    >>> X = np.linspace(-2, 2, 200)[:, None]
+    >>> model = ClapsRegressor(n_members=2, max_steps=60, random_state=0)
+    >>> list(predict_frame(model.fit(X, X[:, 0]), X[:3]))[:2]
+    ['prediction', 'aleatoric']
+    """
+    why = explain_rows(model, X, predict_params, need_parts=False)
+    if why.noise_width is None:
+        why = replace(why, noise_width=np.full_like(why.lower, np.nan))
+    if type(X).__module__.partition(".")[0] == "polars":
+        import polars as pl
+
+        return pl.DataFrame(why.columns())
+    return why.to_frame()
 
 
 def diagnose(
