@@ -149,10 +149,10 @@ def test_two_ranks_are_for_noise_that_one_shape_does_not_fit():
     assert not prefers_two_ranks(skewed[:50], NoiseShape())
 
 
-def test_a_target_that_training_targets_exclude_is_named():
+def test_targets_that_training_targets_exclude_are_named():
     X, y = table(200)
-    model = ClapsRegressor(**QUICK).fit(X, np.abs(y) + 0.1)
-    with pytest.warns(UserWarning, match="1 of 50 calibration targets that the train"):
-        CalibratedRegressor(model).conformalize(
-            X[:50] + 1, np.r_[-1.0, np.abs(y[1:50])]
-        )
+    model = CalibratedRegressor(ClapsRegressor(**QUICK).fit(X, np.abs(y) + 0.1))
+    new = np.abs(y[:50])
+    model.conformalize(X[:50] + 1, np.r_[-1.0, new[1:]])  # one of them does no harm
+    with pytest.warns(UserWarning, match="6 of 50 calibration targets that the train"):
+        model.conformalize(X[:50] + 1, np.r_[-np.ones(6), new[6:]])

@@ -799,7 +799,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # First: a warning may be an error.
         warn_if_few_count(rows, self.levels)
         if given is not None:
-            _warn_if_unusual(rows)
+            _warn_if_unusual(rows, self._alpha.min())
         new = {"estimators_": self.fitted_models, "calibration_": rows}
         for name, value in zip(("weights_", "partition_"), given or (), strict=False):
             new[name] = None if isinstance(value, np.ndarray) else value
@@ -915,14 +915,14 @@ def _joined(pairs: Any, support: Support, levels: list[float]) -> IntervalParts:
     return IntervalParts(mean_of(joined), np.concatenate(bounds), levels, joined, noise)
 
 
-def _warn_if_unusual(rows: Calibration) -> None:
+def _warn_if_unusual(rows: Calibration, alpha: float) -> None:
     """Warn of targets that a learned support excludes, and of scores of odd size."""
     outside = int(np.isinf(rows.scores).sum())
-    if outside and rows.support.learned:
+    if outside >= alpha * (len(rows) + 1) and rows.support.learned:
         warnings.warn(
             f"Got {outside} of {len(rows)} calibration targets that the training "
             "targets exclude, being negative or no integers. Their scores are "
-            "infinite, and so may be intervals. Pass support=None if they can occur.",
+            "infinite, and so are intervals. Pass support=None if they can occur.",
             UserWarning,
             stacklevel=4,
         )
