@@ -4,7 +4,8 @@ The folders are the arrows of the method; a module imports only from those above
 
     X → φ, μ, h²   network       a table becomes numbers; members, training, kernel
       → HᵀWH → Σ   posterior     likelihood adapter and last layers of laplace-torch
-      → v          estimators    ClapsRegressor, ClapsModule; PredictiveDistribution
+      → v          estimators    ClapsRegressor, ClapsModule, ClapsResidualRegressor
+                                 around any model; PredictiveDistribution
       → score      conformal     ClapsScore, and the one file that knows MAPIE
       → interval                 CalibratedRegressor: ranks, groups, weights, levels
       → evaluation metrics       coverage, width, score
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .estimators.predictive import PredictiveDistribution, PredictiveVariance
     from .estimators.recipe import Recipe
     from .estimators.regressor import ClapsRegressor
+    from .estimators.residual import ClapsResidualRegressor
     from .files import load, save
     from .posterior.curvature import HeteroscedasticGGN
     from .posterior.last_layer import LastLayerSums
@@ -48,6 +50,7 @@ __all__ = [
     "CalibratedRegressor",
     "ClapsModule",
     "ClapsRegressor",
+    "ClapsResidualRegressor",
     "ClapsScaleEstimator",
     "ClapsScore",
     "ColumnGroups",
@@ -82,6 +85,7 @@ _MODULES = {
     "estimators.predictive": ("PredictiveDistribution", "PredictiveVariance"),
     "estimators.recipe": ("Recipe",),
     "estimators.regressor": ("ClapsRegressor",),
+    "estimators.residual": ("ClapsResidualRegressor",),
     "files": ("load", "save"),
     "posterior.curvature": ("HeteroscedasticGGN",),
     "posterior.last_layer": ("LastLayerSums",),

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing, check_random_state
-from sklearn.utils.validation import _num_samples, has_fit_parameter
+from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from .._validation import (
     check_choice,
@@ -23,6 +23,7 @@ from .._validation import (
 )
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import check_has_target, column
+from ..network.rows import rows_together
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
@@ -30,13 +31,14 @@ from .distribution import (
     distribution_of,
     distributions,
     fit_id_of,
+    gives_std,
     last_step,
     mean_of,
     row_parts,
     transformed,
 )
 from .ends import FoldBounds, ScoreBounds
-from .folds import assign_folds, rows_together
+from .folds import assign_folds
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
 from .score import UNKNOWN_SCORES, ClapsScore
@@ -68,8 +70,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     estimator : estimator or None, default=None
-        With ``predict(X, return_std=True)``; None for a ``ClapsRegressor``. To be
-        fitted on a copy by ``fit``, or fitted already. Of a search, such as
+        None for a ``ClapsRegressor``, or any regressor: one without
+        ``predict(X, return_std=True)`` keeps its predictions, and CLAPS learns its
+        errors (:class:`~mapie_claps.ClapsResidualRegressor`). ``fit`` fits a copy of
+        it; ``conformalize`` takes one that is fitted. Of a search, such as
         ``GridSearchCV``, ``fit`` takes the model that it chose.
     confidence_level : float or sequence of float, default=0.9
         Levels 1 − α of the intervals.
@@ -281,6 +285,21 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         weights, partition : callable or array-like of shape (n,), optional
             For calibration; see Notes.
         """
+        random = check_random_state(self.random_state)
+        given = check_values(weights, partition)
+        return self._fit(_template, X, y, given, random, groups, sample_weight)
+
+    def _fit(
+        self,
+        template_of: Callable[[Any, int], Any],  # estimator, seed → what is cloned
+        X: Any,
+        y: Any,
+        given: RowValues,
+        random: np.random.RandomState,
+        groups: Any = None,
+        sample_weight: Any = None,
+    ) -> Self:
+        """Fit copies of a template, and calibrate on rows that they have not seen."""
         keep = self.keep_training_rows
         check_choice("keep_training_rows", keep, (True, False), "Use False.")
         check_has_target(y)
@@ -293,7 +312,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got infinity in X, row {row}, column {place}, but expected finite "
                 "numbers. Leave such rows out, or use NaN for gaps."
             )
-        given = check_values(weights, partition)
         given.check_length(n)
         if callable(groups) or (np.ndim(groups) == 0 and groups is not None):
             raise TypeError(
@@ -301,7 +319,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "belong together. Pass groups that are to be calibrated apart as "
                 "partition=...."
             )
-        random = check_random_state(self.random_state)
         folds = assign_folds(
             self.cv,
             self.calibration_fraction,
@@ -311,11 +328,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             with_values=any(value is not None for value in given),
             random=random,
         )
-        template = self.estimator
-        if template is None:
-            from ..estimators.regressor import ClapsRegressor
-
-            template = ClapsRegressor(random_state=random.randint(2**31 - 1))
+        template = template_of(self.estimator, random.randint(2**31 - 1))
         of_rows = {}
         if sample_weight is not None:
             of_rows["sample_weight"] = column("sample_weight", sample_weight, n).numpy()
@@ -354,12 +367,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like of shape (n, ...), or batches
             Calibration rows, which the estimator has not seen; ``ClapsRegressor`` and
-            ``ClapsModule`` know theirs, and there is a warning.
+            ``ClapsModule`` know theirs, and there is a warning. For a fitted regressor
+            without a standard deviation the rows are divided, as in ``fit``: from some
+            of them its errors are learned, the others calibrate.
         y, weights, partition : array-like of shape (n,), optional
             Their targets, and what the Notes say; the last two may be functions of X.
         """
-        self._single("conformalize")
-        given = check_values(weights, partition)
+        model, given = self._single("conformalize"), check_values(weights, partition)
+        if not gives_std(model):
+            random = check_random_state(self.random_state)
+            return self._fit(_around_fitted, X, y, given, random)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
         before = vars(self).get("calibration_", rows)
         if not len(before):
@@ -392,8 +409,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Predict the mean of y, (n,)."""
-        parts = [mean_of(rows) for _, rows, _ in distributions(self.fitted_models, X)]
-        return np.concatenate([np.empty(0), *parts])
+        models, parts = self.fitted_models, [np.empty(0)]
+        for part, _ in row_parts(models[0], X):
+            if _num_samples(part):
+                parts.append(np.mean([m.predict(part) for m in models], axis=0))
+        return np.concatenate(parts)
 
     def predict_interval(
         self, X: Any, allow_infinite_bounds: bool = False, **rows: Any
@@ -422,6 +442,15 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         support = check_support(self.support)
         for part, ends in self.rows_and_ends(X, allow_infinite_bounds, **rows):
             yield mean_of(part), ends.interval(part, support)
+
+    def predict_frame(self, X: Any, **rows: Any) -> Any:
+        """Predict a data frame of points, ends and reasons for the widths.
+
+        As :func:`mapie_claps.diagnostics.predict_frame` does.
+        """
+        from ..diagnostics import predict_frame
+
+        return predict_frame(self, X, **rows)
 
     def explain(self, X: Any, **params: Any) -> Any:
         """Explain predictions, as :func:`mapie_claps.explain` does."""
@@ -898,6 +927,29 @@ def interval_parts(
         models, scaled = [scale.estimator], True
     found = [distribution_of(each, X) for each in models]
     return IntervalParts(points, bounds, levels, found, None, scaled)
+
+
+def _template(estimator: Any, seed: int) -> Any:
+    """What ``fit`` clones: the estimator, or CLAPS around one without a deviation."""
+    if estimator is None:
+        from ..estimators.regressor import ClapsRegressor
+
+        return ClapsRegressor(random_state=seed)
+    # Of a search, its estimator says what the model that it chooses will give.
+    searched = estimator.estimator if hasattr(estimator, "refit") else estimator
+    if gives_std(searched):
+        return estimator
+    from ..estimators.residual import ClapsResidualRegressor
+
+    return ClapsResidualRegressor(estimator, random_state=seed)
+
+
+def _around_fitted(estimator: Any, seed: int) -> Any:
+    """CLAPS around a regressor that is not fitted again."""
+    from ..estimators.residual import ClapsResidualRegressor
+
+    check_is_fitted(estimator)
+    return ClapsResidualRegressor(estimator, prefit=True, random_state=seed)
 
 
 def _joined(pairs: Any, support: Support, levels: list[float]) -> IntervalParts:

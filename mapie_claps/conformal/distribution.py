@@ -60,7 +60,7 @@ def mean_and_std_alone(rows: PredictiveDistribution) -> PredictiveDistribution:
     if rows.is_plain and rows.targets is None:
         return rows
     parts = None if rows.aleatoric is None else rows.variance
-    return PredictiveDistribution(rows.mean, rows.std, *(parts or ()))
+    return PredictiveDistribution(rows.prediction, rows.std, *(parts or ()))
 
 
 def _checked(rows: PredictiveDistribution, first_row: int) -> PredictiveDistribution:
@@ -109,24 +109,30 @@ def check_same_fit(models: Sequence[Any], fit_id: str | None) -> None:
     )
 
 
+def gives_std(model: Any) -> bool:
+    """Whether ``predict`` of the model takes ``return_std``."""
+    predict = getattr(last_step(model), "predict", object)
+    return any(
+        p.name == "return_std" or p.kind is p.VAR_KEYWORD
+        for p in signature(predict).parameters.values()
+    )
+
+
 def check_gives_std(model: Any) -> None:
     """Raise unless ``predict`` of the model takes ``return_std``."""
     last = last_step(model)
-    name, predict = type(last).__name__, getattr(last, "predict", object)
+    name, is_search = type(last).__name__, hasattr(last, "best_estimator_")
+    if gives_std(model) and not is_search:
+        return
     do = (
-        "Use an estimator that gives a standard deviation, such as ClapsRegressor or a "
-        f"Gaussian process; to scale intervals of a {name}, use ClapsScaleEstimator."
+        "Keep its predictions with ClapsResidualRegressor(model) or "
+        "CalibratedRegressor(model), or use ClapsRegressor or a Gaussian process."
     )
-    if hasattr(last, "best_estimator_"):
+    if is_search:
         do = (
             "Pass the model that it chose, search.best_estimator_, with prefit=True; "
             "or let CalibratedRegressor(search).fit(X, y) do both."
         )
-    elif any(
-        p.name == "return_std" or p.kind is p.VAR_KEYWORD
-        for p in signature(predict).parameters.values()
-    ):
-        return
     raise TypeError(f"Got a {name}, whose predict takes no return_std. {do}")
 
 
@@ -176,7 +182,7 @@ def distributions(
 
 
 def mean_of(rows: Sequence[PredictiveDistribution]) -> Array:
-    """Mean of y, (n,); of several models their mean."""
+    """Predictions (n,); of several models their mean."""
     if len(rows) == 1:
-        return rows[0].mean
-    return np.asarray(np.mean([each.mean for each in rows], axis=0))
+        return rows[0].prediction
+    return np.asarray(np.mean([each.prediction for each in rows], axis=0))

@@ -1,32 +1,18 @@
 """Which rows a model calibrates on: those kept back, or those of its fold."""
 
 import warnings
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import GroupKFold
 
 from .._validation import check_integer, check_share, raise_for
-from ..network.rows import check_groups, row_groups, take_groups
+from ..network.rows import divide, take_groups
 
 Folds = NDArray[np.intp]
 # With fewer rows cv="auto" takes folds: a quarter of them would be missed in the fit,
 # and be few to calibrate on.
 SMALL_TABLE, AUTO_FOLDS = 250, 5
-
-
-def rows_together(X: Any, y: NDArray[np.float64], groups: Any) -> Folds:
-    """Labels of rows, (n,): those of one group and equal ones have the same.
-
-    They are numbered as they come, so that a seed divides all tables alike.
-    """
-    labels = np.arange(len(y)) if groups is None else check_groups(groups, len(y))
-    with suppress(TypeError, ValueError):  # texts, sparse: the estimator alone reads it
-        labels = row_groups(X, y, groups)
-    _, first, found = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[found]
 
 
 def assign_folds(
@@ -64,14 +50,7 @@ def assign_folds(
         )
     if not hasattr(cv, "split"):
         n_folds = check_integer("cv", cv, low=2, hint="Use 10, or None for a split.")
-        if n_labels < n_folds or n < 3:
-            raise ValueError(
-                f"Got {n} rows, {n_labels} of them different or of different groups, "
-                f"for {n_folds} folds (cv), but expected one for each at least, and 3 "
-                "rows. Collect more rows, or use fewer folds."
-            )
-        # It fills folds in the order of labels.
-        cv, labels = GroupKFold(n_folds), random.permutation(n_labels)[labels]
+        return divide(labels, n_folds, random)
     folds = np.full(n, -1)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The groups parameter is ignored")

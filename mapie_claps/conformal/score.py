@@ -144,7 +144,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         rows, fit_id, again = self._rows(mu, X, y_std), None, None
         if self.estimator is not None:
             fit_id = fit_id_of(self.estimator)
-            if not np.array_equal(rows.mean, mu):
+            if not np.array_equal(rows.prediction, mu):
                 self._raise_other("whose predictions are not those of the estimator")
         elif getattr(y_std, "distribution", None) is not None:
             fit_id = y_std.fit_id
@@ -243,7 +243,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 if not isinstance(known_scores, StdArray) and not rows.is_plain:
                     raise ValueError(UNKNOWN_SCORES)
                 rows = mean_and_std_alone(rows)
-            points.append(rows.mean)
+            points.append(rows.prediction)
             bounds.append(ends.interval([rows], self._support))
         return np.concatenate(points), np.concatenate(bounds)
 
@@ -265,7 +265,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """
         each = [distribution_of(model, X, params) for model in models.fold_models]
         folds, rows_known = models.folds, getattr(known_scores, "rows", None)
-        mu, std = (np.stack([getattr(r, k) for r in each], 1) for k in ("mean", "std"))
+        mu, std = (np.stack([getattr(r, k) for r in each], 1) for k in ("prediction", "std"))
         scores = Calibration(np.asarray(known_scores, float), not self.sym)
         if folds is None:
             scores = replace(scores, folds=np.arange(len(scores)))

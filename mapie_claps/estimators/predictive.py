@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 # would suffer. Four units in the last place of q, and one of the sum, make up for it.
 ROUND_OUT = 1 + 4 * np.finfo(np.float64).eps
 SYMMETRIC = NoiseShape()
-BY_ROW = ("centre", "scale", "aleatoric", "epistemic")
+BY_ROW = ("centre", "scale", "aleatoric", "epistemic", "point")
 # Rows, and share of the rows, on the smallest or largest value of a bounded target.
 MIN_ROWS_AT_BOUND, MIN_SHARE_AT_BOUND = 10, 0.01
 
@@ -123,6 +123,8 @@ class PredictiveDistribution:
         T; the identity by default.
     targets : TargetRange, optional
         What training targets were, for the ``support`` of scores.
+    point : ndarray of shape (n,), optional
+        What ``predict`` gives, where it is not the mean.
 
     Examples
     --------
@@ -143,14 +145,16 @@ class PredictiveDistribution:
     shape: NoiseShape = SYMMETRIC
     target_map: MonotoneMap = IDENTITY
     targets: TargetRange | None = None
+    point: Array | None = None
 
     def __len__(self) -> int:
         return len(self.centre)
 
     @property
     def is_plain(self) -> bool:
-        """Whether μ and √v say it all: no map of the target, no shape."""
-        return self.target_map.is_identity and self.shape.curve.is_identity
+        """Whether prediction and √v say it all: no map of the target, no shape."""
+        curves = self.target_map, self.shape.curve
+        return self.point is None and all(curve.is_identity for curve in curves)
 
     def score(self, y: ArrayLike) -> Array:
         """Signed scores of targets (n,) or (n, m); ±∞ outside the domain of T."""
@@ -186,6 +190,11 @@ class PredictiveDistribution:
             return self.centre
         mean: Array = self._nodes().mean(axis=1)
         return mean
+
+    @property
+    def prediction(self) -> Array:
+        """What ``predict`` gives: the mean, or what another model says."""
+        return self.mean if self.point is None else self.point
 
     @property
     def median(self) -> Array:

@@ -7,12 +7,14 @@ that differ (five doses and a grade), equal rows are observations of their
 own.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from sklearn.model_selection import GroupKFold
 
 from .batches import row_hashes
 from .tables import as_table, read_columns
@@ -87,6 +89,35 @@ def check_groups(groups: Any, n: int) -> Labels:
             "expected at least two different ones. Leave groups out."
         )
     return found
+
+
+def rows_together(X: Any, y: Array, groups: Any) -> Labels:
+    """Labels of rows, (n,): those of one group and equal ones have the same.
+
+    They are numbered as they come, so that a seed divides all tables alike.
+    """
+    labels = np.arange(len(y)) if groups is None else check_groups(groups, len(y))
+    with suppress(TypeError, ValueError):  # texts, sparse: the estimator alone reads it
+        labels = row_groups(X, y, groups)
+    _, first, found = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[found]
+
+
+def divide(labels: Labels, n_folds: int, random: np.random.RandomState) -> Labels:
+    """Fold of each row, (n,); rows of one label share it."""
+    n_labels = labels.max() + 1
+    if n_labels < n_folds or len(labels) < 3:
+        raise ValueError(
+            f"Got {len(labels)} rows, {n_labels} of them different or of different "
+            f"groups, for {n_folds} folds (cv), but expected one for each at least, "
+            "and 3 rows. Collect more rows, or use fewer folds."
+        )
+    folds = np.empty(len(labels), dtype=np.intp)
+    # It fills folds in the order of labels.
+    shuffled = random.permutation(n_labels)[labels]
+    for fold, (_, rows) in enumerate(GroupKFold(n_folds).split(labels, None, shuffled)):
+        folds[rows] = fold
+    return folds
 
 
 def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_]:

@@ -1,0 +1,284 @@
+"""X → v around somebody's model: CLAPS learns what the model leaves of y."""
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
+
+from .._validation import check_choice, check_integer, raise_for
+from ..network.batches import check_has_target, column, weights
+from ..network.rows import divide, rows_together
+from .predictive import (
+    PredictiveDistribution,
+    PredictiveVariance,
+    StdArray,
+    TargetRange,
+)
+from .regressor import ClapsRegressor
+
+Array = NDArray[np.float64]
+
+
+class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Predictions of any regressor, with CLAPS for its errors.
+
+    :math:`y = m(x) + r`: m is the regressor given, and a ``ClapsRegressor`` learns the
+    distribution of r, its mean, noise, lack of data and shape.
+
+    Residuals come from rows that the regressor has not seen: ``fit`` divides the rows
+    into folds, and predicts each fold by a copy that was fitted on the others. Then the
+    regressor is fitted on all rows. ``predict`` gives its predictions, to the last bit;
+    intervals are its predictions plus those of the residual, which need not be centred
+    on zero. ``CalibratedRegressor(regressor)`` makes one of these by itself.
+
+    Parameters
+    ----------
+    estimator : regressor
+        Any regressor of scikit-learn's kind, also a ``Pipeline``. It gets X as it is,
+        and so does CLAPS: each encodes text, dates and gaps in its own way.
+    residual_regressor : ClapsRegressor or None, default=None
+        What learns the residuals; None for one with its defaults. Residuals have both
+        signs, so that its ``target_map`` is the identity.
+    cv : int, default=5
+        Number of folds. Rows that are equal in X and y, or of one group, share one.
+    prefit : bool, default=False
+        Whether the regressor is fitted already and stays as it is. ``fit`` then takes
+        rows that it **has not seen**: errors on rows of its own fit are too small, and
+        so would be all that is learned from them.
+    random_state : int, RandomState or None, default=None
+        Seed of the folds, and of a default ``residual_regressor``.
+
+    Attributes
+    ----------
+    estimator_ : regressor
+        The fitted regressor, which makes the predictions.
+    residual_regressor_ : ClapsRegressor
+        Fitted on its residuals.
+    fit_id_ : str
+        Identity of the fit.
+
+    Notes
+    -----
+    Lack of data is that of the model of the residuals. It grows far from the training
+    rows whatever the regressor does there, be it constant like a tree or linear; but it
+    knows nothing of how the regressor extrapolates, and says how large errors may
+    become only by what they were near the training rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import CalibratedRegressor, ClapsResidualRegressor
+    >>> from sklearn.linear_model import LinearRegression
+    >>> X = np.linspace(-2, 2, 200)[:, None]
+    >>> y = X[:, 0] + np.random.default_rng(0).normal(0, 0.1, 200)
+    >>> line = LinearRegression()
+    >>> model = ClapsResidualRegressor(line, random_state=0).fit(X[:150], y[:150])
+    >>> same = line.fit(X[:150], y[:150])
+    >>> np.array_equal(model.predict(X), same.predict(X))
+    True
+    >>> model = CalibratedRegressor(model).conformalize(X[150:], y[150:])
+    >>> model.predict_interval(X[:3])[1].shape
+    (3, 2, 1)
+    """
+
+    estimator_: Any
+    residual_regressor_: ClapsRegressor
+    target_range_: TargetRange
+
+    def __init__(
+        self,
+        estimator: Any,
+        residual_regressor: ClapsRegressor | None = None,
+        *,
+        cv: int = 5,
+        prefit: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.residual_regressor = residual_regressor
+        self.cv = cv
+        self.prefit = prefit
+        self.random_state = random_state
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None
+    ) -> Self:
+        """Fit the regressor, and CLAPS on its residuals out of fold.
+
+        Parameters
+        ----------
+        X, y : array-like of shape (n, p) and (n,)
+            Training rows; with ``prefit`` rows that the regressor has not seen.
+        sample_weight : array-like of shape (n,), optional
+            Weights of the rows, for both.
+        groups : array-like of shape (n,), optional
+            Labels of rows that belong together: they share a fold.
+
+        Returns
+        -------
+        ClapsResidualRegressor
+            The estimator. If anything fails it is left as it was.
+        """
+        check_has_target(y)
+        n, random = _num_samples(X), check_random_state(self.random_state)
+        target, weight = column("y", y, n).numpy(), None
+        if sample_weight is not None:
+            weight = weights(sample_weight, n).numpy()
+        of_residual = self._residual_template(random.randint(2**31 - 1))
+        if check_choice("prefit", self.prefit, (True, False), "Use False."):
+            check_is_fitted(self.estimator)
+            model = self.estimator
+            predicted = _predictions(model, X)
+        else:
+            n_folds = check_integer("cv", self.cv, low=2, hint="Use 5 if unsure.")
+            folds = divide(rows_together(X, target, groups), n_folds, random)
+            predicted = np.empty(n)
+            for fold in range(folds.max() + 1):
+                rest, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+                part = _safe_indexing(X, rest), target[rest]
+                some = None if weight is None else weight[rest]
+                fitted = _fit_clone(self.estimator, *part, some)
+                predicted[own] = _predictions(fitted, _safe_indexing(X, own))
+            model = _fit_clone(self.estimator, X, target, weight)
+        residual = of_residual.fit(X, target - predicted, weight, groups)
+        self.estimator_, self.residual_regressor_ = model, residual
+        self.target_range_ = TargetRange.fit(target, learn=residual.recipe_.noise_shape)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict y as the regressor does, and the standard deviation if asked for.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return √v as well, which carries the predictive distribution.
+
+        Returns
+        -------
+        ndarray of shape (n,), or tuple of two
+            Predictions, or predictions and √v(x).
+        """
+        check_is_fitted(self, "residual_regressor_")
+        if not return_std:
+            return self.estimator_.predict(X)
+        rows = self.predict_distribution(X)
+        return rows.prediction, StdArray.carry(rows.std, self.fit_id_, rows)
+
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Predict the distribution of y: that of the residual, moved by the prediction.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+
+        Returns
+        -------
+        PredictiveDistribution
+            Its ``prediction`` is the regressor's; its mean need not be.
+        """
+        check_is_fitted(self, "residual_regressor_")
+        rows = self.residual_regressor_.predict_distribution(X)
+        point = _predictions(self.estimator_, X)
+        return replace(
+            rows, centre=rows.centre + point, point=point, targets=self.target_range_
+        )
+
+    def predict_variance(self, X: Any) -> PredictiveVariance:
+        """Split the variance of the residual into its two parts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs.
+
+        Returns
+        -------
+        PredictiveVariance
+            Aleatoric and epistemic variance.
+        """
+        return self.predict_distribution(X).variance
+
+    def predict_covariance(self, X: Any, X_other: Any) -> Array:
+        """Posterior covariance of the residual's mean; see ``ClapsRegressor``."""
+        check_is_fitted(self, "residual_regressor_")
+        return self.residual_regressor_.predict_covariance(X, X_other)
+
+    def embed(self, X: Any) -> Array:
+        """Give φ of the model of the residuals; see ``ClapsRegressor``."""
+        check_is_fitted(self, "residual_regressor_")
+        return self.residual_regressor_.embed(X)
+
+    @property
+    def fit_id_(self) -> str:
+        """Text that differs between fits."""
+        return self.residual_regressor_.fit_id_
+
+    @property
+    def prefers_two_ranks_(self) -> bool:
+        """Whether held-out training rows are served better by a rank for each end."""
+        return self.residual_regressor_.prefers_two_ranks_
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns of X."""
+        return int(self.residual_regressor_.n_features_in_)
+
+    def __sklearn_clone__(self) -> Self:
+        params = self.get_params(deep=False)
+        copies = {name: clone(value, safe=False) for name, value in params.items()}
+        if self.prefit:  # a copy would not be fitted
+            copies["estimator"] = self.estimator
+        return type(self)(**copies)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "residual_regressor_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = ClapsRegressor().__sklearn_tags__().input_tags
+        return tags
+
+    def _residual_template(self, seed: int) -> ClapsRegressor:
+        """A ClapsRegressor, not fitted, whose targets stay residuals."""
+        given = self.residual_regressor
+        if given is None:
+            given = ClapsRegressor(random_state=seed)
+        named = getattr(given, "target_map", "no ClapsRegressor")
+        if named is not None and not (isinstance(named, str) and named in IDENTITIES):
+            hint = "Or wrap the estimator in a TransformedTargetRegressor."
+            expected = "a ClapsRegressor with target_map='identity'"
+            raise_for("residual_regressor", given, expected, hint)
+        template: ClapsRegressor = clone(given).set_params(target_map="identity")
+        return template
+
+
+IDENTITIES = ("auto", "identity")
+
+
+def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
+    """A fitted copy; weights reach the last step of a pipeline."""
+    model, params = clone(estimator), {}
+    if weight is not None:
+        last = model[-1] if isinstance(model, Pipeline) else model
+        if not has_fit_parameter(last, "sample_weight"):
+            raise ValueError(
+                f"Got sample_weight for a {type(last).__name__}, whose fit takes none. "
+                "Leave it out, or use a regressor that weighs rows."
+            )
+        step = f"{model.steps[-1][0]}__" if last is not model else ""
+        params[f"{step}sample_weight"] = weight
+    return model.fit(X, y, **params)
+
+
+def _predictions(model: Any, X: Any) -> Array:
+    """One finite number per row, (n,)."""
+    found = column("predictions of the estimator", model.predict(X), _num_samples(X))
+    return found.numpy()
