@@ -265,7 +265,9 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         """
         each = [distribution_of(model, X, params) for model in models.fold_models]
         folds, rows_known = models.folds, getattr(known_scores, "rows", None)
-        mu, std = (np.stack([getattr(r, k) for r in each], 1) for k in ("prediction", "std"))
+        mu, std = (
+            np.stack([getattr(r, k) for r in each], 1) for k in ("prediction", "std")
+        )
         scores = Calibration(np.asarray(known_scores, float), not self.sym)
         if folds is None:
             scores = replace(scores, folds=np.arange(len(scores)))
