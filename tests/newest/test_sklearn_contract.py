@@ -1,8 +1,10 @@
 """scikit-learn's own checks."""
 
+from conftest import tiny
+from sklearn.linear_model import LinearRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mapie_claps import ClapsRegressor
+from mapie_claps import CalibratedRegressor, ClapsRegressor, ClapsResidualRegressor
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -10,10 +12,13 @@ EXPECTED_FAILURES = {
         "drawn as two rows are; the sums of the posterior are equivalent"
     ),
 }
+ESTIMATORS = [
+    ClapsRegressor(),
+    ClapsResidualRegressor(LinearRegression(), tiny(), cv=2, random_state=0),
+    CalibratedRegressor(tiny(), 0.5, random_state=0),
+]
 
 
-@parametrize_with_checks(
-    [ClapsRegressor()], expected_failed_checks=lambda _: EXPECTED_FAILURES
-)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda _: EXPECTED_FAILURES)
 def test_scikit_learn_compatible(estimator, check):
     check(estimator)
