@@ -2,8 +2,8 @@
 Why are the intervals of my booster wide?
 =========================================
 
-Keep a gradient booster and its predictions, and let CLAPS learn the errors that it makes: where
-they are noise, and where they are lack of data.
+Keep a gradient booster and its predictions, and let CLAPS learn the errors that it
+makes: where they are noise, and where they are lack of data.
 """
 
 # %%
@@ -53,6 +53,6 @@ display.ax_.set_title("A booster, and why its intervals are wide")
 plt.show()
 
 # %%
-# In the gap the booster is constant, as trees are, and says nothing about how little it knows
-# there. The model of its errors does: most of the width is lack of data. On the right the
-# interval is wide because of the noise, which more rows would not remove.
+# In the gap the booster is constant, as trees are, and says nothing about how little it
+# knows there. The model of its errors does: much of the width is lack of data. On the
+# right the interval is wide because of the noise, which more rows would not remove.
