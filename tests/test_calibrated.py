@@ -316,7 +316,7 @@ def test_other_estimators():
     np.testing.assert_allclose(cal.signed_scores_, (Y[CAL] - mu) / std, rtol=1e-9)
     frame = pd.DataFrame(X, columns=list("abc"))
     assert cal.predict_interval(frame.to_numpy())[0].shape == (500,)
-    with pytest.raises(TypeError, match="takes no return_std"):
+    with pytest.raises(ValueError, match=r"estimator=StandardScaler\(\), but expected"):
         CalibratedRegressor(StandardScaler().fit(X)).conformalize(X, Y)
 
 

@@ -51,7 +51,6 @@ SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
 # Root mean square that scores of a right variance do not have; rows that tell it.
 # Without noise a floor of the variance makes it next to nothing.
 NO_NOISE, UNUSUAL, MIN_SCORES = 1e-3, (0.3, 2.5), 30
-DROPPED = Calibration(np.empty(0))  # of an object that is not calibrated
 
 
 class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -313,12 +312,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "numbers. Leave such rows out, or use NaN for gaps."
             )
         given.check_length(n)
-        if callable(groups) or (np.ndim(groups) == 0 and groups is not None):
-            raise TypeError(
-                f"Got groups={groups!r}, but expected one label per row, for rows that "
-                "belong together. Pass groups that are to be calibrated apart as "
-                "partition=...."
-            )
         folds = assign_folds(
             self.cv,
             self.calibration_fraction,
@@ -361,7 +354,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Compute the scores of the calibration rows; earlier ones are dropped.
 
-        Adaptive levels start again, or go on after ``update_posterior``.
+        Adaptive levels start again.
 
         Parameters
         ----------
@@ -378,16 +371,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             random = check_random_state(self.random_state)
             return self._fit(_around_fitted, X, y, given, random)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
-        before = vars(self).get("calibration_", rows)
-        if not len(before):
-            rows = replace(rows, levels=before.levels)
         return self._set(rows, given)
 
     def partial_conformalize(self, X: Any, y: Any = None, **rows: Any) -> Self:
         """Add calibration rows, as ``conformalize`` takes them, to those there are."""
-        if not self.__sklearn_is_fitted__():  # perhaps calibrated on no rows so far
-            functions = {k: vars(self).get(f"{k}_") for k in RowValues._fields}
-            return self.conformalize(X, y, **functions | rows)
+        if not self.__sklearn_is_fitted__():
+            return self.conformalize(X, y, **rows)
         before = self._calibrated()
         given = self._row_values("partial_conformalize", **rows)
         new = self._scored(X, y, given, by_hand=True)
@@ -484,7 +473,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # Both ends of intervals of which one counts; 1 itself is no miscoverage.
         alpha = np.minimum(2 * np.minimum(wanted, 1 - wanted), np.nextafter(1, 0))
         ends = scores.bounds(alpha, sym=False, allow_infinite=True)
-        beyond = ScoreBounds(*2 * [_tail(scores.scores, wanted, twice=True)[None]])
+        beyond = ScoreBounds(*2 * [_normal_tail(scores.scores, wanted)[None]])
         support, found = check_support(self.support), [np.empty((0, len(wanted)))]
         for _, rows, _ in distributions(self.fitted_models, X):
             bounds = ends.interval(rows, support)
@@ -532,29 +521,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Array:
         """Draw from the predictive distribution of each row, (n, n_samples).
 
-        It is linear between scores, with normal tails beyond the outermost, and keeps
-        to the ``support``.
+        Each draw is the value of y that has the score of a calibration row at random.
         """
         n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
         rows = self._one_rank("draws")
         random, support = check_random_state(random_state), check_support(self.support)
         found = [np.empty((0, n_samples))]
         for _, each, _ in distributions(self.fitted_models, X):
-            values = rows.distribution_scores(support.of(each[0].targets))
-            order, n = np.argsort(values), len(values)
-            finite = np.flatnonzero(np.isfinite(values[order]))
-            level = random.uniform(size=(len(each[0]), n_samples))
-            score, at = _tail(values, level), (finite + 1) / (n + 1)
-            if len(finite):
-                inside = (level >= at[0]) & (level <= at[-1])
-                between = np.interp(level, at, values[order[finite]])
-                score = np.where(inside, between, score)
-            near = np.rint(level * (n + 1)).astype(int).clip(1, n) - 1
-            fold = near * 0 if rows.folds is None else rows.folds[order][near]
-            drawn = np.empty(level.shape)
+            scores = rows.distribution_scores(support.of(each[0].targets))
+            at = random.randint(len(scores), size=(len(each[0]), n_samples))
+            drawn = np.empty(at.shape)
             for j, model in enumerate(each):
-                of_model = support.of(model.targets).nearest(model.quantile(score))
-                drawn = np.where(fold == j, of_model, drawn)
+                values = support.of(model.targets).nearest(model.quantile(scores[at]))
+                own = np.zeros(at.shape) if rows.folds is None else rows.folds[at]
+                drawn = np.where(own == j, values, drawn)
             found.append(drawn)
         return np.concatenate(found)
 
@@ -596,27 +576,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 one = self._takes_one_rank(found)
                 found = found.observe(new, self._alpha, one, gamma, window)
         return self._set(found)
-
-    def update_posterior(
-        self, X: Any, y: Any = None, sample_weight: Any = None
-    ) -> Self:
-        """Let rows enter the posterior, as ``ClapsRegressor.update_posterior`` does.
-
-        All scores are dropped, adaptive levels stay: calibrate again, with
-        ``conformalize``, on rows that the posterior has not seen.
-        """
-        model = self._single("update_posterior")
-        if not hasattr(model, "update_posterior"):
-            raise TypeError(
-                f"Got an estimator of type {type(model).__name__}, whose posterior "
-                "cannot be updated. Use a ClapsRegressor or ClapsModule, not within a "
-                "Pipeline, or fit it again."
-            )
-        fresh = self._copy([model.update_posterior(X, y, sample_weight)])
-        before = vars(self).get("calibration_", DROPPED)
-        fresh.calibration_ = replace(DROPPED, levels=before.levels)
-        self.__dict__ = fresh.__dict__
-        return self
 
     def save(self, path: Any) -> None:
         """Write to a file, without pickle; :func:`mapie_claps.load` reads it.
@@ -700,7 +659,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         given.check_length(n_rows)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return len(vars(self).get("calibration_", DROPPED)) > 0
+        return len(vars(self).get("calibration_", ())) > 0
 
     @property
     def _alpha(self) -> Array:
@@ -743,8 +702,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"Got a {type(self).__name__} that is not calibrated. Call fit, or "
-                "conformalize with a fitted estimator (again, if update_posterior has "
-                "dropped the scores), or make it with from_scores."
+                "conformalize with a fitted estimator, or make it with from_scores."
             )
         check_same_fit(self.fitted_models, self.calibration_.fit_id)
         if check_support(self.support).key != self.calibration_.support.key:
@@ -1015,15 +973,13 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
     )
 
 
-def _tail(scores: Array, level: Array, twice: bool = False) -> Array:
-    """Scores beyond the outermost, normal; +∞ may count twice, as for ranks."""
+def _normal_tail(scores: Array, level: Array) -> Array:
+    """Scores beyond the outermost, as if normal; +∞ counts twice, as for ranks."""
     finite = np.sort(scores[np.isfinite(scores)])
     if not len(finite):
         return np.where(level < 0.5, -np.inf, np.inf)
-    n, lower = len(scores) + 1, level < 0.5
-    high = np.isposinf(scores).sum()
-    first = 1 + np.isneginf(scores).sum() + twice * high
-    edge = np.where(lower, first, n - 1 - high) / n
+    n, high, lower = len(scores) + 1, np.isposinf(scores).sum(), level < 0.5
+    edge = np.where(lower, 1 + np.isneginf(scores).sum() + high, n - 1 - high) / n
     start = np.where(lower, finite[0], finite[-1])
     tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
     return tail

@@ -125,6 +125,9 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
             The estimator. If anything fails it is left as it was.
         """
         check_has_target(y)
+        if not hasattr(self.estimator, "predict"):
+            hint = "Pass for example HistGradientBoostingRegressor()."
+            raise_for("estimator", self.estimator, "a regressor", hint)
         n, random = _num_samples(X), check_random_state(self.random_state)
         target, weight = column("y", y, n).numpy(), None
         if sample_weight is not None:

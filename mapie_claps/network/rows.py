@@ -71,7 +71,8 @@ def check_groups(groups: Any, n: int) -> Labels:
     if labels.shape != (n,):
         raise ValueError(
             f"Got groups of shape {labels.shape} for {n} rows of X, but expected one "
-            "label per row."
+            "label per row, for rows that belong together. Groups that are to be "
+            "calibrated apart are the partition of CalibratedRegressor.fit."
         )
     gaps = [value is None or value != value for value in labels.tolist()]
     if any(gaps):
