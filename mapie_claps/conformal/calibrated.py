@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from .._validation import (
@@ -302,6 +302,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         keep = self.keep_training_rows
         check_choice("keep_training_rows", keep, (True, False), "Use False.")
         check_has_target(y)
+        X, y = indexable(X)[0], indexable(y)[0]
         n = _num_samples(X)
         target = column("y", y, n).numpy()
         # Here rows have the numbers that the user knows; a part of them would not.
@@ -657,6 +658,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             yield each, scores.bounds(self._alpha, one, *options)
             n_rows += len(each[0])
         given.check_length(n_rows)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        model = _template(self.estimator, 0)
+        tags.input_tags = model.__sklearn_tags__().input_tags
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return len(vars(self).get("calibration_", ())) > 0

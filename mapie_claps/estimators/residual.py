@@ -7,7 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import (
+    _safe_indexing,
+    check_random_state,
+    column_or_1d,
+    indexable,
+)
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from .._validation import check_choice, check_integer, raise_for
@@ -128,8 +133,9 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
         if not hasattr(self.estimator, "predict"):
             hint = "Pass for example HistGradientBoostingRegressor()."
             raise_for("estimator", self.estimator, "a regressor", hint)
+        X = indexable(X)[0]
         n, random = _num_samples(X), check_random_state(self.random_state)
-        target, weight = column("y", y, n).numpy(), None
+        target, weight = column("y", column_or_1d(y, warn=True), n).numpy(), None
         if sample_weight is not None:
             weight = weights(sample_weight, n).numpy()
         of_residual = self._residual_template(random.randint(2**31 - 1))
@@ -246,7 +252,8 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags = ClapsRegressor().__sklearn_tags__().input_tags
+        tags.input_tags = self.estimator.__sklearn_tags__().input_tags
+        tags.input_tags.sparse = False  # CLAPS takes tables
         return tags
 
     def _residual_template(self, seed: int) -> ClapsRegressor:

@@ -109,9 +109,9 @@ def divide(labels: Labels, n_folds: int, random: np.random.RandomState) -> Label
     n_labels = labels.max() + 1
     if n_labels < n_folds or len(labels) < 3:
         raise ValueError(
-            f"Got {len(labels)} rows, {n_labels} of them different or of different "
-            f"groups, for {n_folds} folds (cv), but expected one for each at least, "
-            "and 3 rows. Collect more rows, or use fewer folds."
+            f"Got n_samples={len(labels)}, {n_labels} of them different or of "
+            f"different groups, for {n_folds} folds (cv), but expected one for each at "
+            "least, and 3 rows. Collect more rows, or use fewer folds."
         )
     folds = np.empty(len(labels), dtype=np.intp)
     # It fills folds in the order of labels.
