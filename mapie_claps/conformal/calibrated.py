@@ -22,10 +22,12 @@ from .._validation import (
     raise_for,
 )
 from ..estimators.predictive import PredictiveDistribution
-from ..network.batches import check_has_target, column
+from ..network.batches import NEEDS_Y, column
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
+    FoldBounds,
+    ScoreBounds,
     check_same_fit,
     distribution_of,
     distributions,
@@ -35,7 +37,6 @@ from .distribution import (
     row_parts,
     transformed,
 )
-from .ends import FoldBounds, ScoreBounds
 from .folds import assign_folds, rows_together
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
@@ -283,7 +284,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         keep = self.keep_training_rows
         check_choice("keep_training_rows", keep, (True, False), "Use False.")
-        check_has_target(y)
+        if y is None:
+            raise ValueError(NEEDS_Y)
         n = _num_samples(X)
         target = column("y", y, n).numpy()
         # Here rows have the numbers that the user knows; a part of them would not.

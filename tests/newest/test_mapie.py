@@ -32,7 +32,7 @@ from mapie_claps import (
     conformal_rank,
 )
 from mapie_claps.conformal.calibrated import interval_parts
-from mapie_claps.conformal.ends import FoldBounds, ScoreBounds
+from mapie_claps.conformal.distribution import FoldBounds, ScoreBounds
 from mapie_claps.conformal.support import Support
 
 X, Y = table(400)
