@@ -303,14 +303,11 @@ class ClapsModule(LastLayerEstimator):
             yield self.forward_(batch.x, scale)
 
     def _inputs(self, X: Any) -> Iterator[Tensor]:
-        for batch in self._batches(X):
-            yield batch.x
+        return (batch.x for batch in self._batches(X))
 
     def _hashes(self, X: Any, y: Any) -> Hashes:
-        found = [np.empty(0, dtype=np.uint64)]
-        for batch in self._batches(X, y, need_y=True):
-            found.append(row_hashes(batch.x, batch.y))
-        return np.concatenate(found)
+        rows = self._batches(X, y, need_y=True)
+        return np.concatenate([row_hashes(batch.x, batch.y) for batch in rows])
 
     def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
         rows = self._batches(X, y, sample_weight, need_y=True)

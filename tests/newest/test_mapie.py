@@ -147,7 +147,7 @@ def cross_oracle(mapie, X_test, alpha, method):
 @pytest.mark.parametrize("aggregate", ["mean", None])
 def test_cross_conformal_against_its_definition(method, aggregate, monkeypatch):
     mapie = cross(level=[0.9, 0.7], method=method)
-    for module in ("score", "ends"):
+    for module in ("score", "distribution"):
         monkeypatch.setattr(f"mapie_claps.conformal.{module}.BLOCK_ELEMENTS", 8 * 60)
     points, got = mapie.predict_interval(TEST[0], aggregate_point_predictions=aggregate)
     for j, alpha in enumerate((0.1, 0.3)):
