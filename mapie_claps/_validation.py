@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -83,16 +82,6 @@ def raise_for(name: str, value: Any, expected: str, hint: str) -> NoReturn:
     raise ValueError(f"Got {name}={value!r}, but expected {expected}. {hint}")
 
 
-def check_unmasked(name: str, values: Any) -> None:
-    """Raise for masked values: NumPy and scikit-learn take what is behind the mask."""
-    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
-        raise ValueError(
-            f"Got {name} as a masked array with {int(np.ma.count_masked(values))} "
-            "masked values, but masks are not read. Pass X.filled(np.nan) for gaps in "
-            "X; leave rows out whose target, weight or score is masked."
-        )
-
-
 def warn_if_reordered(X: Any, y: Any) -> None:
     """Warn if X and y have the same row labels in another order (pandas).
 
@@ -115,28 +104,20 @@ def warn_if_reordered(X: Any, y: Any) -> None:
         )
 
 
-_WARNED: set[tuple[str, ...]] = set()
-
-
-def warn_once(text: str, columns: Sequence[str], stacklevel: int) -> None:
-    """Warn of a table, once for tables of these columns unless all are asked for.
-
-    Python's own memory is emptied by every ``warnings.catch_warnings``, and a search
-    enters one for each fit.
-    """
-    key = (re.sub(r"row \d+", "row", text), *columns)  # rows differ between folds
-    asks_for_all = bool(warnings.filters) and warnings.filters[0][0] == "always"
-    if asks_for_all or key not in _WARNED:
-        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
-        _WARNED.add(key)
-
-
-def check_real(name: str, values: Any) -> None:
+def check_real(name: str, values: Any, any_type: bool = False) -> None:
     """Raise for what NumPy would make numbers of in silence.
 
-    Values behind a mask, imaginary parts, and dates, of which it counts nanoseconds.
+    Values behind a mask, and unless any type will do imaginary parts, and dates, of
+    which it counts nanoseconds.
     """
-    check_unmasked(name, values)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise ValueError(
+            f"Got {name} as a masked array with {int(np.ma.count_masked(values))} "
+            "masked values, but masks are not read. Pass X.filled(np.nan) for gaps in "
+            "X; leave rows out whose target, weight or score is masked."
+        )
+    if any_type:
+        return
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -149,6 +130,9 @@ def check_real(name: str, values: Any) -> None:
             f"Got {name} of type {array.dtype}, but expected real numbers. Convert "
             "them first. (Complex data not supported; dates neither.)"
         )
+
+
+check_unmasked = partial(check_real, any_type=True)
 
 
 def where_bad(name: str, values: Any) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ._validation import import_extra
 from .conformal.calibrated import CalibratedRegressor
-from .conformal.ends import ScoreBounds
+from .conformal.distribution import ScoreBounds
 from .conformal.support import Support, check_support
 from .estimators.predictive import PredictiveDistribution
 from .estimators.regressor import ClapsRegressor

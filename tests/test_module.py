@@ -323,7 +323,7 @@ def test_batches_that_come_in_the_same_memory(rows):
         ((torch.full((120, 3), np.nan), y), "NaN or infinity"),
         ((X, np.full(120, np.nan)), "Got y with NaN"),
         ((X.astype(object), np.where(X[:, 0] > 2, None, y)), "Got None in y, row"),
-        ((X, y, -np.ones(120)), "at least 0"),
+        ((X, y, -np.ones(120)), "non-negative numbers. Use zero"),
         ((X[:, :2], y), "forward pass fails on X of shape"),
     ],
 )
@@ -552,18 +552,6 @@ def test_fitted_variance_head_is_a_penalised_gamma_regression():
     through = net(torch.tensor(X, dtype=torch.float32)).detach().numpy()[:, 0]
     model = ClapsModule(net).fit(X, through)
     assert (model.predict_variance(X).aleatoric > 0).all()
-
-
-def test_a_variance_head_on_a_random_part_of_many_rows(monkeypatch):
-    X, y = table(4000)
-    order = np.argsort(X[:, 0])  # batches unlike one another
-    net = mse_network()
-    whole = ClapsModule(net).fit(X, y).predict_variance(X_NEW).aleatoric
-    monkeypatch.setattr(module, "MAX_HEAD_ELEMENTS", 12 * 1000)
-    part = ClapsModule(net).fit(batches(X[order], y[order], 300))
-    gap = np.abs(np.log(part.predict_variance(X_NEW).aleatoric / whole))
-    assert 0.01 < np.median(gap) < 0.25
-    assert part.sums_.n_rows == 4000
 
 
 # Networks that are refused, or warned of, rather than wrong

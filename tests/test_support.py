@@ -9,7 +9,7 @@ from conftest import exactly
 from known_model import Plain, Shaped, grades, table
 
 from mapie_claps import CalibratedRegressor, ClapsScore, PredictiveDistribution
-from mapie_claps.conformal.ends import ScoreBounds
+from mapie_claps.conformal.distribution import ScoreBounds
 from mapie_claps.conformal.support import TOLERANCE, Support, check_support
 from mapie_claps.estimators.predictive import TargetRange
 from mapie_claps.network.target import IDENTITY, fit_target_map

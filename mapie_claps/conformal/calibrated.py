@@ -22,11 +22,13 @@ from .._validation import (
     raise_for,
 )
 from ..estimators.predictive import PredictiveDistribution
-from ..network.batches import check_has_target, column
+from ..network.batches import NEEDS_Y, column
 from ..network.rows import rows_together
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     NO_ROWS,
+    FoldBounds,
+    ScoreBounds,
     check_same_fit,
     distribution_of,
     distributions,
@@ -37,7 +39,6 @@ from .distribution import (
     row_parts,
     transformed,
 )
-from .ends import FoldBounds, ScoreBounds
 from .folds import assign_folds
 from .mapie import CalibratedMapie
 from .scale_estimator import ClapsScaleEstimator
@@ -301,7 +302,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit copies of a template, and calibrate on rows that they have not seen."""
         keep = self.keep_training_rows
         check_choice("keep_training_rows", keep, (True, False), "Use False.")
-        check_has_target(y)
+        if y is None:
+            raise ValueError(NEEDS_Y)
         X, y = indexable(X)[0], indexable(y)[0]
         n = _num_samples(X)
         target = column("y", y, n).numpy()

@@ -17,8 +17,13 @@ from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number
 from ..exceptions import EffectiveSampleSizeWarning
-from .distribution import distribution_of, fit_id_of, row_parts
-from .ends import FoldBounds, ScoreBounds
+from .distribution import (
+    FoldBounds,
+    ScoreBounds,
+    distribution_of,
+    fit_id_of,
+    row_parts,
+)
 from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
 

@@ -1,8 +1,12 @@
-"""A fitted model → its predictive distribution: all that is asked of an estimator."""
+"""A fitted model → its predictive distribution, and its intervals between scores.
+
+All that is asked of an estimator, and all that grows with test rows times calibration
+rows.
+"""
 
 from collections.abc import Iterator, Sequence
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,12 +14,14 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, gen_batches
 from sklearn.utils.validation import _num_samples
 
-from .._validation import check_unmasked
+from .._validation import check_real
 from ..estimators.predictive import PredictiveDistribution
-from ..network.batches import check_has_target, is_batches, items_of
+from ..network.batches import is_batches, items_of
+from .support import Support
 
 Array = NDArray[np.float64]
 BLOCK_ROWS = 2**16  # rows that a model predicts at a time
+BLOCK_ELEMENTS = 2**21  # of one n_test × n_cal block
 NO_ROWS = PredictiveDistribution(np.empty(0), np.empty(0), np.empty(0), np.empty(0))
 
 
@@ -43,8 +49,8 @@ def from_mean_and_std(
     carried = getattr(std, "distribution", None)
     if isinstance(carried, PredictiveDistribution):
         return _checked(carried, first_row)
-    check_unmasked("predictions", mu)
-    check_unmasked("standard deviations", std)
+    check_real("predictions", mu)
+    check_real("standard deviations", std)
     centre, scale = (np.asarray(v, dtype=np.float64) for v in (mu, std))
     if scale.shape != centre.shape or scale.ndim != 1:
         raise ValueError(
@@ -93,13 +99,15 @@ def transformed(model: Any, X: Any) -> Any:
 
 def fit_id_of(*models: Any) -> str | None:
     """Identity of the fit, or of all fits; None for models that have none."""
-    found: list[Any] = [getattr(last_step(model), "fit_id_", None) for model in models]
+    found: list[Any] = []
+    for model in models:
+        found.append(getattr(last_step(model), "fit_id_", None))
     return None if None in found else " ".join(found)
 
 
 def check_same_fit(models: Sequence[Any], fit_id: str | None) -> None:
     """Raise if the models are not those that the scores were computed with."""
-    if fit_id is None or fit_id_of(*models) in (None, fit_id):
+    if not fit_id or fit_id_of(*models) in (None, fit_id):
         return
     raise ValueError(
         f"Got a {type(last_step(models[0])).__name__} that was fitted again or "
@@ -144,13 +152,11 @@ def row_parts(
         tables = all(len(getattr(part, "shape", ())) > 1 for part in X)
         X = iter(X) if tables else X  # tables without targets, not one array as a list
     for x, target, weight in items_of(X, y, None, need_y):
-        if need_y:
-            check_has_target(target)
-            if weight is not None:
-                raise ValueError(
-                    "Got a batch (X, y, sample_weight), but expected (X, y): "
-                    "calibration counts every row once. Leave the weights out."
-                )
+        if need_y and weight is not None:
+            raise ValueError(
+                "Got a batch (X, y, sample_weight), but expected (X, y): calibration "
+                "counts every row once. Leave the weights out."
+            )
         if hasattr(x, "detach") and not hasattr(model, "partial_sums"):
             x = x.detach().cpu().numpy()  # other models know no tensors
         yield x, target
@@ -186,3 +192,78 @@ def mean_of(rows: Sequence[PredictiveDistribution]) -> Array:
     if len(rows) == 1:
         return rows[0].prediction
     return np.asarray(np.mean([each.prediction for each in rows], axis=0))
+
+
+class ScoreBounds(NamedTuple):
+    """Signed scores between which intervals lie, (n, m), or (1, m) for all rows.
+
+    Of several models the outermost ends count (minmax).
+    """
+
+    lower: Array
+    upper: Array
+
+    def interval(
+        self, rows: Sequence[PredictiveDistribution], support: Support
+    ) -> Array:  # (n, 2, m)
+        """Intervals of rows of which each model says something."""
+        found = _of_model(rows[0], self.lower, self.upper, support)
+        for each in rows[1:]:
+            ends = _of_model(each, self.lower, self.upper, support)
+            found[:, 0] = np.minimum(found[:, 0], ends[:, 0])
+            found[:, 1] = np.maximum(found[:, 1], ends[:, 1])
+        return found
+
+
+class FoldBounds(NamedTuple):
+    """Scores of all calibration rows, and ranks among the ends that they make (CV+).
+
+    The model of row i's fold, which has not seen it, makes an end of the row's score;
+    the k-th smallest of all upper ends counts, and the k-th largest of all lower ones.
+    """
+
+    lower: Array  # (n_cal,), signed
+    upper: Array  # (n_cal,)
+    folds: NDArray[np.intp]  # (n_cal,)
+    ranks: list[int]  # k of each level; beyond n_cal ends are infinite
+
+    def interval(
+        self, rows: Sequence[PredictiveDistribution], support: Support
+    ) -> Array:  # (n, 2, m)
+        """Intervals of rows of which the model of each fold says something."""
+        found = np.empty((len(rows[0]), 2, len(self.ranks)))
+        size = max(1, BLOCK_ELEMENTS // (2 * len(self.folds)))
+        own = [self.folds == j for j in range(len(rows))]
+        for start in range(0, len(found), size):
+            block = slice(start, start + size)
+            each = [
+                _of_model(model.take(block), self.lower[i], self.upper[i], support)
+                for model, i in zip(rows, own, strict=True)
+            ]
+            low, high = np.moveaxis(np.concatenate(each, axis=2), 1, 0)
+            found[block, 0] = -self._smallest(-low)
+            found[block, 1] = self._smallest(high)
+        return np.sort(found, axis=1)  # they may cross at levels below one half
+
+    def _smallest(self, ends: Array) -> Array:
+        at = np.array(self.ranks) - 1
+        padded = np.pad(ends, ((0, 0), (0, 1)), constant_values=np.inf)
+        padded.partition(np.unique(at), axis=1)
+        return padded[:, at]
+
+
+def _of_model(
+    rows: PredictiveDistribution, lower: Array, upper: Array, support: Support
+) -> Array:  # (n, 2, m)
+    """Intervals of one model, with ends at values that y can take."""
+    low, high = rows.interval(lower, upper)
+    known = support.of(rows.targets)
+    if not known.is_everything:
+        low, high = known.nearest(low, -1), known.nearest(high, 1)
+    bounds = np.stack([low, high], axis=1)
+    empty = lower > upper
+    if empty.any():  # they hold no value, at a place that has a meaning
+        middle = rows.median[:, None]
+        bounds[:, 0] = np.where(empty, np.nextafter(middle, np.inf), bounds[:, 0])
+        bounds[:, 1] = np.where(empty, middle, bounds[:, 1])
+    return bounds

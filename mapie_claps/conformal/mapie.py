@@ -27,6 +27,7 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   predicts; below the clip, intervals lose their coverage without a word.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,11 +48,11 @@ SCORE_OPTIONS = {} if MAPIE_PASSES_STD else {"consistency_check": False}
 RESIDUAL_SCORE_CLIP = 1e-8
 
 
+@dataclass(frozen=True)
 class Ensemble:
     """The models of a MAPIE object."""
 
-    def __init__(self, ensemble: Any) -> None:
-        self._ensemble = ensemble
+    _ensemble: Any
 
     @property
     def point_model(self) -> Any:

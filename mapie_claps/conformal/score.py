@@ -1,26 +1,26 @@
 """v → score → interval: ``ClapsScore``, for MAPIE's regressors."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import gen_batches
 
-from .._validation import check_choice, check_unmasked, where_bad
+from .._validation import check_choice, check_real, where_bad
 from ..estimators.predictive import PredictiveDistribution, StdArray
 from . import mapie as _mapie
 from .calibration import Calibration
 from .distribution import (
+    BLOCK_ELEMENTS,
     check_gives_std,
     check_same_fit,
     distribution_of,
     fit_id_of,
     from_mean_and_std,
     mean_and_std_alone,
-    row_blocks,
 )
-from .ends import BLOCK_ELEMENTS
 from .support import check_support
 
 Array = NDArray[np.float64]
@@ -107,15 +107,6 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self.support = support
         self._support = check_support(support)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what scores are made with: bounds would be made in another way."""
-        if name in ("sym", "support") and name in vars(self):
-            raise AttributeError(
-                f"Got {name}={value!r} for a score that is there already. Make a new "
-                f"ClapsScore({name}=...) and calibrate with it."
-            )
-        super().__setattr__(name, value)
-
     def get_signed_conformity_scores(
         self,
         y: ArrayLike,
@@ -129,7 +120,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         Scores know the identity of the fit if the whole distribution made them, which
         ``y_std`` (MAPIE 1.5 or later) may carry, and not mean and √v alone.
         """
-        check_unmasked("y", y)
+        check_real("y", y)
         target, mu = np.asarray(y, dtype=np.float64), np.asarray(y_pred)
         if mu.shape != target.shape:
             raise ValueError(
@@ -160,7 +151,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         scores = self.get_signed_conformity_scores(y, y_pred, **kwargs)
         if self.sym:
             carried: Any = scores
-            scores = StdArray.carry(np.abs(scores), carried.fit_id, rows=carried.rows)
+            scores = np.abs(np.asarray(scores))
+            scores = StdArray.carry(scores, carried.fit_id, rows=carried.rows)
         return scores
 
     def get_estimation_distribution(
@@ -212,12 +204,15 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "Got minimize_interval_width=True (optimize_beta in MAPIE 0.9), which "
                 "would choose on calibration scores. Leave it False."
             )
-        models, alpha = _mapie.Ensemble(estimator), np.asarray(alpha_np)
+        models = _mapie.Ensemble(estimator)
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
 
-        def ends_of(scores: Calibration) -> Any:
-            return scores.bounds(alpha, self.sym, allow_infinite=allow_infinite_bounds)
-
+        ends_of = partial(
+            Calibration.bounds,
+            alpha=np.asarray(alpha_np),
+            sym=self.sym,
+            allow_infinite=allow_infinite_bounds,
+        )
         options = X, models, conformity_scores, ends_of, params
         if models.uses_folds(method):
             points, bounds = self._cross_bounds(*options, ensemble, method)
@@ -229,23 +224,18 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         self, X: Any, models: Any, known_scores: Any, ends_of: Any, params: Any
     ) -> tuple[Array, Array]:
         """Points and bounds of the model that makes the point predictions."""
-        model, points, bounds = models.point_model, [], []
+        model, fit_id = models.point_model, getattr(known_scores, "fit_id", "")
         if self.estimator is not None and model is not self.estimator:
             name = type(model).__name__
             self._raise_other(f"which is another object than the {name}")
-        fit_id, first_row = getattr(known_scores, "fit_id", None), 0
         check_same_fit([model], fit_id)
         ends = ends_of(Calibration(np.asarray(known_scores, float), not self.sym))
-        for block in [X] if params else row_blocks(X):  # they may hold a value per row
-            rows = distribution_of(model, block, params, first_row)
-            first_row += len(rows)
-            if fit_id is None and self.estimator is None:
-                if not isinstance(known_scores, StdArray) and not rows.is_plain:
-                    raise ValueError(UNKNOWN_SCORES)
-                rows = mean_and_std_alone(rows)
-            points.append(rows.prediction)
-            bounds.append(ends.interval([rows], self._support))
-        return np.concatenate(points), np.concatenate(bounds)
+        rows = distribution_of(model, X, params)
+        if not fit_id and self.estimator is None:
+            if fit_id is not None and not rows.is_plain:
+                raise ValueError(UNKNOWN_SCORES)
+            rows = mean_and_std_alone(rows)
+        return rows.prediction, ends.interval([rows], self._support)
 
     def _cross_bounds(
         self,

@@ -4,7 +4,7 @@ import copy
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,47 +19,27 @@ from .._validation import (
     new_tensors_on,
     raise_for,
 )
-from ..network.batches import row_hashes
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import LastLayerSums
 from .predictive import PredictiveDistribution, PredictiveVariance, StdArray
 
 Array = NDArray[np.float64]
+Hashes = NDArray[np.uint64]
 SCALE_HINT = "Use 'claps' if unsure."
-MAX_SEEN_ROWS = 4096  # hashes of training rows that are kept, 32 kB
+# Of more hashes of training rows the smallest are kept, a random part of them, 32 kB.
+MAX_SEEN_ROWS = 4096
 
 
 def choose_device(value: Any) -> torch.device:
     """Where to train; "auto" takes CUDA if there is any."""
     if isinstance(value, str) and value == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        value = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(value)
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError, NotImplementedError):
         raise_for("device", value, "a device that torch knows", "Use 'auto' or 'cpu'.")
     return device
-
-
-class MeanAndStd(tuple[Array, Array]):
-    """μ and √v: a tuple that tells who takes it for an array what to do instead.
-
-    ``TransformedTargetRegressor`` hands ``return_std`` on to its regressor and takes
-    what comes back for predictions.
-    """
-
-    __slots__ = ()
-
-    @property
-    def ndim(self) -> NoReturn:
-        """Not there: two arrays have no number of axes."""
-        raise AttributeError(
-            "Got predictions together with standard deviations where predictions alone "
-            "are expected. TransformedTargetRegressor cannot bring a standard "
-            "deviation back to the units of y. Let the regressor transform y itself, "
-            "ClapsRegressor(target_map='log'), or fit and calibrate on the transformed "
-            "target and transform the bounds back. Scaling y is not needed."
-        )
 
 
 class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -71,7 +51,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     sums_: LastLayerSums
     _fit_id: str  # of the network and the units: sums of one fit add up
     _update_id: str  # of what came after the fit
-    _seen_rows: NDArray[np.uint64]
+    _seen_rows: Hashes
     _equal_share: float  # of the training rows are equal to one before them
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -115,7 +95,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             torch.autocast("cpu", enabled=False),
             new_tensors_on("cpu"),
         ):
-            fitted._fit(*data)
+            fitted._seen_rows = np.unique(fitted._fit(*data))[:MAX_SEEN_ROWS].copy()
         self.__dict__ = fitted.__dict__
         return self
 
@@ -139,7 +119,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.predict_distribution(X)
         if not return_std:
             return rows.mean
-        return MeanAndStd((rows.mean, StdArray.carry(rows.std, self.fit_id_, rows)))
+        return rows.mean, StdArray.carry(rows.std, self.fit_id_, rows)
 
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict all that scores, intervals and reasons are made from, in one pass.
@@ -313,7 +293,8 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         X = list(X) if isinstance(X, Iterator) else X  # there are two passes
         other = self.with_sums(self.sums_ + self.partial_sums(X, y, sample_weight))
-        other._seen_rows = _smallest(self._seen_rows, self._hashes(X, y))
+        known = np.union1d(self._seen_rows, self._hashes(X, y))
+        other._seen_rows = known[:MAX_SEEN_ROWS].copy()
         return other
 
     def with_prior_precision(self, prior_precision: float) -> Self:
@@ -394,8 +375,8 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return 0.0, 1.0, {}
 
     @abstractmethod
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *groups: Any) -> None:
-        """Fit this object, which is a copy that nobody else sees."""
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *groups: Any) -> Hashes:
+        """Fit this object, a copy that nobody else sees; return hashes of the rows."""
 
     @abstractmethod
     def _predicted(self, X: Any, scale: str) -> Iterator[Predicted]:
@@ -406,7 +387,7 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Rows of X as ``forward_`` takes them, some at a time."""
 
     @abstractmethod
-    def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
+    def _hashes(self, X: Any, y: Any) -> Hashes:
         """A number for each row, by its content."""
 
     @abstractmethod
@@ -416,13 +397,3 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Take over sums of this fit, and make the posteriors from them."""
-
-
-def _smallest(*hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The smallest hashes of rows, which are a random part of all that may come."""
-    return np.unique(np.concatenate(hashes))[:MAX_SEEN_ROWS].copy()
-
-
-def seen_rows(inputs: Array, y: Array) -> NDArray[np.uint64]:
-    """What is kept of training rows to know them again."""
-    return _smallest(row_hashes(inputs, y))

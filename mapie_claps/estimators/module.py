@@ -1,11 +1,10 @@
 """``ClapsModule``: CLAPS for a network that is already trained."""
 
 import copy
-import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -13,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.linear_model import GammaRegressor
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from .._validation import (
     check_choice,
@@ -29,10 +27,10 @@ from .._validation import (
 from ..network.batches import (
     NOISE_METHODS,
     Batch,
+    KeptBatches,
     batches_of,
     column,
     network_noise,
-    noise_column,
     row_hashes,
 )
 from ..network.ensemble import Features
@@ -45,13 +43,13 @@ from ..posterior.last_layer import (
     fit_posterior,
     sum_rows,
 )
-from .base import MAX_SEEN_ROWS, LastLayerEstimator, choose_device
+from .base import Hashes, LastLayerEstimator, choose_device
 from .recipe import LAST_LAYERS
 
 Array = NDArray[np.float64]
 # h² from what the network gives; a negative standard deviation stays negative.
 NOISE_OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "variance": lambda h2: h2,
+    "variance": torch.positive,
     "log_variance": torch.exp,
     "std": lambda h: h * h.abs(),
 }
@@ -59,7 +57,7 @@ VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
 # Added to squared residuals, in the same units: a network that passes through its
 # training rows would otherwise have h² = 0.
 RESIDUAL_FLOOR = 1e-6
-MAX_HEAD_ELEMENTS = 2**24  # of the features that a variance head is fitted on, 128 MB
+MAX_HEAD_STEPS = 60
 # Mean of r² by mean of h² beyond which they can hardly be of the same units.
 SUSPICIOUS_RATIO = 100.0
 MIN_ROWS_FOR_A_LINE = 30
@@ -202,7 +200,7 @@ class ClapsModule(LastLayerEstimator):
         """Σ in units of y, shape (d + 1, d + 1)."""
         return np.asarray(super().posterior_covariance_[0])
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *_: Any) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *_: Any) -> Hashes:
         self._check_parameters()
         batches = partial(self._batches, X, y, sample_weight, need_y=True)
         rows = batches()
@@ -227,7 +225,7 @@ class ClapsModule(LastLayerEstimator):
                 "or another iterable that starts again."
             )
         if needs_head:
-            adapter.noise_head = fit_noise_head(adapter, batches())
+            adapter.noise_head = fit_noise_head(adapter, batches)
         summary = RowSummary(adapter)
         sums = sum_rows(
             summary.features(chain(start, rows)),
@@ -249,12 +247,12 @@ class ClapsModule(LastLayerEstimator):
         )
         if warning := warning or summary.noise_is_small(found.sums):
             warnings.warn(f"{warning} {OTHER_UNITS}", UserWarning, stacklevel=3)
-        self._seen_rows = np.unique(np.concatenate(summary.hashes))[:MAX_SEEN_ROWS]
         self.sums_ = found.sums
         self.forward_ = ForwardPass(
             adapter, found.last_layers, found.member_weight, found.residual_variance
         )
         self.fitted_ = True  # MAPIE looks for it where rows are no table
+        return np.concatenate(summary.hashes)
 
     def _check_parameters(self) -> None:
         """Raise for a value that no data could make valid."""
@@ -305,14 +303,11 @@ class ClapsModule(LastLayerEstimator):
             yield self.forward_(batch.x, scale)
 
     def _inputs(self, X: Any) -> Iterator[Tensor]:
-        for batch in self._batches(X):
-            yield batch.x
+        return (batch.x for batch in self._batches(X))
 
-    def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
-        found = [np.empty(0, dtype=np.uint64)]
-        for batch in self._batches(X, y, need_y=True):
-            found.append(row_hashes(batch.x, batch.y))
-        return np.concatenate(found)
+    def _hashes(self, X: Any, y: Any) -> Hashes:
+        rows = self._batches(X, y, need_y=True)
+        return np.concatenate([row_hashes(batch.x, batch.y) for batch in rows])
 
     def _sum(self, X: Any, y: Any, sample_weight: Any) -> LastLayerSums:
         rows = self._batches(X, y, sample_weight, need_y=True)
@@ -338,13 +333,14 @@ class ClapsModule(LastLayerEstimator):
         self.sums_ = sums
 
 
+@dataclass
 class RowSummary:
     """What is kept of rows that pass: hashes, and figures that tell of other units."""
 
-    def __init__(self, network: "ModuleAdapter") -> None:
-        self.network = network
-        self.means, self.noise = Spread(), 0.0  # of μ; Σ s h²
-        self.hashes: list[NDArray[np.uint64]] = []
+    network: "ModuleAdapter"
+    means: Spread = field(default_factory=Spread)  # of μ
+    noise: float = 0.0  # Σ s h²
+    hashes: list[Hashes] = field(default_factory=list)
 
     def features(self, batches: Iterable[Batch]) -> Iterator[FeatureRows]:
         """Features of batches."""
@@ -397,9 +393,9 @@ _now = threading.local()
 
 def _record(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     """Forward hook: note input and output of a layer that is watched."""
-    calls = getattr(_now, "calls", {}).get(layer)
-    if calls is not None and args:
-        calls.append((args[0], output))
+    calls = getattr(_now, "calls", {})
+    if layer in calls and args:
+        calls[layer] += ((args[0], output),)
 
 
 class _Pass(NamedTuple):
@@ -408,14 +404,7 @@ class _Pass(NamedTuple):
     x: Tensor  # as the network got it
     mean: Tensor  # (n,)
     second: Any  # what stands beside it, if anything
-    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]]  # of the layers watched
-
-    def only_call(self, layer: nn.Module) -> tuple[Tensor, Tensor] | None:
-        """Input (n, d) and output of a layer that is called once."""
-        calls, n = self.calls[layer], len(self.mean)
-        if len(calls) != 1 or calls[0][0].ndim != 2 or len(calls[0][0]) != n:
-            return None
-        return calls[0]
+    calls: dict[nn.Module, tuple[Tensor, Tensor]]  # φ (n, d) → output, if called once
 
 
 @torch.no_grad()
@@ -424,7 +413,7 @@ def _run(
 ) -> _Pass:
     """Forward pass, with inputs cast for the network and its output split."""
     x, n = _cast(network, x), len(x)
-    calls: dict[nn.Module, Any] = {layer: [] for layer in watched}
+    calls: dict[nn.Module, Any] = dict.fromkeys(watched, ())
     _now.calls = calls
     try:
         with new_tensors_on(x.device):
@@ -458,23 +447,23 @@ def _run(
             "Got predictions of the network with NaN or infinity. Look for NaN or "
             "extreme values in X, or in the network's weights."
         )
-    return _Pass(x, mean.reshape(n), second, calls)
-
-
-def _tolerance(*tensors: Tensor) -> float:
-    """Relative, for roundings; with autocast layers are coarser than what follows."""
-    return float(max(torch.finfo(t.dtype).eps for t in tensors) ** 0.5)
+    once = {}
+    for layer, seen in calls.items():
+        if len(seen) == 1 and seen[0][0].ndim == 2 and len(seen[0][0]) == n:
+            once[layer] = seen[0]
+    return _Pass(x, mean.reshape(n), second, once)
 
 
 def _cast(network: nn.Module, x: Tensor) -> Tensor:
     """X on the network's device and in its dtype; integers stay for embeddings."""
-    embeds = any(
-        isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in network.modules()
-    )
+    dtype = None
+    for layer in network.modules():
+        embeds = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+        if embeds and not x.is_floating_point():
+            dtype = x.dtype
     for like in network.parameters():
         if like.is_floating_point():
-            keeps_type = embeds and not x.is_floating_point()
-            return x.to(like.device, x.dtype if keeps_type else like.dtype)
+            return x.to(like.device, dtype or like.dtype)
     return x
 
 
@@ -509,27 +498,26 @@ class ModuleAdapter(nn.Module):
         self.variance_floor = 0.0  # of σ²
         layer: Any = network.get_submodule(last_layer_name)
         bias = torch.zeros(1) if layer.bias is None else layer.bias[column, None]
-        parts = [part.detach().cpu().double() for part in (layer.weight[column], bias)]
-        self.register_buffer("weights", torch.cat(parts)[None])
+        weights = torch.cat([layer.weight[column], bias.to(layer.weight)])
+        self.register_buffer("weights", weights.detach().cpu().double()[None])
 
     @classmethod
     def find(cls, model: ClapsModule, x: Tensor) -> "ModuleAdapter":
         """Find the layer of the mean, and the noise, by watching a few rows."""
         device, noise = str(choose_device(model.device)), model.noise_variance
         network = private_copy(model.module, model.precision, device)
-        layers = {
-            name: layer
-            for name, layer in network.named_modules()
-            if isinstance(layer, nn.Linear)
-        }
+        layers, matches = {}, {}
+        for name, layer in network.named_modules():
+            if isinstance(layer, nn.Linear):
+                layers[name] = layer
         seen = _run(network, x, layers.values(), noise)
-        matches = {}
         for name, layer in layers.items():
-            if (call := seen.only_call(layer)) is not None:
-                gap = call[1].to(seen.mean) - seen.mean[:, None]
+            if layer in seen.calls:
+                output = seen.calls[layer][1]
+                gap = output.to(seen.mean) - seen.mean[:, None]
                 columns = (gap.abs() <= 1e-6 * seen.mean.abs()[:, None]).all(0)
                 if bool(columns.any()):
-                    matches[name] = int(columns.nonzero()[0]), _tolerance(*call)
+                    matches[name] = int(columns.nonzero()[0]), output.dtype
         chosen = model.last_layer_name
         if chosen is None and len(matches) == 1:
             chosen = next(iter(matches))
@@ -541,9 +529,11 @@ class ModuleAdapter(nn.Module):
                 "the last layer (a scaling of y, an activation) out of the network: "
                 "the mean has to be a linear layer on features."
             )
-        if noise is None:
+        if noise is None and seen.second is not None:
+            noise = "output"
+        elif noise is None:
             own = any(hasattr(network, name) for name in NOISE_METHODS)
-            noise = "output" if seen.second is not None else "method" if own else "fit"
+            noise = "method" if own else "fit"
         elif not callable(noise):
             known = ("fit",) if seen.second is None else ("fit", "output")
             hint = (
@@ -551,27 +541,28 @@ class ModuleAdapter(nn.Module):
                 "forward that returns (mean, noise)."
             )
             check_choice("noise_variance", noise, known, hint)
-        column, tolerance = matches[chosen]
+        column, dtype = matches[chosen]
         kept = noise, model.noise_output, model.precision, device
         found = cls(network, chosen, column, *kept)
         if len(x) > 1:
-            found._check_rows_alone(x, tolerance)
+            found._check_rows_alone(x, torch.finfo(dtype).eps ** 0.5)
         return found
 
     def forward(self, x: Tensor) -> Features:
         """φ, μ and h² of one batch; h² is NaN without a head."""
         layer, noise = self.network.get_submodule(self.last_layer_name), self.noise
         seen = _run(self.network, x, [layer], noise)
-        n, call, w = len(seen.mean), seen.only_call(layer), self.weights[0]
-        n_wrong = n
-        if call is not None:
-            phi, mu = call[0].cpu().double(), seen.mean.cpu().double()
+        n_wrong = n = len(seen.mean)
+        if layer in seen.calls:
+            own, output = seen.calls[layer]
+            w, phi, mu = self.weights[0], own.cpu().double(), seen.mean.cpu().double()
             # φᵀw + b has to be what forward returns, in every row: what follows the
             # layer may leave some rows as they are, as a ReLU does.
             gap = (phi @ w[:-1] + w[-1] - mu).abs()
             size = phi.abs() @ w[:-1].abs() + w[-1].abs()
-            n_wrong = int((gap > _tolerance(*call, seen.mean) * size).sum())
-        if call is None or n_wrong:
+            # With autocast the layer is coarser than what comes before and after it.
+            n_wrong = int((gap > torch.finfo(output.dtype).eps ** 0.5 * size).sum())
+        if n_wrong or layer not in seen.calls:
             raise ValueError(
                 f"Got a network whose mean is not the output of its layer "
                 f"{self.last_layer_name!r}, called once, in {n_wrong} of {n} rows. "
@@ -583,9 +574,9 @@ class ModuleAdapter(nn.Module):
             h2 = torch.full_like(mu, torch.nan)
         else:
             with new_tensors_on(seen.x.device), torch.no_grad():
-                raw = self._noise(call[0], seen)
-            to_variance = NOISE_OUTPUTS[self.noise_output]
-            h2 = noise_column(to_variance(column("noise_variance", raw, n)), n)
+                raw = column("noise_variance", self._noise(own, seen), n)
+            h2 = NOISE_OUTPUTS[self.noise_output](raw)
+            h2 = column("noise_variance", h2, n, sign="positive")
         return Features(phi[None], mu[None], h2[None])
 
     def _noise(self, phi: Tensor, seen: _Pass) -> Any:
@@ -634,12 +625,13 @@ def private_copy(module: Any, precision: str, device: str) -> nn.Module:
     module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module = module.module
-    weights = chain(module.parameters(), module.buffers())
-    if any(nn.parameter.is_lazy(tensor) or tensor.is_meta for tensor in weights):
-        raise TypeError(
-            f"Got a {type(module).__name__} whose weights are lazy or on the device "
-            "'meta', which holds no numbers. Load them, or train the network, first."
-        )
+    for tensor in chain(module.parameters(), module.buffers()):
+        if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+            raise TypeError(
+                f"Got a {type(module).__name__} whose weights are lazy or on the "
+                "device 'meta', which holds no numbers. Load them, or train the "
+                "network, first."
+            )
     try:
         network: nn.Module = copy.deepcopy(module)
         for layer in network.modules():
@@ -668,36 +660,59 @@ class NoiseHead:
         return log_h2.clamp(self.low, self.high).exp()
 
 
-def fit_noise_head(network: ModuleAdapter, batches: Iterable[Batch]) -> NoiseHead:
-    """Maximum likelihood of r ~ N(0, h²), ridge penalty: a Gamma regression of r².
+def fit_noise_head(
+    network: ModuleAdapter, batches: Callable[[], Iterable[Batch]]
+) -> NoiseHead:
+    """Maximum likelihood of r ~ N(0, h²), ridge penalty, by Fisher scoring.
 
-    A priori log h² varies with variance 1 over the rows. Of more rows than fit into
-    ``MAX_HEAD_ELEMENTS`` a random part is used.
+    ½Σ s[log h² + r²/h²] is convex in a, and its Fisher matrix ½Σ s φφᵀ is the same for
+    every a. The penalty is for standardised features: a priori log h² varies with
+    variance 1 over the rows.
     """
-    rng, share, kept, elements = np.random.default_rng(0), 1.0, [], 0
-    for batch in batches:
-        out = network(batch.x)
-        columns = [out.phi[0], batch.y, batch.y - out.mu[0], batch.weight]
-        part = np.column_stack([*columns, rng.random(len(batch.y))])
-        kept.append(part[part[:, -1] < share])
-        elements += kept[-1].size
-        while elements > MAX_HEAD_ELEMENTS:
-            share /= 2
-            kept = [part[part[:, -1] < share] for part in kept]
-            elements = sum(part.size for part in kept)
-    rows = np.concatenate(kept)
-    rows = rows[rows[:, -2] > 0]
-    phi, (y, residual, weight) = rows[:, :-4], rows[:, -4:-1].T
-    unit = Spread.of(*map(torch.from_numpy, (y.copy(), weight.copy()))).unit
-    squares = residual**2 + RESIDUAL_FLOOR * unit**2
-    size, total = np.average(squares, weights=weight), weight.sum()
-    scaler = StandardScaler().fit(phi, sample_weight=weight)
-    # scikit-learn minimises the mean of r²/h² + log h², plus alpha |a|²/2.
-    alpha = 2 * phi.shape[1] / total
-    head = GammaRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-9)
-    head.fit(scaler.transform(phi), squares / size, sample_weight=weight)
-    slopes = head.coef_ / scaler.scale_
-    constant = head.intercept_ - scaler.mean_ @ slopes + math.log(size)
-    log_h2 = phi @ slopes + constant
-    weights = torch.from_numpy(np.r_[slopes, constant])
-    return NoiseHead(weights, float(log_h2.min()), float(log_h2.max()))
+    targets = sum((Spread.of(y, weight) for _, y, weight in batches()), Spread())
+    floor = RESIDUAL_FLOOR * targets.unit**2
+
+    def compute() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for x, y, weight in batches():
+            out = network(x)
+            squares = (y - out.mu[0]).square() + floor
+            yield pad(out.phi[0], (0, 1), value=1.0), squares, weight
+
+    rows = KeptBatches(compute, lambda some: some[0].numel())
+    gram: Any = 0.0  # Σ s φφᵀ
+    total: Any = 0.0  # Σ s r²
+    for phi, squares, weight in rows:
+        gram = gram + phi.T @ (phi * weight[:, None])
+        total = total + weight @ squares
+    moments = gram / gram[-1, -1]
+    variance = moments.diagonal() - moments[-1].square()
+    ridge = (len(gram) - 1) * variance.where(variance > 1e-12 * moments.diagonal(), 1.0)
+    ridge[-1] = 0.0
+    factor = torch.linalg.cholesky(0.5 * gram + ridge.diag())
+
+    def at(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, gradient, and log h² of all rows that count."""
+        loss, gradient, found = 0.5 * a @ (ridge * a), ridge * a, []
+        for phi, squares, weight in rows:
+            log_h2 = phi @ a
+            ratio = squares * (-log_h2).exp()
+            loss = loss + 0.5 * weight @ (log_h2 + ratio)
+            gradient = gradient + 0.5 * phi.T @ (weight * (1 - ratio))
+            found.append(log_h2[weight > 0])
+        return loss, gradient, torch.cat(found)
+
+    a, length = torch.zeros_like(ridge), 1.0
+    a[-1] = (total / gram[-1, -1]).log()
+    loss, gradient, log_h2 = at(a)
+    for _ in range(MAX_HEAD_STEPS):
+        step = torch.cholesky_solve(gradient[:, None], factor).squeeze(1)
+        gain = gradient @ step
+        if gain <= 1e-13 * gram[-1, -1]:
+            break
+        tried = at(a - length * step)
+        # The Fisher matrix may fall short of the Hessian where residuals are large.
+        if tried[0] <= loss - 1e-4 * length * gain:
+            a, (loss, gradient, log_h2), length = a - length * step, tried, 1.0
+        else:
+            length /= 2
+    return NoiseHead(a, float(log_h2.min()), float(log_h2.max()))

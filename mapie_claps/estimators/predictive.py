@@ -262,23 +262,23 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
     """Numbers of rows, for MAPIE, that carry what they were made of.
 
     MAPIE (1.5 or later) hands the array that ``predict(X, return_std=True)`` returned
-    to the score, and keeps what the score returns. Views and copies forget what belongs
-    to single rows, since they may hold others, and keep the identity of the fit;
-    arithmetic gives ordinary arrays.
+    to the score, and keeps what the score returns. Views and copies may hold other
+    rows, and forget all of it; arithmetic gives ordinary arrays.
 
     Attributes
     ----------
     fit_id : str or None
-        Identity of the fit that the numbers come from.
+        Identity of the fit whose distribution the numbers come from; None for those of
+        mean and standard deviation alone, "" where that is forgotten.
     distribution : PredictiveDistribution or None
         Of standard deviations: distribution of these rows.
     rows : tuple of X and y, or None
         Of scores: the calibration rows, if a model of each fold is to score them again.
     """
 
-    fit_id: str | None
-    distribution: PredictiveDistribution | None
-    rows: tuple[Any, Array] | None
+    fit_id: str | None = ""
+    distribution: PredictiveDistribution | None = None
+    rows: tuple[Any, Array] | None = None
 
     @classmethod
     def carry(
@@ -293,10 +293,6 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
         view.fit_id, view.distribution, view.rows = fit_id, distribution, rows
         return view
 
-    def __array_finalize__(self, source: Any) -> None:
-        self.fit_id = getattr(source, "fit_id", None)
-        self.distribution = self.rows = None
-
     def __array_wrap__(
         self, array: Any, context: Any = None, return_scalar: bool = False
     ) -> Any:
@@ -305,6 +301,3 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         return StdArray.carry, (np.asarray(self), self.fit_id, None, self.rows)
-
-    def __repr__(self) -> str:
-        return repr(np.asarray(self))

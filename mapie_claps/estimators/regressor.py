@@ -1,5 +1,6 @@
 """``ClapsRegressor``: networks with a last-layer Laplace posterior, from table to v."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._validation import check_choice, check_integer, warn_once
+from .._validation import check_choice, check_integer
 from ..network.batches import batches_of, draw_seed, items_of, row_hashes
 from ..network.ensemble import (
     HeteroscedasticNetwork,
@@ -56,7 +57,7 @@ from ..posterior.last_layer import (
     LastLayerSums,
     fit_last_layers,
 )
-from .base import SCALE_HINT, LastLayerEstimator, choose_device, seen_rows
+from .base import SCALE_HINT, Hashes, LastLayerEstimator, choose_device
 from .predictive import TargetRange
 from .recipe import RECIPES, Recipe
 from .target_choice import choose_target_map
@@ -357,8 +358,8 @@ class ClapsRegressor(LastLayerEstimator):
         given = {k: v for k in names if (v := getattr(self, k)) is not None}
         return replace(recipe, **given).check()
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *groups: Any) -> None:
-        """Fit this object, which is a copy that nobody else sees."""
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *groups: Any) -> Hashes:
+        """Fit this object, a copy that nobody else sees; return hashes of the rows."""
         recipe = self.recipe_ = self._resolved_recipe()
         check_choice("scale", self.scale, SCALES, SCALE_HINT)
         device = choose_device(self.device)
@@ -377,9 +378,7 @@ class ClapsRegressor(LastLayerEstimator):
             data, self.categorical_features, self.preprocessor, seed
         )
         for text in (*remarks, *self.table_.remarks):
-            warn_once(text, self.table_.output_names, stacklevel=4)
-        # Not of the training inputs, some of which are cross-fitted.
-        self._seen_rows = seen_rows(self.table_.encode(table).values, y_)
+            warnings.warn(text, UserWarning, stacklevel=4)
         names = [f"the column {name!r} of X" for name in self.table_.output_names]
         self.scaler_X_ = fit_scaler(values, weight, names)
         self.scaler_y_ = fit_scaler(y_[:, None], weight, ["y"])
@@ -454,6 +453,8 @@ class ClapsRegressor(LastLayerEstimator):
             kernel,
             kernel_weight,
         )
+        # Not of the training inputs, some of which are cross-fitted.
+        return row_hashes(self.table_.encode(table).values, y_)
 
     def _training_config(self, n_rows: int) -> TrainingConfig:
         """How to train, with every "auto" resolved."""
@@ -594,7 +595,7 @@ class ClapsRegressor(LastLayerEstimator):
             lack = lack + (spread + noise / n_known) * (1 + 1 / n_known)
         return Predicted(mean, noise, lack)
 
-    def _hashes(self, X: Any, y: Any) -> NDArray[np.uint64]:
+    def _hashes(self, X: Any, y: Any) -> Hashes:
         parts = items_of(X, y, None, need_y=True)
         found = [row_hashes(self._encoded(x).values, target) for x, target, _ in parts]
         return np.concatenate(found)

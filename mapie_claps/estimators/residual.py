@@ -16,7 +16,7 @@ from sklearn.utils import (
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from .._validation import check_choice, check_integer, raise_for
-from ..network.batches import check_has_target, column, weights
+from ..network.batches import NEEDS_Y, column
 from ..network.rows import divide, rows_together
 from .predictive import (
     PredictiveDistribution,
@@ -129,7 +129,8 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
         ClapsResidualRegressor
             The estimator. If anything fails it is left as it was.
         """
-        check_has_target(y)
+        if y is None:
+            raise ValueError(NEEDS_Y)
         if not hasattr(self.estimator, "predict"):
             hint = "Pass for example HistGradientBoostingRegressor()."
             raise_for("estimator", self.estimator, "a regressor", hint)
@@ -137,7 +138,7 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
         n, random = _num_samples(X), check_random_state(self.random_state)
         target, weight = column("y", column_or_1d(y, warn=True), n).numpy(), None
         if sample_weight is not None:
-            weight = weights(sample_weight, n).numpy()
+            weight = column("sample_weight", sample_weight, n, "non-negative").numpy()
         of_residual = self._residual_template(random.randint(2**31 - 1))
         if check_choice("prefit", self.prefit, (True, False), "Use False."):
             check_is_fitted(self.estimator)

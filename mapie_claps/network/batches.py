@@ -14,11 +14,21 @@ from sklearn.utils import check_array, check_random_state
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .._validation import check_real, check_unmasked, warn_if_reordered, where_bad
+from .._validation import check_real, warn_if_reordered, where_bad
 
 T = TypeVar("T")
 KEPT_ELEMENTS = 2**24
 NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
+NEEDS_Y = (  # in words that scikit-learn looks for
+    "Got y=None with an array as X, which requires y to be passed, but the target y is "
+    "None. Pass y, or an iterable of (X, y)."
+)
+# What to do where a number has the wrong sign.
+REMEDIES = {
+    "sample_weight": "Use zero to leave a row out.",
+    "noise_variance": "Add a floor, for example softplus(.) + 1e-6. If the network of "
+    "a ClapsModule gives log h² or h, say noise_output='log_variance' or 'std'.",
+}
 
 
 class KeptBatches(Generic[T]):
@@ -87,7 +97,8 @@ def batches_of(
             x = x.clone()
         n = len(x)
         target = None if target is None else column("y", target, n)
-        s = weights(np.ones(n) if of_rows is None else of_rows, n)
+        of_rows = np.ones(n) if of_rows is None else of_rows
+        s = column("sample_weight", of_rows, n, sign="non-negative")
         for start in range(0, n, size):
             part = slice(start, start + size)
             yield Batch(x[part], None if target is None else target[part], s[part])
@@ -96,8 +107,8 @@ def batches_of(
 def items_of(X: Any, y: Any, weight: Any, need_y: bool) -> Iterator[tuple[Any, ...]]:
     """(X, y, weight) of the arrays, or of each batch; y and weight may be None."""
     if not is_batches(X):
-        if need_y:
-            check_has_target(y)
+        if need_y and y is None:
+            raise ValueError(NEEDS_Y)
         warn_if_reordered(X, y)
         yield X, y, weight
         return
@@ -126,7 +137,7 @@ def inputs(X: Any) -> Tensor:
     if isinstance(X, Tensor):
         tensor = _dense("X", X)
     else:
-        check_unmasked("X", X)
+        check_real("X", X)
         array = check_array(
             X, allow_nd=True, dtype="numeric", ensure_min_samples=0, input_name="X"
         )
@@ -153,8 +164,8 @@ def _dense(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().cpu()
 
 
-def column(name: str, values: Any, n: int) -> Tensor:
-    """One finite float64 number per row."""
+def column(name: str, values: Any, n: int, sign: str = "any") -> Tensor:
+    """One finite float64 number per row, "non-negative" or "positive" if asked for."""
     if isinstance(values, Tensor):
         numbers = _dense(name, values).double()
     else:
@@ -170,30 +181,13 @@ def column(name: str, values: Any, n: int) -> Tensor:
         )
     if not bool(torch.isfinite(numbers).all()):
         raise ValueError(f"Got {name} with NaN or infinity.{where_bad(name, values)}")
+    wrong = numbers <= 0 if sign == "positive" else numbers < 0
+    if sign != "any" and bool(wrong.any()):
+        raise ValueError(
+            f"Got {name}={float(numbers.min())!r} in a row, but expected {sign} "
+            f"numbers. {REMEDIES[name]}"
+        )
     return numbers.reshape(n).clone()
-
-
-def weights(values: Any, n: int) -> Tensor:
-    """One weight per row, none of them negative."""
-    found = column("sample_weight", values, n)
-    if bool((found < 0).any()):
-        raise ValueError(
-            f"Got sample_weight={float(found.min())!r} in a row, but expected numbers "
-            "of at least 0. Use zero to leave a row out."
-        )
-    return found
-
-
-def noise_column(values: Any, n: int) -> Tensor:
-    """h² as a network gives it: one positive number per row."""
-    h2 = column("noise_variance", values, n)
-    if bool((h2 <= 0).any()):
-        raise ValueError(
-            f"Got noise_variance={float(h2.min())!r} in a row, but expected positive "
-            "numbers. Add a floor, for example softplus(.) + 1e-6. If the network of a "
-            "ClapsModule gives log h² or h, say noise_output='log_variance' or 'std'."
-        )
-    return h2
 
 
 def network_noise(network: Any, x: Tensor, phi: Tensor) -> Tensor:
@@ -207,15 +201,6 @@ def network_noise(network: Any, x: Tensor, phi: Tensor) -> Tensor:
         "backend_kwargs={'noise_variance': h2} with h2(x) -> (n,), or give the network "
         "a method noise_variance(x)."
     )
-
-
-def check_has_target(y: Any) -> None:
-    """Raise if an array came without its y, in words that scikit-learn looks for."""
-    if y is None:
-        raise ValueError(
-            "Got y=None with an array as X, which requires y to be passed, but the "
-            "target y is None. Pass y, or an iterable of (X, y)."
-        )
 
 
 def row_hashes(X: Any, y: Any = None) -> NDArray[np.uint64]:

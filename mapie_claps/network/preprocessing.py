@@ -30,7 +30,7 @@ from sklearn.utils import check_array, column_or_1d
 from torch import Tensor
 
 from .._validation import check_real, raise_for, validate_data, warn_if_reordered
-from .batches import check_has_target, column, weights
+from .batches import NEEDS_Y, column
 from .rows import check_groups, equal_rows
 from .tables import (
     ColumnReader,
@@ -522,7 +522,8 @@ def check_training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any = None
 ) -> TrainingData:
     """Check what ``fit`` was given, and set the columns of the estimator."""
-    check_has_target(y)
+    if y is None:
+        raise ValueError(NEEDS_Y)
     check_real("y", y)
     warn_if_reordered(X, y)
     table = as_table(X, min_rows=2)
@@ -533,7 +534,7 @@ def check_training_data(
     data = TrainingData(table, target, np.ones(n), labels, np.arange(n))
     if sample_weight is None:
         return data
-    weight = weights(sample_weight, n).numpy()
+    weight = column("sample_weight", sample_weight, n, "non-negative").numpy()
     # A power of two rounds nothing, and keeps the sum from an overflow.
     weight = np.ldexp(weight, -np.frexp(weight.max())[1])
     kept = np.flatnonzero(weight > SMALLEST)

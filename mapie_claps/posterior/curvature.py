@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ..network.batches import column, network_noise, noise_column, weights
+from ..network.batches import column, network_noise
 
 # On import laplace-torch reaches ``torch.jit`` through torchmetrics and torchvision, of
 # which torch 2.9 and later warn. The warning is not the user's.
@@ -145,11 +145,11 @@ class HeteroscedasticGGN(GGNInterface):
         # With autocast features are coarser than weights; targets may be finer.
         dtype = layer.weight.dtype
         phi, y = phi.to(dtype), y.to(dtype)
-        h2 = noise_column(h2.to(dtype), n).to(phi)
+        h2 = column("noise_variance", h2.to(dtype), n, sign="positive").to(phi)
         residual = column("y", y[:, 0], n).to(phi) - f[:, 0].to(dtype)
         weight = torch.ones_like(h2)
         if y.shape[1] > 1:
-            weight = weights(y[:, 1], n).to(phi)
+            weight = column("sample_weight", y[:, 1], n, sign="non-negative").to(phi)
         loss = 0.5 * (weight * (residual.square() / h2 + h2.log())).sum()
         if layer.bias is not None:
             phi = pad(phi, (0, 1), value=1.0)

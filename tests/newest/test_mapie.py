@@ -32,7 +32,7 @@ from mapie_claps import (
     conformal_rank,
 )
 from mapie_claps.conformal.calibrated import interval_parts
-from mapie_claps.conformal.ends import FoldBounds, ScoreBounds
+from mapie_claps.conformal.distribution import FoldBounds, ScoreBounds
 from mapie_claps.conformal.support import Support
 
 X, Y = table(400)
@@ -147,7 +147,7 @@ def cross_oracle(mapie, X_test, alpha, method):
 @pytest.mark.parametrize("aggregate", ["mean", None])
 def test_cross_conformal_against_its_definition(method, aggregate, monkeypatch):
     mapie = cross(level=[0.9, 0.7], method=method)
-    for module in ("score", "ends"):
+    for module in ("score", "distribution"):
         monkeypatch.setattr(f"mapie_claps.conformal.{module}.BLOCK_ELEMENTS", 8 * 60)
     points, got = mapie.predict_interval(TEST[0], aggregate_point_predictions=aggregate)
     for j, alpha in enumerate((0.1, 0.3)):
