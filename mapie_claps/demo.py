@@ -14,6 +14,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from . import ClapsRegressor, ClapsScore
 from .datasets import make_heteroscedastic_sparse
+from .metrics import evaluate_intervals
 
 __all__ = ["main"]
 
@@ -24,7 +25,6 @@ GAP = (-3.4, -1.0)  # without training rows: both reasons can be seen side by si
 def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
     """Print how CLAPS and MAPIE's own methods do; return the calibrated CLAPS."""
     from mapie.conformity_scores import ResidualNormalisedScore
-    from mapie.metrics import regression as metrics
     from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 
     booster = HistGradientBoostingRegressor(random_state=0)
@@ -45,10 +45,9 @@ def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
     print(f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}")  # noqa: T201
     for method, mapie in methods.items():
         bounds = mapie.fit(*train).conformalize(*cal).predict_interval(test[0])[1]
-        coverage = metrics.regression_coverage_score(test[1], bounds)[0]
-        width = metrics.regression_mean_width_score(bounds)[0]
-        score = metrics.regression_mwi_score(test[1], bounds, LEVEL)
-        print(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")  # noqa: T201
+        of = {k: v[0] for k, v in evaluate_intervals(test[1], bounds, LEVEL).items()}
+        figures = f"{of['coverage']:10.3f}{of['width']:12.4g}{of['score']:10.4g}"
+        print(f"{method:30}{figures}")  # noqa: T201
     return methods["CLAPS"]
 
 

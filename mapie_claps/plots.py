@@ -32,6 +32,7 @@ NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
 LEGEND: Any = {"frameon": False, "fontsize": 9}
 MAX_BARS, MAX_COLUMNS = 100, 10  # more could not be told apart
 MAX_ROWS, N_POINTS = 12, 300  # of densities
+MAX_LETTERS = 24  # in a line of the name of a bar
 OUTSIDE = 0.001  # share of the scores beyond each end of a curve
 
 
@@ -304,7 +305,9 @@ class ColumnsDisplay(ExplanationDisplay):
         for part, (side, colour, label) in zip(parts[:, order], styles, strict=True):
             ax.barh(place + side * height, part, height, color=colour, label=label)
         ax.axvline(0, color=ROWS, lw=0.8)
-        ax.set_yticks(place, [labels[j] for j in order])
+        # Long names would leave no room for the bars and the title.
+        lines = [fill(labels[j], MAX_LETTERS, break_on_hyphens=False) for j in order]
+        ax.set_yticks(place, lines)
         ax.invert_yaxis()
         is_std = not self.explanation.confidence_level
         what = "standard deviation" if is_std else f"{self._percent()} width"

@@ -201,11 +201,11 @@ def not_finite(tensor):
 
 def objects_in_memory(config, tensors, metadata):
     """Numbers of a file, taken for addresses of Python's objects."""
-    attribute(config, "_seen_rows")["dtype"] = "|O8"
+    attribute(config, "_seen_rows")["kind"] = "|O8"
 
 
 def array_of_more(config, tensors, metadata):
-    attribute(config, "_seen_rows")["dtype"] = "<U1"
+    attribute(config, "_seen_rows")["kind"] = "<U1"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
-from .by_column import ColumnContributions, as_table, column_contributions
+from .by_column import (
+    MAX_SHOWN,
+    ColumnContributions,
+    as_html,
+    as_table,
+    column_contributions,
+)
 
 Array = NDArray[np.float64]
 
@@ -112,9 +118,21 @@ class Explanation:
 
     def __repr__(self) -> str:
         """Prediction, ends and the share of lack of data, as a table."""
+        return repr(as_table(self._shown(), self.index))
+
+    def _repr_html_(self) -> str:
+        """The first rows for notebooks, with a sentence each if columns are known."""
+        columns: dict[str, list[Any]] = {
+            name: [f"{value:.4g}" for value in values[:MAX_SHOWN]]
+            for name, values in self._shown().items()
+        }
+        if self.by_column is not None:
+            columns["why"] = self.by_column.first_sentences()
+        return as_html(columns, self.index, len(self.prediction))
+
+    def _shown(self) -> dict[str, Array]:
         names = ("prediction", "lower", "upper", "epistemic_fraction")
-        columns = {k: v for k, v in self.columns().items() if k.startswith(names)}
-        return repr(as_table(columns, self.index))
+        return {k: v for k, v in self.columns().items() if k.startswith(names)}
 
 
 def explain(
