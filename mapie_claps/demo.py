@@ -45,9 +45,9 @@ def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
     print(f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}")  # noqa: T201
     for method, mapie in methods.items():
         bounds = mapie.fit(*train).conformalize(*cal).predict_interval(test[0])[1]
-        of = {k: v[0] for k, v in evaluate_intervals(test[1], bounds, LEVEL).items()}
-        figures = f"{of['coverage']:10.3f}{of['width']:12.4g}{of['score']:10.4g}"
-        print(f"{method:30}{figures}")  # noqa: T201
+        found = evaluate_intervals(test[1], bounds, LEVEL)
+        coverage, width, score = (found[k][0] for k in ("coverage", "width", "score"))
+        print(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")  # noqa: T201
     return methods["CLAPS"]
 
 

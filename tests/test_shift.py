@@ -101,7 +101,7 @@ def test_weights_on_one_side_only():
         ({"partition": side(X[:3])}, "partition of 3 rows, but X has at least 300"),
         (
             {"partition": ["a", None] * 150},
-            "None in row 1, but expected text",
+            "None in row 1, but expected one label",
         ),
         ({"partition": np.array([1.0, np.nan] * 150)}, "nan in row 1, but expected"),
         (
