@@ -52,13 +52,7 @@ def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table for each data set; draw an interval if there is matplotlib.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments of the command line.
-    """
+    """Print a table for each data set; draw an interval if there is matplotlib."""
     parser = argparse.ArgumentParser(prog="python -m mapie_claps.demo")
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
     folder = parser.parse_args(argv).out

@@ -75,16 +75,9 @@ class ExplanationDisplay(Display):
     def from_estimator(
         cls, model: Any, X: Any, y: Any = None, *, ax: Any = None, **params: Any
     ) -> Self:
-        """Explain rows, and draw.
+        """Explain rows of a calibrated object, and draw on ``ax`` or a new figure.
 
-        Parameters
-        ----------
-        model, X, y
-            A calibrated object, inputs, and targets if they are known.
-        ax : matplotlib Axes or array of Axes, optional
-            Axes to draw on; a new figure if None.
-        **params : dict
-            Parameters of the display and of :func:`~mapie_claps.explain`.
+        ``params`` are those of the display and of :func:`~mapie_claps.explain`.
         """
         names = {field.name for field in fields(cls)}
         own = {name: params.pop(name) for name in names & params.keys()}
@@ -159,8 +152,8 @@ class IntervalDisplay(ExplanationDisplay):
         for width, colour, label in layers:
             half = width[order, self.level] / 2
             draw(x, centre - half, centre + half, color=colour, lw=lw, label=label)
-        line: Any = {"ls": "", "marker": "_", "ms": 4} if bars else {"lw": 1.2}
-        ax.plot(x, why.prediction[order], color="black", label="prediction", **line)
+        line = "_" if bars else "-"
+        ax.plot(x, why.prediction[order], line, color="black", label="prediction")
         if self.training_rows is not None:
             points = [np.asarray(part).ravel() for part in self.training_rows]
             ax.plot(*points, ".", color=ROWS, ms=3, label="training rows")

@@ -96,10 +96,10 @@ class ColumnContributions:
         if not noise + lack > 0:
             return "not wide: both ends are the same value"
         width, *parts = _in_print(noise, lack)
-        causes = [self._cause(part, row, level) for part in PARTS]
-        for i, shown in enumerate(parts):
-            if not float(shown):  # of next to nothing there is no cause
-                causes[i] = USUAL
+        causes = [
+            self._cause(part, row, level) if float(shown) else USUAL
+            for part, shown in zip(PARTS, parts, strict=True)
+        ]
         why = f"noise, {causes[0]}"
         if self.outside is not None and self.outside[row]:
             why = "not known (outside the background)"

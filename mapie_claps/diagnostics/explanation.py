@@ -1,6 +1,5 @@
 """An interval together with the reasons for its width."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
+from ..estimators.predictive import PredictiveVariance
 from .by_column import (
     MAX_SHOWN,
     ColumnContributions,
@@ -206,7 +205,8 @@ def explain_rows(
     lower, upper = found.bounds[:, 0], found.bounds[:, 1]
     parts = PredictiveVariance(*np.full((2, len(lower)), np.nan))
     if need_parts or all(rows.aleatoric is not None for rows in found.distributions):
-        parts = mean_variance(found.distributions)
+        of_models = [rows.variance for rows in found.distributions]
+        parts = PredictiveVariance(*np.mean(of_models, axis=0))
     if found.noise_bounds is not None:
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
@@ -214,11 +214,6 @@ def explain_rows(
     ends = found.points, lower, upper, tuple(found.levels)
     index = X.index if hasattr(X, "iloc") and X.ndim == 2 else None  # not of one row
     return Explanation(*ends, *parts, noise, index=index)
-
-
-def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
-    """Parts of v, as the mean over models."""
-    return PredictiveVariance(*np.mean([rows.variance for rows in of_models], axis=0))
 
 
 def models_of(model: Any, folds: bool = True) -> list[Any]:
