@@ -24,73 +24,51 @@ The folders are the arrows of the method; a module imports only from those above
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .conformal.calibrated import CalibratedRegressor, StreamingConformalRegressor
-    from .conformal.quantile import conformal_quantile, conformal_rank
-    from .conformal.scale_estimator import ClapsScaleEstimator
-    from .conformal.score import ClapsScore
-    from .conformal.shift import (
-        ColumnGroups,
-        EpistemicGroups,
-        likelihood_ratio,
+if TYPE_CHECKING:  # `as` makes a name public
+    from .conformal.calibrated import CalibratedRegressor as CalibratedRegressor
+    from .conformal.calibrated import (
+        StreamingConformalRegressor as StreamingConformalRegressor,
     )
-    from .diagnostics import Explanation, explain
-    from .estimators.module import ClapsModule
-    from .estimators.predictive import PredictiveDistribution, PredictiveVariance
-    from .estimators.recipe import Recipe
-    from .estimators.regressor import ClapsRegressor
-    from .estimators.residual import ClapsResidualRegressor
-    from .files import load, save
-    from .posterior.curvature import HeteroscedasticGGN
-    from .posterior.last_layer import LastLayerSums
+    from .conformal.quantile import conformal_quantile as conformal_quantile
+    from .conformal.quantile import conformal_rank as conformal_rank
+    from .conformal.scale_estimator import ClapsScaleEstimator as ClapsScaleEstimator
+    from .conformal.score import ClapsScore as ClapsScore
+    from .conformal.shift import ColumnGroups as ColumnGroups
+    from .conformal.shift import EpistemicGroups as EpistemicGroups
+    from .conformal.shift import likelihood_ratio as likelihood_ratio
+    from .diagnostics import Explanation as Explanation
+    from .diagnostics import explain as explain
+    from .estimators.module import ClapsModule as ClapsModule
+    from .estimators.predictive import PredictiveDistribution as PredictiveDistribution
+    from .estimators.predictive import PredictiveVariance as PredictiveVariance
+    from .estimators.recipe import Recipe as Recipe
+    from .estimators.regressor import ClapsRegressor as ClapsRegressor
+    from .estimators.residual import ClapsResidualRegressor as ClapsResidualRegressor
+    from .files import load as load
+    from .files import save as save
+    from .posterior.curvature import HeteroscedasticGGN as HeteroscedasticGGN
+    from .posterior.last_layer import LastLayerSums as LastLayerSums
 
     __version__: str
 
-__all__ = [
-    "CalibratedRegressor",
-    "ClapsModule",
-    "ClapsRegressor",
-    "ClapsResidualRegressor",
-    "ClapsScaleEstimator",
-    "ClapsScore",
-    "ColumnGroups",
-    "EpistemicGroups",
-    "Explanation",
-    "HeteroscedasticGGN",
-    "LastLayerSums",
-    "PredictiveDistribution",
-    "PredictiveVariance",
-    "Recipe",
-    "StreamingConformalRegressor",
-    "conformal_quantile",
-    "conformal_rank",
-    "explain",
-    "likelihood_ratio",
-    "load",
-    "save",
-]
-
 _MODULES = {
-    "conformal.calibrated": ("CalibratedRegressor", "StreamingConformalRegressor"),
-    "conformal.quantile": ("conformal_quantile", "conformal_rank"),
-    "conformal.scale_estimator": ("ClapsScaleEstimator",),
-    "conformal.score": ("ClapsScore",),
-    "conformal.shift": (
-        "ColumnGroups",
-        "EpistemicGroups",
-        "likelihood_ratio",
-    ),
-    "diagnostics": ("Explanation", "explain"),
-    "estimators.module": ("ClapsModule",),
-    "estimators.predictive": ("PredictiveDistribution", "PredictiveVariance"),
-    "estimators.recipe": ("Recipe",),
-    "estimators.regressor": ("ClapsRegressor",),
-    "estimators.residual": ("ClapsResidualRegressor",),
-    "files": ("load", "save"),
-    "posterior.curvature": ("HeteroscedasticGGN",),
-    "posterior.last_layer": ("LastLayerSums",),
+    "conformal.calibrated": "CalibratedRegressor StreamingConformalRegressor",
+    "conformal.quantile": "conformal_quantile conformal_rank",
+    "conformal.scale_estimator": "ClapsScaleEstimator",
+    "conformal.score": "ClapsScore",
+    "conformal.shift": "ColumnGroups EpistemicGroups likelihood_ratio",
+    "diagnostics": "Explanation explain",
+    "estimators.module": "ClapsModule",
+    "estimators.predictive": "PredictiveDistribution PredictiveVariance",
+    "estimators.recipe": "Recipe",
+    "estimators.regressor": "ClapsRegressor",
+    "estimators.residual": "ClapsResidualRegressor",
+    "files": "load save",
+    "posterior.curvature": "HeteroscedasticGGN",
+    "posterior.last_layer": "LastLayerSums",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: at for at, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

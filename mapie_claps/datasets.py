@@ -31,13 +31,6 @@ class SyntheticData(NamedTuple):
         True mean and variance of y given X.
     regions : dict of ndarray of bool, shape (n,)
         Rows in the ``"sparse"`` and in the ``"noisy"`` region.
-
-    Examples
-    --------
-    >>> from mapie_claps.datasets import make_heteroscedastic_sparse
-    >>> data = make_heteroscedastic_sparse(5, random_state=0)
-    >>> data.X.shape, data.regions["noisy"].shape
-    ((5, 1), (5,))
     """
 
     X: Array

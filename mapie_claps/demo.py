@@ -14,6 +14,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from . import ClapsRegressor, ClapsScore
 from .datasets import make_heteroscedastic_sparse
+from .metrics import evaluate_intervals
 
 __all__ = ["main"]
 
@@ -24,7 +25,6 @@ GAP = (-3.4, -1.0)  # without training rows: both reasons can be seen side by si
 def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
     """Print how CLAPS and MAPIE's own methods do; return the calibrated CLAPS."""
     from mapie.conformity_scores import ResidualNormalisedScore
-    from mapie.metrics import regression as metrics
     from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 
     booster = HistGradientBoostingRegressor(random_state=0)
@@ -45,21 +45,14 @@ def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
     print(f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}")  # noqa: T201
     for method, mapie in methods.items():
         bounds = mapie.fit(*train).conformalize(*cal).predict_interval(test[0])[1]
-        coverage = metrics.regression_coverage_score(test[1], bounds)[0]
-        width = metrics.regression_mean_width_score(bounds)[0]
-        score = metrics.regression_mwi_score(test[1], bounds, LEVEL)
+        found = evaluate_intervals(test[1], bounds, LEVEL)
+        coverage, width, score = (found[k][0] for k in ("coverage", "width", "score"))
         print(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")  # noqa: T201
     return methods["CLAPS"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table for each data set; draw an interval if there is matplotlib.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments of the command line.
-    """
+    """Print a table for each data set; draw an interval if there is matplotlib."""
     parser = argparse.ArgumentParser(prog="python -m mapie_claps.demo")
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
     folder = parser.parse_args(argv).out

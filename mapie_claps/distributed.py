@@ -1,10 +1,11 @@
 """Posterior, calibration and intervals over Dask arrays and DataFrames.
 
-Sums and scores of partitions are made on the workers and added up; intervals are made
-partition by partition. Needs ``pip install mapie-claps[dask]``.
+Sums and scores of partitions are made on the workers and added up there; intervals are
+made partition by partition. Needs ``pip install mapie-claps[dask]``.
 """
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from operator import add
 from typing import Any, TypeVar
 
@@ -15,7 +16,6 @@ from .conformal.calibrated import CalibratedRegressor
 from .conformal.calibration import Calibration
 from .conformal.shift import check_values
 from .estimators.base import LastLayerEstimator
-from .posterior.last_layer import LastLayerSums
 
 dask = import_extra("dask", "dask", "dask.array", "dask.dataframe")
 
@@ -44,14 +44,7 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     ClapsRegressor or ClapsModule
         A fitted copy; see :func:`predict_interval` for an example.
     """
-    parts = _on_partitions(_sums, estimator, X, y)
-    merge = dask.delayed(_added, traverse=False)
-    while len(parts) > 1:  # pairwise, on the workers
-        parts = [merge(*parts[i : i + 2]) for i in range(0, len(parts), 2)]
-    (total,) = dask.compute(*parts)
-    if total is None:
-        raise ValueError("Got X without rows, but expected at least one.")
-    return estimator.with_sums(total)
+    return estimator.with_sums(_reduced(add, estimator.partial_sums, X, y))
 
 
 def conformalize(
@@ -68,30 +61,23 @@ def conformalize(
 
     Parameters
     ----------
-    estimator : estimator
-        Fitted, with ``predict(X, return_std=True)``.
-    X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
-        Calibration inputs, not seen by the estimator.
-    y : dask.array.Array of shape (n,) or dask.dataframe.Series
-        Calibration targets, partitioned as X is; indexes of both are compared.
-    confidence_level : float or sequence of float, default=0.9
-        Levels of the intervals.
+    estimator, confidence_level, **params
+        Parameters of :class:`~mapie_claps.CalibratedRegressor`; the estimator is
+        fitted.
+    X, y
+        Calibration rows, which it has not seen, as in :func:`fit_posterior`.
     weights, partition : callable, or name of a column, optional
-        Likelihood ratios and groups to calibrate apart as functions of X; see
-        ``CalibratedRegressor.conformalize``.
-    **params : dict
-        Further parameters of :class:`~mapie_claps.CalibratedRegressor`.
+        Functions of X; see ``CalibratedRegressor.conformalize``.
 
     Returns
     -------
     CalibratedRegressor
-        Calibrated; for :func:`predict_interval`, and for arrays and batches. One score
-        for each row came back from the workers.
+        Calibrated; for :func:`predict_interval`, and for arrays and batches.
     """
     conformal = CalibratedRegressor(estimator, confidence_level, **params)
     given = check_values(weights, partition)
-    parts = _on_partitions(_scores, (conformal, given), X, y)
-    return conformal._set(reduce(Calibration.add, dask.compute(*parts)), given)
+    rows = _reduced(Calibration.add, lambda X, y: conformal._score(X, y, *given), X, y)
+    return conformal._set(rows, given)
 
 
 def predict_interval(
@@ -101,12 +87,8 @@ def predict_interval(
 
     Parameters
     ----------
-    conformal : CalibratedRegressor
-        Calibrated.
-    X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
-        Inputs.
-    allow_infinite_bounds : bool, default=False
-        Whether bounds may be infinite where there are too few scores.
+    conformal, X, allow_infinite_bounds
+        As in ``CalibratedRegressor.predict_interval``, of a Dask array or DataFrame.
 
     Returns
     -------
@@ -134,85 +116,76 @@ def predict_interval(
     levels = conformal.levels
     names = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
     columns = ["prediction", *names]
-    parts = _on_partitions(_intervals, (conformal, columns, allow_infinite_bounds), X)
+    predict = partial(_intervals, conformal, allow_infinite_bounds, columns)
+    rows = _whole_rows("X", X)
     if not hasattr(X, "rechunk"):
-        meta = _intervals((conformal, columns, False), X._meta.iloc[:0])
-        return dask.dataframe.from_delayed(parts, meta=meta, divisions=X.divisions)
-    blocks = [
-        dask.array.from_delayed(part, (n, len(columns)), dtype=np.float64)
-        for part, n in zip(parts, X.chunks[0], strict=True)
-    ]
-    found = dask.array.concatenate(blocks, allow_unknown_chunksizes=True)
+        return rows.map_partitions(predict, meta=predict(X._meta.iloc[:0]))
+    found = rows.map_blocks(
+        predict,
+        drop_axis=list(range(2, X.ndim)),
+        chunks=(X.chunks[0], len(columns)),
+        meta=np.empty((0, 0)),
+    )
     ends = [found[:, 1 : 1 + len(levels)], found[:, 1 + len(levels) :]]
     return found[:, 0], dask.array.stack(ends, axis=1, allow_unknown_chunksizes=True)
 
 
-def _sums(estimator: LastLayerEstimator, X: Any, y: Any) -> LastLayerSums | None:
-    """Sums over one partition; None if it is empty."""
-    return estimator.partial_sums(X, y) if len(X) else None
-
-
-def _added(*parts: LastLayerSums | None) -> LastLayerSums | None:
-    """Sum of what there is; None if there is nothing."""
-    present = [part for part in parts if part is not None]
-    return reduce(add, present) if present else None
-
-
-def _scores(settings: Any, X: Any, y: Any) -> Calibration:
-    """Signed scores of one partition, with weights and labels."""
-    conformal, given = settings
-    return conformal._score(X, y, *given)  # type: ignore[no-any-return]
-
-
-def _intervals(settings: Any, X: Any) -> Any:
-    """Points, lower and upper bounds of one partition, as an array or a frame."""
-    conformal, columns, allow_infinite = settings
-    found = np.empty((0, len(columns)))
-    if len(X):
-        points, bounds = conformal.predict_interval(X, allow_infinite)
-        found = np.column_stack([points, bounds[:, 0], bounds[:, 1]])
+def _intervals(conformal: Any, infinite: bool, columns: list[str], X: Any) -> Any:
+    """Points, lower and upper bounds of a partition, as an array or a frame."""
+    points, bounds = conformal.predict_interval(X, infinite)
+    found = np.column_stack([points, bounds[:, 0], bounds[:, 1]])
     # type(X): a DataFrame of pandas.
     return type(X)(found, X.index, columns) if hasattr(X, "iloc") else found
 
 
-def _checked(function: Any, settings: Any, X: Any, *y: Any) -> Any:
-    """``function(settings, X, y)``, if the rows belong to their targets."""
-    for target in y:
-        indexes = [part.index for part in (X, target) if hasattr(part, "index")]
-        same = len(indexes) < 2 or indexes[0].equals(indexes[1])
-        if np.shape(target) != (len(X),) or not same:
-            raise ValueError(
-                f"Got a partition of {len(X)} rows of X with y of shape "
-                f"{np.shape(target)}, or of other rows by its index. Partition y as X "
-                "is, in the same order: take both from one DataFrame, for example."
-            )
-    return function(settings, X, *y)
-
-
-def _on_partitions(function: Any, settings: Any, X: Any, y: Any = None) -> list[Any]:
-    """``function(settings, X, y)`` of each partition, lazily."""
-    columns = [_partitions("X", X)]
-    if y is not None:
-        if hasattr(y, "rechunk") and hasattr(X, "rechunk") and y.shape == X.shape[:1]:
-            y = y.rechunk({0: X.chunks[0]})
-        columns.append(_partitions("y", y))
-    n_parts = [len(parts) for parts in columns]
+def _reduced(merge: Any, function: Callable[[Any, Any], Any], X: Any, y: Any) -> Any:
+    """Sum of what a function gives of each partition with rows, on the workers."""
+    X, y = _whole_rows("X", X), _whole_rows("y", y)
+    if hasattr(y, "rechunk") and hasattr(X, "rechunk") and y.shape == X.shape[:1]:
+        y = y.rechunk({0: X.chunks[0]})
+    pairs = [np.ravel(values.to_delayed()).tolist() for values in (X, y)]
+    n_parts = [len(parts) for parts in pairs]
     if len(set(n_parts)) > 1:
         raise ValueError(
             f"Got X and y cut into {n_parts} partitions. Partition y as X is."
         )
-    shared = dask.delayed(settings, traverse=False)
-    one = dask.delayed(_checked, traverse=False)
-    return [one(function, shared, *part) for part in zip(*columns, strict=True)]
+    one, both = (dask.delayed(f, traverse=False) for f in (_of_partition, _sum))
+    shared = dask.delayed(function, traverse=False)
+    parts = [one(shared, *pair) for pair in zip(*pairs, strict=True)]
+    found = reduce(partial(both, merge), parts).compute()
+    if found is None:
+        raise ValueError("Got X without rows, but expected at least one.")
+    return found
 
 
-def _partitions(name: str, values: Any) -> list[Any]:
-    """Partitions of whole rows."""
+def _of_partition(function: Callable[[Any, Any], Any], X: Any, y: Any) -> Any:
+    """What the function gives, if rows belong to their targets; None without rows."""
+    indexes = [part.index for part in (X, y) if hasattr(part, "index")]
+    same = len(indexes) < 2 or indexes[0].equals(indexes[1])
+    if np.shape(y) != (len(X),) or not same:
+        raise ValueError(
+            f"Got a partition of {len(X)} rows of X with y of shape {np.shape(y)}, or "
+            "of other rows by its index. Partition y as X is, in the same order: take "
+            "both from one DataFrame, for example."
+        )
+    return function(X, y) if len(X) else None
+
+
+def _sum(merge: Any, first: Any, second: Any) -> Any:
+    """Sum of what is not None."""
+    if first is None or second is None:
+        return second if first is None else first
+    return merge(first, second)
+
+
+def _whole_rows(name: str, values: Any) -> Any:
+    """A Dask collection whose partitions hold all columns of their rows."""
     if not hasattr(values, "to_delayed"):
         raise TypeError(
             f"Got {name} of type {type(values).__name__}, but expected a Dask array or "
             "DataFrame. Use CalibratedRegressor for arrays and batches."
         )
-    if hasattr(values, "rechunk"):
-        values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
-    return list(np.ravel(values.to_delayed()))
+    is_array = hasattr(values, "rechunk")
+    return (
+        values.rechunk(dict.fromkeys(range(1, values.ndim), -1)) if is_array else values
+    )

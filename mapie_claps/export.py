@@ -115,7 +115,13 @@ def to_torch(model: CalibratedRegressor, path: str | Path) -> Path:
 
 
 class TensorMap(MonotoneMap):
-    """A map whose knots are tensors, for the same formula."""
+    """The same formula for tensors."""
+
+    xp: ClassVar[Any] = torch
+
+
+class TensorSupport(Support):
+    """The same formula for tensors."""
 
     xp: ClassVar[Any] = torch
 
@@ -137,12 +143,11 @@ class IntervalModule(nn.Module):
         self.x_scale = _constant(estimator.scaler_X_.scale_)
         self.clip = estimator.recipe_.input_clip
         self.centre, self.unit = map(_constant, estimator._target_units()[:2])
-        T, curve = estimator.target_map_, estimator.noise_shape_.curve
-        knots = [_constant(getattr(T, f.name)) for f in fields(T)]
-        self.target_map = TensorMap(*knots)
+        curve = estimator.noise_shape_.curve
+        self.target_map = TensorMap(**_tensors(estimator.target_map_))
+        self.support = TensorSupport(**_tensors(support))
         self.shape = NoiseShape(nodes=_constant(estimator.noise_shape_.nodes))
         self.ends = [curve.end(ends.lower[0], -1.0), curve.end(ends.upper[0], 1.0)]
-        self.support = support
 
     def forward(self, X: Tensor) -> tuple[Tensor, ...]:
         """Arrays (n,) and, for both ends, (n, n_levels); NaN for what is no row."""
@@ -159,27 +164,22 @@ class IntervalModule(nn.Module):
             step = scale[:, None] * _constant(r)
             away = _constant(side * OUTWARDS) * (centre.abs()[:, None] + step.abs())
             z: Any = centre[:, None] + step + away
-            ends.append(self._nearest(T.inverse(z), side))
+            ends.append(self.support.nearest(T.inverse(z), side))
         # Not isfinite, for which onnxscript makes float32 of 1e300: infinity.
         nan = torch.where((X.abs() < torch.inf).all(dim=1), 0.0, torch.nan)
         outputs: Any = (rows.mean, *ends, *rows.variance)
         return tuple(out + (nan if out.ndim == 1 else nan[:, None]) for out in outputs)
 
-    def _nearest(self, y: Any, side: float) -> Tensor:
-        """Possible value nearest to each end; see ``Support.nearest``."""
-        support = self.support
-        inside = y.clamp(_constant(support.low), _constant(support.high))
-        if support.values is not None:
-            between = _constant(support.cut(support.values)[:-1])
-            at = torch.searchsorted(between, inside, right=side > 0)
-            inside = _constant(support.values)[at]
-        elif support.integer:
-            inside = (inside + 0.5).floor() if side > 0 else (inside - 0.5).ceil()
-        return torch.where(y.abs() == torch.inf, y, inside)
-
 
 def _constant(values: Any) -> Any:
     return torch.as_tensor(np.array(values, dtype=np.float64))
+
+
+def _tensors(made: Any) -> dict[str, Any]:
+    """Fields of a dataclass, numbers and arrays of them as tensors."""
+    found = {f.name: getattr(made, f.name) for f in fields(made)}
+    numbers = {k: v for k, v in found.items() if isinstance(v, float | np.ndarray)}
+    return found | {name: _constant(v) for name, v in numbers.items()}
 
 
 def _intervals_of(model: Any) -> tuple[IntervalModule, str]:
@@ -230,10 +230,11 @@ def _cosine(x: Tensor) -> Tensor:
     return torch.sin(x + 1.5707963705062866 - 4.371139006309477e-08)
 
 
-def _searchsorted(edges: Tensor, values: Tensor, right: bool = False, **_: Any) -> Any:
+def _searchsorted(edges: Tensor, values: Tensor, side: str = "left", **_: Any) -> Any:
     """How many edges are below each value, or at it, which ONNX does not know."""
     column = values.flatten()[:, None]
-    return (column >= edges if right else column > edges).sum(1).reshape(values.shape)
+    found = column >= edges if side == "right" else column > edges
+    return found.sum(1).reshape(values.shape)
 
 
 _REPLACED: dict[Any, Any] = {

@@ -35,7 +35,7 @@ from .estimators.module import ClapsModule, ModuleAdapter, private_copy
 from .estimators.regressor import ClapsRegressor
 from .exceptions import FileFormatError
 
-FORMAT = "mapie_claps 5"
+FORMAT = "mapie_claps 6"
 # Classes whose objects a file may hold, by their module. Nothing else is ever built.
 _BY_MODULE = {
     "mapie_claps.conformal.calibrated": "CalibratedRegressor",
@@ -83,7 +83,6 @@ def _dtype(text: str) -> np.dtype[Any]:
 KINDS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
     "dtype": _dtype,
-    "scalar": lambda array: array[()],
     "slice": lambda ends: slice(*ends),
     "tuple": tuple,
 }
@@ -226,12 +225,10 @@ class _Writer:
             weights = dict(value.state_dict()) if role == "network" else None
             return {"given": GIVEN[role], "weights": self.node(weights, at)}
         if isinstance(value, Tensor):
-            parameter = isinstance(value, nn.Parameter)
-            return self._tensor(value, at) | {"parameter": parameter}
-        if isinstance(value, np.generic):
-            return {"scalar": self.node(np.asarray(value), at)}
-        if type(value) is np.ndarray:
-            return self._array(value, at)
+            kind = "parameter" if isinstance(value, nn.Parameter) else "tensor"
+            return self._tensor(value, at, kind)
+        if isinstance(value, np.generic) or type(value) is np.ndarray:
+            return self._array(np.asarray(value), at)
         if type(value) is tuple:
             return {"tuple": self.node(list(value), at)}
         if isinstance(value, dict):
@@ -248,7 +245,7 @@ class _Writer:
             [self.node(k, at), self.node(v, f"{at}.{k}")] for k, v in values.items()
         ]
 
-    def _tensor(self, value: Tensor, at: str) -> dict[str, Any]:
+    def _tensor(self, value: Tensor, at: str, kind: str) -> dict[str, Any]:
         # Axes keep their order in memory: products of matrices that are stored in
         # another order may differ in the last bit.
         axes = np.argsort([-step for step in value.stride()], stable=True).tolist()
@@ -257,7 +254,7 @@ class _Writer:
             name += "'"
         # A clone: safetensors refuses tensors that share memory.
         self.tensors[name] = value.detach().cpu().permute(axes).clone().contiguous()
-        return {"tensor": name, "axes": axes}
+        return {"tensor": name, "axes": axes, "kind": kind}
 
     def _array(self, value: np.ndarray[Any, Any], at: str) -> dict[str, Any]:
         kind, size = value.dtype.kind, value.dtype.itemsize
@@ -269,7 +266,7 @@ class _Writer:
         array = np.array(value, dtype=value.dtype.newbyteorder("="))
         # Neither torch nor safetensors knows all types: some go as signed integers.
         signed = array.view(f"i{size}") if kind in "umM" else array
-        return self._tensor(torch.from_numpy(signed), at) | {"dtype": array.dtype.str}
+        return self._tensor(torch.from_numpy(signed), at, array.dtype.str)
 
 
 def _state(value: Any) -> dict[str, Any]:
@@ -309,26 +306,24 @@ class _Reader:
                 self.unused.discard(name)
                 if weights is not None:
                     value.load_state_dict(weights, assign=True)
-            case {"tensor": name, "axes": axes, "parameter": parameter}:
-                value = self._tensor(name, axes)
-                value = nn.Parameter(value, False) if parameter else value
-            case {"tensor": name, "axes": axes, "dtype": text}:
-                value, dtype = self._tensor(name, axes).numpy(), _dtype(text)
-                if dtype.kind in "OU" or dtype.itemsize != value.itemsize:
-                    raise FileFormatError(f"Got {name!r} as an array of {dtype}.")
-                value = value.view(dtype)
+            case {"tensor": name, "axes": axes, "kind": kind}:
+                value = self.tensors.pop(name).permute(np.argsort(axes).tolist())
+                if kind == "parameter":
+                    value = nn.Parameter(value, False)
+                elif kind != "tensor":
+                    dtype = _dtype(kind)
+                    if dtype.kind in "OU" or dtype.itemsize != value.itemsize:
+                        raise FileFormatError(f"Got {name!r} as an array of {dtype}.")
+                    value = value.numpy().view(dtype)[()]  # of no axes: a scalar
             case {"objects": values, "shape": shape, "text": text}:
                 value = np.empty(len(values), dtype=object)
                 value[:] = values
-                value = value.astype("U" if text else "O").reshape(shape)
+                value = value.astype("U" if text else "O").reshape(shape)[()]
             case _:
                 ((kind, content),) = node.items()
                 value = KINDS[kind](content)
         self.known.append(value)
         return value
-
-    def _tensor(self, name: str, axes: list[int]) -> Tensor:
-        return self.tensors.pop(name).permute(np.argsort(axes).tolist())
 
 
 def _new_object(cls: Any, state: dict[str, Any]) -> Any:

@@ -135,14 +135,12 @@ def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:
     """
     from scipy.stats import norm
 
-    mu, std = estimator.predict(X, return_std=True)
-    target = _numbers("y", y, 1)
-    mean = _numbers("predictions", mu, 1, len(target))
-    scale = _numbers("standard deviations", std, 1, len(target))
-    if not (scale > 0).all():
-        hint = "Give the estimator a floor on its variance."
-        raise_for("standard deviation", float(scale.min()), "positive numbers", hint)
-    return float(norm.logpdf(target, mean, scale).mean())
+    # What predicts loads torch.
+    from .conformal.distribution import distribution_of
+
+    rows = distribution_of(estimator, X)
+    target = _numbers("y", y, 1, len(rows))
+    return float(norm.logpdf(target, rows.mean, rows.std).mean())
 
 
 def is_missing(value: Any) -> bool:

@@ -32,6 +32,7 @@ NOISE, LACK = "aleatoric: noise", "epistemic: lack of data"
 LEGEND: Any = {"frameon": False, "fontsize": 9}
 MAX_BARS, MAX_COLUMNS = 100, 10  # more could not be told apart
 MAX_ROWS, N_POINTS = 12, 300  # of densities
+MAX_LETTERS = 24  # in a line of the name of a bar
 OUTSIDE = 0.001  # share of the scores beyond each end of a curve
 
 
@@ -74,16 +75,9 @@ class ExplanationDisplay(Display):
     def from_estimator(
         cls, model: Any, X: Any, y: Any = None, *, ax: Any = None, **params: Any
     ) -> Self:
-        """Explain rows, and draw.
+        """Explain rows of a calibrated object, and draw on ``ax`` or a new figure.
 
-        Parameters
-        ----------
-        model, X, y
-            A calibrated object, inputs, and targets if they are known.
-        ax : matplotlib Axes or array of Axes, optional
-            Axes to draw on; a new figure if None.
-        **params : dict
-            Parameters of the display and of :func:`~mapie_claps.explain`.
+        ``params`` are those of the display and of :func:`~mapie_claps.explain`.
         """
         names = {field.name for field in fields(cls)}
         own = {name: params.pop(name) for name in names & params.keys()}
@@ -158,8 +152,8 @@ class IntervalDisplay(ExplanationDisplay):
         for width, colour, label in layers:
             half = width[order, self.level] / 2
             draw(x, centre - half, centre + half, color=colour, lw=lw, label=label)
-        line: Any = {"ls": "", "marker": "_", "ms": 4} if bars else {"lw": 1.2}
-        ax.plot(x, why.prediction[order], color="black", label="prediction", **line)
+        line = "_" if bars else "-"
+        ax.plot(x, why.prediction[order], line, color="black", label="prediction")
         if self.training_rows is not None:
             points = [np.asarray(part).ravel() for part in self.training_rows]
             ax.plot(*points, ".", color=ROWS, ms=3, label="training rows")
@@ -304,7 +298,9 @@ class ColumnsDisplay(ExplanationDisplay):
         for part, (side, colour, label) in zip(parts[:, order], styles, strict=True):
             ax.barh(place + side * height, part, height, color=colour, label=label)
         ax.axvline(0, color=ROWS, lw=0.8)
-        ax.set_yticks(place, [labels[j] for j in order])
+        # Long names would leave no room for the bars and the title.
+        lines = [fill(labels[j], MAX_LETTERS, break_on_hyphens=False) for j in order]
+        ax.set_yticks(place, lines)
         ax.invert_yaxis()
         is_std = not self.explanation.confidence_level
         what = "standard deviation" if is_std else f"{self._percent()} width"

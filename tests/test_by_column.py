@@ -147,6 +147,9 @@ def test_sentences_name_every_column_near_the_leader(adds, cause):
     said = contributions([0.0] * len(adds), adds).sentence(0)
     assert said.endswith(f"lack of data, {cause}")
     assert "noise, no more than usual; " in said
+    # More than a hundredth of the width, and nothing in print.
+    said = contributions([0.0], [0.3], (20.3, 0.1)).sentence(0)
+    assert said.endswith("; 0 lack of data, no more than usual")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,11 @@ def test_sentences_name_every_column_near_the_leader(adds, cause):
         (20.3, 0.4, "wide by 21: 21 noise, ; 0 lack"),
         (0.4, 20.3, "wide by 21: 1 noise, ; 20 lack"),
         (0.00123, 0.0001, "wide by 0.00133: 0.00123 noise, ; 0.00010 lack"),
-        (0.0, 0.0, "wide by 0: 0 noise, ; 0 lack"),
+        (0.0, 0.0, "not wide: both ends are the same value"),
+        (2.9, 0.004, "wide by 2.9: 2.9 noise, ; 0 lack"),
+        (1.1e-7, 2e-8, "wide by 1.30e-7: 1.10e-7 noise, ; 0.20e-7 lack"),
+        (253_410.0, 12_000.0, "wide by 265000: 253000 noise, ; 12000 lack"),
+        (2.94e9, 1.2e8, "wide by 3.06e9: 2.94e9 noise, ; 0.12e9 lack"),
         (26.45, 1.4, "wide by 28: 27 noise, ; 1 lack"),
     ],
 )
@@ -188,6 +195,21 @@ def test_sentences_say_what_is_usual():
     named = explain(model, X.set_axis(["a", "b"]), background=usual).by_column
     assert list(named.to_frame().index) == ["a", "b"]
     assert repr(named).splitlines()[1].startswith("row b: wide by 21: 10 noise")
+
+
+def test_notebooks_show_text_and_never_run_it():
+    """Names of columns and rows, and values, come from a table of anybody."""
+    model, evil = Formula(lambda a: 1 + a, lambda a: 1 + a), "<script>alert(1)</script>"
+    X = pd.DataFrame({evil: np.arange(7.0)}, index=[f"{evil}{i}" for i in range(7)])
+    why = explain(model, X, background=X[:2])
+    for found in (why._repr_html_(), why.by_column._repr_html_()):
+        assert "<script" not in found
+        assert found.count("<tr>") == 7  # a heading, five rows, and how many there are
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;4</td>" in found
+        assert "<td>wide by 6" not in found.partition("... of 7 rows")[2]
+        assert "noise, mostly &lt;script&gt;alert(1)&lt;/script&gt;=4; " in found
+    assert f"<td>{why.epistemic_fraction[4]:.4g}</td>" in why._repr_html_()
+    assert "<th>why</th>" not in explain(model, X)._repr_html_()
 
 
 def test_noise_beyond_the_background_is_not_known():

@@ -165,10 +165,6 @@ def test_tables_keep_their_index(calibrated, data):
     X, _ = data[2]
     table = diagnose(calibrated, pd.DataFrame(X, index=[f"id{i}" for i in range(120)]))
     assert table.index[7] == "id7"
-    why = explain(calibrated, pd.DataFrame(X[:2], index=["a", "b"]))
-    pd.testing.assert_frame_equal(
-        why.to_frame(), pd.DataFrame(why.columns(), index=["a", "b"])
-    )
     assert list(diagnose(calibrated, X[:2].tolist()).index) == [0, 1]
 
 

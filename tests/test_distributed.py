@@ -74,16 +74,6 @@ def test_arrays_on_threads(which, request):
     close(on_dask(model, rows, targets), in_memory(model))
 
 
-def test_parameters_of_the_calibrated_object(module):
-    here = CalibratedRegressor(module, 0.8, sym=False, support="non-negative")
-    here.conformalize(X[50:400], y[50:400])
-    there = conformalize(
-        module, *chunked(X[50:400], y[50:400]), 0.8, sym=False, support="non-negative"
-    )
-    close([there.signed_scores_], [here.signed_scores_])
-    close(there.predict_interval(X[400:]), here.predict_interval(X[400:]))
-
-
 def test_frames_keep_their_index(of_frame):
     data = pd.DataFrame(X, columns=COLUMNS, index=[f"row {i:03}" for i in range(600)])
     data["y"] = y
@@ -165,23 +155,26 @@ def side(rows):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"weights": ratio}, {"partition": side}, {"weights": ratio, "partition": side}],
+    ("given", "params"),
+    [
+        ({}, {"sym": False, "support": "non-negative"}),
+        ({"weights": ratio}, {}),
+        ({"partition": EpistemicGroups([0.01])}, {}),
+        ({"weights": ratio, "partition": side}, {}),
+    ],
 )
-def test_weights_and_groups_are_those_in_memory(module, given):
-    here = CalibratedRegressor(module, LEVELS)
+def test_parameters_weights_and_groups_are_those_in_memory(module, given, params):
+    here = CalibratedRegressor(module, LEVELS, **params)
     here.conformalize(X[50:400], y[50:400], **given)
-    there = conformalize(module, *chunked(X[50:400], y[50:400]), LEVELS, **given)
+    rows = chunked(X[50:400], y[50:400])
+    there = conformalize(module, *rows, LEVELS, **given, **params)
+    close([there.signed_scores_], [here.signed_scores_])
     found = predict_interval(there, *chunked(X[400:]), allow_infinite_bounds=True)
     expected = here.predict_interval(X[400:], allow_infinite_bounds=True)
     close(dask.compute(*found), expected)
 
 
-def test_groups_that_are_no_functions(module, of_frame):
-    bins = EpistemicGroups.from_training(module, X[:50], n_groups=2)
-    here = CalibratedRegressor(module).conformalize(X[50:], y[50:], partition=bins)
-    there = conformalize(module, *chunked(X[50:], y[50:]), partition=bins)
-    close(there.predict_interval(X), here.predict_interval(X))
+def test_the_name_of_a_column_as_groups(of_frame):
     frame = pd.DataFrame(X, columns=COLUMNS).assign(c=side(X), y=y)
     by_name = CalibratedRegressor(of_frame)
     by_name.conformalize(frame[COLUMNS], y, partition="c")

@@ -99,25 +99,13 @@ def test_weights_on_one_side_only():
         ({"weights": np.ones((300, 2))}, r"shape \(300, 2\) for 300 rows"),
         ({"weights": lambda X: np.ones(3)}, r"shape \(3,\) for 300 rows"),
         ({"partition": side(X[:3])}, "partition of 3 rows, but X has at least 300"),
-        (
-            {"partition": ["a", None] * 150},
-            "None in row 1, but expected text",
-        ),
+        ({"partition": ["a", None] * 150}, "None in row 1, but expected one label"),
         ({"partition": np.array([1.0, np.nan] * 150)}, "nan in row 1, but expected"),
-        (
-            {"partition": pd.array([1, None] * 150, "Int64")},
-            "<NA> in row 1, but",
-        ),
+        ({"partition": pd.array([1, None] * 150, "Int64")}, "<NA> in row 1, but"),
         ({"partition": X[CAL]}, "one label per row"),
         ({"partition": "district"}, "partition='district', but expected a position"),
-        (
-            {"partition": lambda X: side(X)[:7]},
-            r"shape \(7,\) for 300 rows",
-        ),
-        (
-            {"partition": np.ma.masked_equal([1, 2] * 150, 2)},
-            "partition as a masked",
-        ),
+        ({"partition": lambda X: side(X)[:7]}, r"shape \(7,\) for 300 rows"),
+        ({"partition": np.ma.masked_equal([1, 2] * 150, 2)}, "partition as a masked"),
     ],
 )
 def test_bad_values_are_refused_and_nothing_is_lost(given, message):

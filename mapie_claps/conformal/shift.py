@@ -139,16 +139,14 @@ class RowValues(NamedTuple):
 
     def at(self, X: Any, rows: PredictiveDistribution, start: int) -> "RowValues":
         """Weights and labels of some rows, whose first is number ``start``."""
-        found: list[Any] = []
-        n = len(rows)
+        found, n = list(self), len(rows)
         self.check_length(start + n, at_least=True)
-        checks = checked_weights, checked_labels
-        for values, checked in zip(self, checks, strict=True):
-            if callable(values):
-                seen = rows if isinstance(values, EpistemicGroups) else X
-                found.append(checked(values(seen), n))
-            else:
-                found.append(None if values is None else values[start : start + n])
+        for i, checked in enumerate((checked_weights, checked_labels)):
+            if callable(self[i]):
+                seen = rows if isinstance(self[i], EpistemicGroups) else X
+                found[i] = checked(self[i](seen), n)
+            elif self[i] is not None:
+                found[i] = self[i][start : start + n]
         return RowValues(*found)
 
     def check_length(self, n: int, at_least: bool = False) -> None:
@@ -175,20 +173,19 @@ def checked_labels(labels: Any, n: int | None = None) -> NDArray[Any]:
     """One label per row, text or a number, none missing."""
     check_unmasked("partition", labels)
     given = np.array(labels, dtype=object)
-    if given.ndim == 1:  # numbers as Python has them
-        given[:] = [v.item() if isinstance(v, np.generic) else v for v in given]
-    if given.ndim != 1 or (n is not None and len(given) != n):
-        of = "" if n is None else f" for {n} rows"
+    wrong = given.ndim != 1 or n not in (None, len(given))
+    found = f"of shape {given.shape}" + f" for {n} rows" * (n is not None)
+    for row, label in enumerate([] if wrong else given):
+        given[row] = label.item() if isinstance(label, np.generic) else label
+        # NaN does not equal itself.
+        if not isinstance(given[row], str | int | float) or label != label:
+            wrong, found = True, f"with {label!r} in row {row}"
+            break
+    if wrong:
         raise ValueError(
-            f"Got partition of shape {given.shape}{of}, but expected one label per "
-            "row. Pass for example a column of X."
+            f"Got partition {found}, but expected one label per row, text or a number. "
+            "Pass a column of X; give rows without a label one of their own."
         )
-    for row, label in enumerate(given):  # NaN does not equal itself
-        if not isinstance(label, str | int | float) or label != label:
-            raise ValueError(
-                f"Got partition with {label!r} in row {row}, but expected text or "
-                "numbers as labels. Give rows without a label one of their own."
-            )
     return given
 
 
@@ -198,9 +195,10 @@ def checked_weights(weights: Any, n: int | None = None) -> Array:
     values: Array = column("weights", weights, n).numpy()
     if (values < 0).any():
         row = int(np.argmin(values))
-        found = f"{float(values[row])!r} in row {row}"
-        hint = "Pass likelihood ratios."
-        raise ValueError(f"Got weights with {found}, but expected at least 0. {hint}")
+        raise ValueError(
+            f"Got weights with {float(values[row])!r} in row {row}, but expected at "
+            "least 0. Pass likelihood ratios."
+        )
     return values
 
 

@@ -1,7 +1,7 @@
 """Values that y can take: bounds, integers, lists; ends of intervals move to them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ class Support:
     A target outside has the score +∞ at calibration, which makes the quantile larger,
     and no end point lies outside.
     """
+
+    xp: ClassVar[Any] = np  # or torch, for an export
 
     low: float = -np.inf
     high: float = np.inf
@@ -85,14 +87,15 @@ class Support:
         Half way between two, ``side`` decides: −1 takes the lower one. Intervals lose
         no possible value by it: none lies between an end and the value nearest to it.
         """
-        inside = np.clip(y, self.low, self.high)
+        xp = self.xp
+        inside: Array = xp.clip(y, self.low, self.high)
         if self.values is not None:
-            at = np.searchsorted(self._between, inside, "right" if side > 0 else "left")
-            inside = self.values[at]
+            to = {"side": "right" if side > 0 else "left"}
+            inside = self.values[xp.searchsorted(self._between, inside, **to)]
         elif self.integer:
-            up = np.floor(inside + 0.5) if side > 0 else np.ceil(inside - 0.5)
+            up = xp.floor(inside + 0.5) if side > 0 else xp.ceil(inside - 0.5)
             inside = up + 0.0  # no −0
-        return np.where(np.isinf(y), y, inside)
+        return xp.where(abs(y) == np.inf, y, inside)  # type: ignore[no-any-return]
 
     def cut(self, y: Array, strict: bool = False) -> Array:
         """Where values up to y (below y if strict) end: half way across gaps."""
@@ -137,8 +140,9 @@ class Support:
     @property
     def _between(self) -> Array:
         """Half way between listed values."""
-        values = np.asarray(self.values)
-        return np.asarray((values[1:] + values[:-1]) / 2)
+        values: Any = self.values
+        between: Array = (values[1:] + values[:-1]) / 2
+        return between
 
 
 def check_support(support: Any) -> Support:

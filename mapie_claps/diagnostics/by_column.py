@@ -9,6 +9,7 @@ shared evenly. The mean over all orders would be the Shapley value.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ N_PATHS = 16  # background rows, evenly spread over their variances, to start pa
 BLOCK_ELEMENTS = 2**21  # of the index of rows that are predicted at a time
 MAX_TEXT = 30  # letters of a value in a sentence
 MAX_SHOWN = 5  # rows in print
+USUAL = "no more than usual"
+PLAIN = (-4, 7)  # powers of ten that are written out
+MANY_DIGITS = 1e4  # from which a width is rounded to two or three digits
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -89,12 +93,19 @@ class ColumnContributions:
         noise, lack = self.total[row, :, level]
         if not np.isfinite(noise + lack):
             return "infinitely wide: the calibration rows give no finite end"
+        if not noise + lack > 0:
+            return "not wide: both ends are the same value"
         width, *parts = _in_print(noise, lack)
-        why, more = (self._cause(part, row, level) for part in PARTS)
-        why = f"noise, {why}"
+        causes = [
+            self._cause(part, row, level) if float(shown) else USUAL
+            for part, shown in zip(PARTS, parts, strict=True)
+        ]
+        why = f"noise, {causes[0]}"
         if self.outside is not None and self.outside[row]:
             why = "not known (outside the background)"
-        return f"wide by {width}: {parts[0]} {why}; {parts[1]} lack of data, {more}"
+        return (
+            f"wide by {width}: {parts[0]} {why}; {parts[1]} lack of data, {causes[1]}"
+        )
 
     def to_frame(self, level: int = 0) -> Any:
         """Contributions at a level: a column for each part and name of a DataFrame."""
@@ -105,18 +116,26 @@ class ColumnContributions:
         }
         return as_table(columns, self.index)
 
+    def first_sentences(self) -> list[str]:
+        """The first rows in words."""
+        return [self.sentence(i) for i in range(min(MAX_SHOWN, len(self.values)))]
+
     def __repr__(self) -> str:
         """The first rows in words."""
-        n = len(self.values)
-        names = (range(n) if self.index is None else self.index)[:MAX_SHOWN]
-        lines = [f"row {name}: {self.sentence(i)}" for i, name in enumerate(names)]
+        n, names = len(self.values), row_names(self.index, len(self.values))
+        pairs = zip(names, self.first_sentences(), strict=False)
+        lines = [f"row {name}: {said}" for name, said in pairs]
         return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
+
+    def _repr_html_(self) -> str:
+        """The first rows in words, for notebooks."""
+        return as_html({"why": self.first_sentences()}, self.index, len(self.values))
 
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
         adds = getattr(self, part)[row, :, level]
         if not adds.sum() > NEGLIGIBLE * self.total[row, :, level].sum():
-            return "no more than usual"
+            return USUAL
         order = np.argsort(-adds, kind="stable")
         above = np.maximum(adds[order], 0.0)
         for_half = int(np.searchsorted(np.cumsum(above), above.sum() / 2)) + 1
@@ -198,12 +217,35 @@ def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
     return pd.DataFrame(columns, index=index)
 
 
+def row_names(index: Any, n: int) -> list[Any]:
+    """Names of the first rows that are shown; positions if they have none."""
+    return list((range(n) if index is None else index)[:MAX_SHOWN])
+
+
+def as_html(columns: dict[str, list[Any]], index: Any, n: int) -> str:
+    """The first of n rows as a table for notebooks; text of a user is escaped."""
+    by_row = zip(row_names(index, n), *columns.values(), strict=False)
+    rows = [("th", ("row", *columns)), *(("td", row) for row in by_row)]
+    rows += [("td", (f"... of {n} rows",))] * (n > MAX_SHOWN)
+    lines = [
+        "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+        for tag, cells in rows
+    ]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
 def _in_print(noise: float, lack: float) -> list[str]:
     """Width and parts, with two or three digits that count, as they add up in print."""
-    width = noise + lack
-    digits = max(0, 1 - int(np.floor(np.log10(width / 2)))) if width > 0 else 0
+    width = float(noise + lack)
+    power = int(np.floor(np.log10(width)))
+    shared = 0 if PLAIN[0] <= power < PLAIN[1] else power  # by all three
+    digits = 1 - int(np.floor(np.log10(width / 2)))
+    if width >= MANY_DIGITS or shared:
+        digits = 2 - power
     whole, part = (round(float(value), digits) for value in (width, lack))
-    return [f"{value + 0.0:.{digits}f}" for value in (whole, whole - part, part)]
+    places, suffix = max(0, digits + shared), f"e{shared}" * (shared != 0)
+    values = [value / 10.0**shared for value in (whole, whole - part, part)]
+    return [f"{v:.{places}f}{suffix}" if v > 0 else "0" for v in values]
 
 
 def columns_of(X: Any) -> dict[Any, Any]:

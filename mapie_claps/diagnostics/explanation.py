@@ -1,6 +1,5 @@
 """An interval together with the reasons for its width."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -8,8 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..estimators.predictive import PredictiveDistribution, PredictiveVariance
-from .by_column import ColumnContributions, as_table, column_contributions
+from ..estimators.predictive import PredictiveVariance
+from .by_column import (
+    MAX_SHOWN,
+    ColumnContributions,
+    as_html,
+    as_table,
+    column_contributions,
+)
 
 Array = NDArray[np.float64]
 
@@ -112,9 +117,21 @@ class Explanation:
 
     def __repr__(self) -> str:
         """Prediction, ends and the share of lack of data, as a table."""
+        return repr(as_table(self._shown(), self.index))
+
+    def _repr_html_(self) -> str:
+        """The first rows for notebooks, with a sentence each if columns are known."""
+        columns: dict[str, list[Any]] = {
+            name: [f"{value:.4g}" for value in values[:MAX_SHOWN]]
+            for name, values in self._shown().items()
+        }
+        if self.by_column is not None:
+            columns["why"] = self.by_column.first_sentences()
+        return as_html(columns, self.index, len(self.prediction))
+
+    def _shown(self) -> dict[str, Array]:
         names = ("prediction", "lower", "upper", "epistemic_fraction")
-        columns = {k: v for k, v in self.columns().items() if k.startswith(names)}
-        return repr(as_table(columns, self.index))
+        return {k: v for k, v in self.columns().items() if k.startswith(names)}
 
 
 def explain(
@@ -188,7 +205,8 @@ def explain_rows(
     lower, upper = found.bounds[:, 0], found.bounds[:, 1]
     parts = PredictiveVariance(*np.full((2, len(lower)), np.nan))
     if need_parts or all(rows.aleatoric is not None for rows in found.distributions):
-        parts = mean_variance(found.distributions)
+        of_models = [rows.variance for rows in found.distributions]
+        parts = PredictiveVariance(*np.mean(of_models, axis=0))
     if found.noise_bounds is not None:
         noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
     elif found.scaled:  # the width is in proportion to √v
@@ -196,11 +214,6 @@ def explain_rows(
     ends = found.points, lower, upper, tuple(found.levels)
     index = X.index if hasattr(X, "iloc") and X.ndim == 2 else None  # not of one row
     return Explanation(*ends, *parts, noise, index=index)
-
-
-def mean_variance(of_models: Sequence[PredictiveDistribution]) -> PredictiveVariance:
-    """Parts of v, as the mean over models."""
-    return PredictiveVariance(*np.mean([rows.variance for rows in of_models], axis=0))
 
 
 def models_of(model: Any, folds: bool = True) -> list[Any]:

@@ -22,13 +22,7 @@ from .._validation import check_choice, check_integer
 from ..exceptions import OutsideCalibrationWarning
 from ..metrics import evaluate_intervals
 from .by_column import as_table, columns_of
-from .explanation import (
-    Explanation,
-    explain,
-    explain_rows,
-    mean_variance,
-    models_of,
-)
+from .explanation import Explanation, explain, explain_rows, models_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
@@ -128,11 +122,8 @@ def diagnose(
 
 def _standing(model: Any, X: Any, lack: Array, X_calibration: Any) -> dict[str, Any]:
     """Where rows stand among the calibration rows; warns if too many are beyond."""
-    # What predicts loads torch.
-    from ..conformal.distribution import distribution_of
-
-    rows = [distribution_of(each, X_calibration) for each in models_of(model)]
-    known = np.sort(mean_variance(rows).epistemic)
+    of_models = [explain_rows(each, X_calibration, {}) for each in models_of(model)]
+    known = np.sort(np.mean([why.epistemic for why in of_models], axis=0))
     n, n_known = len(lack), len(known)
     beyond: dict[str, int] = {}
     seen = {"epistemic variance": known} | columns_of(X_calibration)
