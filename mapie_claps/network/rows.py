@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from sklearn.model_selection import PredefinedSplit
 
 from .batches import row_hashes
 from .tables import as_table, read_columns
@@ -100,6 +101,15 @@ def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_
         labels, order[: min(max(nearest, 1), len(order) - 1)]
     )
     return marked
+
+
+def folds_of(n: int, labels: Labels | None, n_folds: int, seed: int) -> PredefinedSplit:
+    """Folds of n rows; those with one label, of two or more, are in one of them."""
+    if labels is None or (labels == labels[0]).all():
+        labels = np.arange(n)
+    _, place = np.unique(labels, return_inverse=True)
+    fold = np.random.default_rng(seed).permutation(place.max() + 1) % n_folds
+    return PredefinedSplit(fold[place])
 
 
 def _numbers(X: Any) -> list[Array]:
