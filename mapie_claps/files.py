@@ -49,7 +49,7 @@ _BY_MODULE = {
     "mapie_claps.network.ensemble": "BatchedLinear FirstLayer HeteroscedasticNetwork "
     "LinearPart PiecewiseLinearEncoding",
     "mapie_claps.network.kernel": "KernelMember",
-    "mapie_claps.network.preprocessing": "DateParts LevelMeans TableEncoder",
+    "mapie_claps.network.preprocessing": "DateParts TableEncoder",
     "mapie_claps.network.tables": "ColumnReader",
     "mapie_claps.network.target": "MonotoneMap NoiseShape",
     "mapie_claps.posterior.forward": "ForwardPass",

@@ -390,7 +390,7 @@ def test_torchs_defaults_do_not_matter(fitted, data, default):
         ({"n_members": 0}, r"Got n_members=0, but expected an integer of at least 1"),
         ({"hidden_layer_sizes": ()}, r"Got hidden_layer_sizes=\(\), but expected"),
         ({"hidden_layer_sizes": (8, 0)}, r"Got hidden_layer_sizes=0, but"),
-        ({"prior_precision": -1.0}, r"Got prior_precision=-1.0, .* Use 1.0"),
+        ({"prior_precision": -1.0}, r"Got prior_precision=-1.0, .* Use the de"),
         ({"prior_precision": "best"}, r"Got prior_precision='best', .*'marglik'"),
         ({"target_map": "cube"}, r"Got target_map='cube', but expected"),
         ({"scale": "both"}, r"Got scale='both', but expected one of 'claps'"),

@@ -16,7 +16,7 @@ import torch
 from conftest import tiny
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
@@ -26,7 +26,6 @@ from mapie_claps.network.preprocessing import (
     MIN_ROWS,
     N_DONORS,
     N_FOLDS,
-    LevelMeans,
     TrainingData,
     check_columns,
     check_training_data,
@@ -34,6 +33,7 @@ from mapie_claps.network.preprocessing import (
     fit_table,
     wild_remarks,
 )
+from mapie_claps.network.rows import folds_of
 from mapie_claps.network.tables import as_table
 
 N = 120
@@ -128,7 +128,7 @@ def test_names_and_sources_of_the_inputs():
     found = encoder.output_names
     parts = ["days", "season_sin", "season_cos", "day", "weekday"]
     expected = [f"{date}_{part}" for date in ("listed", "sold") for part in parts]
-    expected = ["area", "rooms", *expected, "listed_to_sold", "zip_mean", "zip_count"]
+    expected = ["area", "rooms", *expected, "listed_to_sold", "zip_mean"]
     assert found[: encoder.n_numbers] == expected
     levels = [n for n in found[encoder.n_numbers :] if not n.startswith("zip_5")]
     expected = ["area_missing", "city_Bonn", "city_Köln", "city_Ulm", "city_missing"]
@@ -143,7 +143,7 @@ def test_names_and_sources_of_the_inputs():
     assert where["city_Ulm"] == [2]
     assert where["area_missing"] == [0]
     assert where["listed_to_sold"] == [5, 6]
-    assert where["zip_mean"] == where["zip_count"] == [3]
+    assert where["zip_mean"] == [3]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -172,7 +172,7 @@ def test_random_frames(seed):
     values, unseen = encoder.encode(frame)
     assert unseen is None  # every value of the training rows was seen
     assert np.isfinite(values).all()
-    fitted_to_y = [k.endswith(("_mean", "_count")) for k in encoder.output_names]
+    fitted_to_y = [k.endswith("_mean") for k in encoder.output_names]
     same = ~np.array(fitted_to_y)
     np.testing.assert_array_equal(values[:, same], inputs[:, same])
     parts = [encoder.encode(frame[i : i + 7]).values for i in range(0, n, 7)]
@@ -207,13 +207,13 @@ def test_a_level_has_an_input_of_its_own_if_it_has_enough_rows():
     frame = levels_of({0: 800, 1: MIN_ROWS, 2: MIN_ROWS - 1})
     assert names(frame) == ["v_v000", "v_v001", "v_rare"]
     frame = levels_of({0: 800, 1: MIN_ROWS, 2: MIN_ROWS - 1, 3: 1})
-    assert names(frame) == ["v_mean", "v_count", "v_v000", "v_v001", "v_rare"]
+    assert names(frame) == ["v_mean", "v_v000", "v_v001", "v_rare"]
     # Where frequent levels have few of the rows, all are told by their means.
     rare = dict.fromkeys(range(1, 60), MIN_ROWS - 1)
-    assert names(levels_of({0: 800} | rare)) == ["v_mean", "v_count"]
+    assert names(levels_of({0: 800} | rare)) == ["v_mean"]
     # In a small table a twentieth of the rows will do.
     assert names(levels_of(dict.fromkeys(range(20), 2)))[:2] == ["v_v000", "v_v001"]
-    assert names(levels_of(dict.fromkeys(range(30), 3))) == ["v_mean", "v_count"]
+    assert names(levels_of(dict.fromkeys(range(30), 3))) == ["v_mean"]
 
 
 def test_inputs_of_a_column_grow_with_its_levels_up_to_a_limit():
@@ -221,52 +221,25 @@ def test_inputs_of_a_column_grow_with_its_levels_up_to_a_limit():
         len(names(levels_of(dict.fromkeys(range(n), MIN_ROWS))))
         for n in (2, 3, 20, 21, MAX_LEVELS, MAX_LEVELS + 1, 2 * MAX_LEVELS)
     ]
-    limit = MAX_LEVELS + 2
-    assert widths == [1, 3, 20, 21, MAX_LEVELS, limit, 2]
-
-
-def test_means_by_level_are_those_of_random_effects():
-    rng = np.random.default_rng(0)
-    codes = np.repeat(np.arange(40), rng.integers(1, 60, 40))
-    effect = rng.normal(0, 2.0, 40)
-    y = 5 + effect[codes] + rng.normal(0, 1.0, len(codes))
-    means = LevelMeans().fit(codes[:, None], y, np.array([40]))
-    mean, log_count = means.transform(np.arange(41)[:, None]).T
-    n = np.bincount(codes, minlength=41)
-    np.testing.assert_allclose(np.expm1(log_count), n)
-    # With the true variances; an empty level has the overall mean.
-    raw = np.array([y[codes == c].mean() for c in range(40)])
-    ideal = y.mean() + (raw - y.mean()) * n[:40] * 4 / (n[:40] * 4 + 1)
-    np.testing.assert_allclose(mean[:40], ideal, atol=0.15)
-    assert mean[40] == pytest.approx(y.mean())
-    noise = rng.normal(size=len(codes))
-    shrunk = means.fit(codes[:, None], noise).transform(np.arange(40)[:, None])[:, 0]
-    assert np.ptp(shrunk) < 0.3 * np.ptp([noise[codes == c].mean() for c in range(40)])
-    alone = means.fit_transform(np.arange(N)[:, None], noise[:N])[:, 0]  # a level each
-    np.testing.assert_allclose(alone, noise[:N].mean(), atol=0.05)
+    assert widths == [1, 3, 20, 21, MAX_LEVELS, MAX_LEVELS + 1, 1]
 
 
 def test_no_training_row_sees_its_own_target():
     rng = np.random.default_rng(0)
-    codes, y = rng.integers(0, 30, (N, 1)).astype(float), rng.normal(size=N)
-    means, folds = LevelMeans(), KFold(N_FOLDS)
-    inputs = means.cross_fit(codes, y, folds)
-    for row in (0, 7):
-        changed = y.copy()
-        changed[row] += 100
-        other = means.cross_fit(codes, changed, folds)
-        np.testing.assert_array_equal(other[row], inputs[row])
-        assert (other[:, 0] != inputs[:, 0]).sum() > N / N_FOLDS
-
-
-def test_counts_are_those_of_the_other_folds():
-    frame = levels_of(dict.fromkeys(range(60), 2))
-    encoder, inputs = fit(frame, np.random.default_rng(0).normal(size=N))
-    counts = np.expm1(inputs[:, encoder.output_names.index("v_count")]).round()
-    assert set(counts) == {0, 1}  # the row itself is held out, the other perhaps
-    assert (counts == 0).mean() < 2 / N_FOLDS
-    whole = encoder.encode(frame).values[:, 1]
-    np.testing.assert_allclose(np.expm1(whole), 2)
+    frame = pd.DataFrame({"v": [f"v{c}" for c in rng.integers(0, 30, N)]})
+    groups, y = torch.arange(N) // 2, rng.permutation(N).astype(float)
+    folds = folds_of(N, groups.numpy(), N_FOLDS, 0).test_fold
+    assert (folds[::2] == folds[1::2]).all()
+    held_out = folds == 3
+    changed = y.copy()
+    changed[held_out] = y[held_out][::-1]
+    both = [
+        TrainingData(frame, target, np.ones(N), groups, np.arange(N))
+        for target in (y, changed)
+    ]
+    inputs, others = (fit_table(d, "from_dtype", None, 0)[1][:, 0] for d in both)
+    np.testing.assert_array_equal(inputs[held_out], others[held_out])
+    assert (inputs != others).any()
 
 
 def test_a_level_is_seen_behind_other_columns_and_a_long_tail():
@@ -385,7 +358,7 @@ def test_named_columns_of_dates_and_of_unique_text_are_categorical():
     frame = pd.DataFrame({"id": [f"u{i}" for i in range(30)], "day": days})
     frame["on"] = pd.to_datetime(days)
     encoder, _ = fit(frame, categorical_features=["id", "day", "on"])
-    assert encoder.output_names[:3] == ["id_mean", "id_count", "day_2024-01-01"]
+    assert encoder.output_names[:2] == ["id_mean", "day_2024-01-01"]
     assert encoder.output_names[-1] == "on_2024-01-03T00:00:00"
     assert encoder.remarks == []
 

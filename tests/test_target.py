@@ -87,7 +87,7 @@ def test_curves_increase_lead_back_and_lose_no_value(law, seed, scale, shift, na
 def test_sampled_maps_increase_lead_back_and_lose_no_value(name, scale):
     y = targets("lognormal", 1, scale, 1e-3 * scale)
     fitted = fit_target_map(TRANSFORMERS.get(name, name), y)
-    check_map(fitted, around(y, low=fitted.domain[0]), 1e-11)
+    check_map(fitted, around(y, low=fitted.domain[0]), 1e-10)
 
 
 @pytest.mark.parametrize("law", ["lognormal", "half zeros", "counts"])
@@ -225,30 +225,14 @@ def test_unknown_names_are_refused(name):
         fit_target_map(name, np.array([1.0, 2.0]))
 
 
-def test_a_transformer_is_copied_and_keeps_its_domain():
+def test_a_transformer_is_copied_and_continued_by_lines():
     transformer = PowerTransformer(method="box-cox")
-    y = targets("lognormal")
-    fitted = fit_target_map(transformer, y)
+    fitted = fit_target_map(transformer, targets("lognormal"))
     assert not hasattr(transformer, "lambdas_")
-    np.testing.assert_array_equal(np.isnan(fitted.forward([-1.0, 1e-3])), [1, 0])
-    assert fitted.end(-1e6, -1.0) == fitted.domain[0] == 0.0
-    bounded = fit_target_map(
-        FunctionTransformer(lambda y: -np.log(5 - y), reflect), y / 99
-    )
-    np.testing.assert_allclose(bounded.domain, (-np.inf, 5.0))
-    assert bounded.end(1e6, 1.0) == bounded.domain[1]
-
-
-def reflect(z):
-    return 5 - np.exp(-z)
-
-
-def test_a_transformer_is_followed_as_long_as_it_increases():
-    y = np.linspace(1, 2, 50)
+    assert fitted.forward(-1.0) < fitted.forward(1e-3)
     clipped = FunctionTransformer(np.clip, kw_args={"a_min": -20.0, "a_max": 9.0})
-    fitted = fit_target_map(clipped, y)
-    np.testing.assert_allclose(fitted.forward([-14.5, 1.5, 3.5]), [-14.5, 1.5, 3.5])
-    assert fitted.forward(50.0) > fitted.forward(40.0)
+    fitted = fit_target_map(clipped, np.linspace(1, 2, 50))
+    np.testing.assert_allclose(fitted.forward([-50, 1.5, 50]), [-50, 1.5, 50])
 
 
 def test_values_that_differ_by_rounding_may_share_an_image():

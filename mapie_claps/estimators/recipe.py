@@ -1,19 +1,25 @@
 """Every inner number of ``ClapsRegressor``: the default recipe and the paper's."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, Literal, get_args
 
-from .._validation import (
-    check_choice,
-    check_integer,
-    check_number,
-    raise_for,
-)
+from .._validation import check_choice, check_integer, check_number, raise_for
 from ..network.ensemble import VIEWS
 
+AUTO = Literal["auto"]
+HINT = "Use the default if unsure."
 LAST_LAYERS = ("ridge", "trained")
+CHOICES = {
+    "schedule": ("cosine", "constant"),
+    "last_layer": LAST_LAYERS,
+    "prior_precision": ("grid", "marglik"),  # or a number
+}
+MAY_BE_ZERO = {"n_bins", "scaling_rate", "weight_decay", "initial_bias", "beta"}
+MAY_BE_ZERO |= {"validation_fraction"}
+HIGHEST = {"beta": 1.0, "validation_fraction": 0.5}
 
 
 @dataclass(frozen=True)
@@ -85,12 +91,12 @@ class Recipe:
     """
 
     hidden_layer_sizes: tuple[int, ...] = (64, 64, 64)
-    n_members: int | Literal["auto"] = "auto"
+    n_members: int | AUTO = "auto"
     views: tuple[str, ...] = VIEWS
     n_bins: int = 16
     scaling_rate: float = 3.0
-    max_steps: int | Literal["auto"] = "auto"
-    batch_size: int | Literal["auto"] = "auto"
+    max_steps: int | AUTO = "auto"
+    batch_size: int | AUTO = "auto"
     learning_rate: float = 1e-2
     schedule: str = "cosine"
     weight_decay: float = 1e-3
@@ -98,7 +104,7 @@ class Recipe:
     max_gradient_norm: float | None = 5.0
     initial_bias: float | None = 0.1
     validation_fraction: float = 0.12
-    patience: int | Literal["auto"] | None = "auto"
+    patience: int | AUTO | None = "auto"
     variance_floor: float = 1e-6
     input_clip: float | None = 6.0
     prior_precision: float | str = "grid"
@@ -115,20 +121,22 @@ class Recipe:
         """Return the recipe if every number in it makes sense."""
         _check_layer_sizes(self.hidden_layer_sizes)
         _check_views(self.views)
-        for name, check in _CHECKS.items():
-            value = getattr(self, name)
-            if value is None and name in _MAY_BE_NONE:
+        for each in fields(self):
+            name, value = each.name, getattr(self, each.name)
+            types = get_args(each.type) or (each.type,)
+            if isinstance(each.default, tuple) or (value is None and NoneType in types):
                 continue
-            if isinstance(value, str) and value == "auto" and name in _MAY_BE_AUTO:
+            if isinstance(value, str) and value == "auto" and AUTO in types:
                 continue
-            check(name, value)
-        rule = self.prior_precision
-        if isinstance(rule, str):
-            hint = "Or use a positive number, for example 1.0."
-            check_choice("prior_precision", rule, ("grid", "marglik"), hint)
-        else:
-            hint = "Use 1.0, as the paper does, if unsure."
-            check_number("prior_precision", rule, low=0, low_open=True, hint=hint)
+            if name in CHOICES and (isinstance(value, str) or float not in types):
+                check_choice(name, value, CHOICES[name], HINT)
+            elif bool in types:
+                check_choice(name, value, (True, False), HINT)
+            elif int in types:
+                check_integer(name, value, low=int(name not in MAY_BE_ZERO), hint=HINT)
+            elif float in types:
+                high, is_open = HIGHEST.get(name, math.inf), name not in MAY_BE_ZERO
+                check_number(name, value, low=0, high=high, low_open=is_open, hint=HINT)
         if not self.bias_in_posterior and self.last_layer == "ridge":
             raise_for(
                 "bias_in_posterior",
@@ -202,25 +210,3 @@ def _check_views(views: Any) -> None:
             f"a tuple of one or more of {VIEWS}, each at most once",
             "Use ('raw',) for networks on the features alone.",
         )
-
-
-_MAY_BE_NONE = {"max_gradient_norm", "initial_bias", "patience", "input_clip"}
-_MAY_BE_AUTO = {"n_members", "max_steps", "batch_size", "patience"}
-_HINT = "Use the default if unsure."
-_POSITIVE = partial(check_number, low=0, low_open=True, hint=_HINT)
-_NOT_NEGATIVE = partial(check_number, low=0, hint=_HINT)
-_COUNT = partial(check_integer, low=1, hint=_HINT)
-_FLAG = partial(check_choice, choices=(True, False), hint=_HINT)
-_CHECKS: dict[str, Any] = {
-    **dict.fromkeys(("n_members", "max_steps", "batch_size", "patience"), _COUNT),
-    **dict.fromkeys(("learning_rate", "max_gradient_norm"), _POSITIVE),
-    **dict.fromkeys(("variance_floor", "variance_precision", "input_clip"), _POSITIVE),
-    **dict.fromkeys(("scaling_rate", "weight_decay", "initial_bias"), _NOT_NEGATIVE),
-    **dict.fromkeys(("bias_in_posterior", "kernel", "linear"), _FLAG),
-    **dict.fromkeys(("robust", "noise_shape"), _FLAG),
-    "n_bins": partial(check_integer, low=0, hint="Use 0 for no encoding."),
-    "schedule": partial(check_choice, choices=("cosine", "constant"), hint=_HINT),
-    "beta": partial(check_number, low=0, high=1, hint=_HINT),
-    "validation_fraction": partial(check_number, low=0, high=0.5, hint=_HINT),
-    "last_layer": partial(check_choice, choices=LAST_LAYERS, hint="Use 'ridge'."),
-}

@@ -37,9 +37,9 @@ from ..network.target import (
     MonotoneMap,
     NoiseShape,
     fit_noise_shape,
+    fit_target_map,
     prefers_two_ranks,
 )
-from ..network.target import fit_target_map as fit_named_map
 from ..network.training import (
     Rows,
     TrainingConfig,
@@ -384,7 +384,11 @@ class ClapsRegressor(LastLayerEstimator):
         self.scaler_y_ = fit_scaler(y_[:, None], weight, ["y"])
         x = self._scaled(values)
         self.target_range_ = TargetRange.fit(y_, learn=recipe.noise_shape)
-        self.target_map_ = self._fit_target_map(x, y_, labels, seed, device)
+        if isinstance(recipe.target_map, str) and recipe.target_map == "auto":
+            together = None if labels is None else labels.numpy()
+            self.target_map_ = choose_target_map(x.numpy(), y_, together, seed)
+        else:
+            self.target_map_ = fit_target_map(recipe.target_map, y_)
         z = self.target_map_.forward(y_)
         if not self.target_map_.is_identity:
             self.scaler_y_ = fit_scaler(z[:, None], weight, ["y"])
@@ -393,7 +397,7 @@ class ClapsRegressor(LastLayerEstimator):
         generator = torch.Generator().manual_seed(seed)
         held_out = n_held_out(len(x), recipe.validation_fraction)
         rows = split_rows(len(x), held_out, n_members, generator, labels)
-        network = self._new_network(x, generator, recipe.views, n_members)
+        network = self._new_network(x, generator, n_members)
         line = fit_line(x, target, weights) if recipe.linear else None
         learned, shift = target, None
         if line is not None:
@@ -470,11 +474,7 @@ class ClapsRegressor(LastLayerEstimator):
         return TrainingConfig(**given, verbose=self.verbose)
 
     def _new_network(
-        self,
-        X: Tensor,
-        generator: torch.Generator,
-        views: tuple[str, ...],
-        n_members: int,
+        self, X: Tensor, generator: torch.Generator, n_members: int
     ) -> HeteroscedasticNetwork:
         """Untrained members in float32."""
         recipe, n_numbers = self.recipe_, self.table_.n_numbers
@@ -486,34 +486,9 @@ class ClapsRegressor(LastLayerEstimator):
             n_members,
             float(recipe.variance_floor),
             generator,
-            views,
+            recipe.views,
             float(recipe.scaling_rate),
             recipe.initial_bias,
-        )
-
-    def _fit_target_map(
-        self,
-        X: Tensor,
-        y: Array,
-        labels: Tensor | None,
-        seed: int,
-        device: torch.device,
-    ) -> MonotoneMap:
-        """T as asked for, or the one that pays."""
-        recipe = self.recipe_
-        if not (isinstance(recipe.target_map, str) and recipe.target_map == "auto"):
-            return fit_named_map(recipe.target_map, y)
-        n_members = members_for(recipe.n_members, len(y))
-        views = recipe.views[:n_members]
-        # Its own generator: where T is the identity, all else is as if not asked.
-        generator = torch.Generator().manual_seed(seed + 1)
-
-        def new_network(X: Tensor, n_maps: int) -> HeteroscedasticNetwork:
-            return self._new_network(X, generator, views, n_maps * len(views))
-
-        config = self._training_config(len(X))
-        return choose_target_map(
-            X, y, new_network, config, generator, device, recipe.kernel, labels
         )
 
     def _scaled(self, values: Array) -> Tensor:

@@ -234,22 +234,6 @@ class KernelMember(nn.Module):
 
 
 @torch.no_grad()
-def constant_noise_prediction(
-    X: Tensor,  # (n, p)
-    y: Tensor,  # (n,)
-    x: Tensor,  # (m, p)
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance of targets at the rows of x, noise being equal everywhere."""
-    with one_thread():
-        covariance, sigma2 = fit_covariance(X, y, torch.ones_like(y), generator)
-        rows = TrainingRows(X, y, torch.full_like(y, sigma2)).merged()
-        near = [Near.of(covariance, rows, part) for part in rows.blocks(x)]
-        mu, epistemic = zip(*(part.posterior() for part in near), strict=True)
-    return torch.cat(mu), torch.cat(epistemic) + sigma2
-
-
-@torch.no_grad()
 def fit_kernel(
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)

@@ -23,15 +23,15 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import KFold, PredefinedSplit, cross_val_predict
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.utils import check_array, column_or_1d
 from torch import Tensor
 
 from .._validation import check_real, raise_for, validate_data, warn_if_reordered
 from .batches import NEEDS_Y, column
-from .rows import check_groups, equal_rows
+from .rows import check_groups, equal_rows, folds_of
 from .tables import (
     ColumnReader,
     as_numbers,
@@ -50,6 +50,7 @@ MIN_ROWS, MIN_SHARE = 25, 0.05  # of a frequent level: the smaller of both
 COVERED = 0.8  # of the rows of a column, by levels with inputs of their own
 MAX_LEVELS = 256  # 0/1 inputs of one column
 N_FOLDS = 5
+SMOOTH = 2.0  # rows of the overall mean that each level is given
 N_DONORS = 16
 UNCOUNTABLE = 10**9  # values of a column that is not categorical: no two rows agree
 SMALLEST, LARGEST = 1e-152, 1e150  # the squares of both are numbers
@@ -186,19 +187,25 @@ def fit_table(
     transformer = ColumnTransformer(blocks, verbose_feature_names_out=False)
     transformer.set_output(transform="default")
     values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
-    outputs, sources = _outputs(transformer, readers, names)
+    output_names, sources = _outputs(transformer, readers, names)
     places = transformer.output_indices_
     if means := columns_of["level_mean"]:
         others = np.compress(~sources[means].any(axis=0), values, axis=1)
-        fitted = transformer.named_transformers_["level_mean"]
-        values[:, places["level_mean"]] = fitted.cross_fit(
-            codes[:, means], *_remainder(others, scores, weight, together, seed)
-        )
+        groups = None if together is None else together.numpy()
+        folds = folds_of(len(y), groups, N_FOLDS, seed)
+        left = _remainder(others, scores, weight, folds)
+        encoder, levels = transformer.named_transformers_["level_mean"], codes[:, means]
+        for rest, held_out in folds.split():
+            encoder.fit(levels[rest], left[rest])
+            outputs = encoder.transform(levels[held_out])
+            values[held_out, places["level_mean"]] = outputs
+        encoder.fit(levels, left)
     n_numbers = max(places[block].stop for block in ("number", "date", "level_mean"))
     donors = transformer.transform(_donors(readers, codes, y, seed))
-    encoder = TableEncoder(transformer, outputs, n_numbers, readers, sources, donors)
-    encoder.remarks = remarks
-    return encoder, values
+    fitted = TableEncoder(
+        transformer, output_names, n_numbers, readers, sources, donors, remarks
+    )
+    return fitted, values
 
 
 def _blocks(readers: list[ColumnReader], codes: Array) -> list[Any]:
@@ -226,7 +233,7 @@ def _blocks(readers: list[ColumnReader], codes: Array) -> list[Any]:
     return [
         ("number", fill, numbers),
         ("date", make_pipeline(DateParts(), SimpleImputer(strategy="median")), dates),
-        ("level_mean", LevelMeans(), means),
+        ("level_mean", TargetEncoder(target_type="continuous", smooth=SMOOTH), means),
         ("missing", MissingIndicator(features="all"), flagged),
         ("level", levels, frequent),
     ]
@@ -238,6 +245,7 @@ def _outputs(
     """Names of the inputs, and on which columns they rest (n_columns, p)."""
     # Columns are called <0>, <1>, …, levels by their places.
     marked = transformer.get_feature_names_out([f"<{j}>" for j in range(len(names))])
+    marked[transformer.output_indices_["level_mean"]] += "_mean"
     sources = [[f"<{j}>" in label for label in marked] for j in range(len(names))]
 
     def shown(mark: re.Match[str]) -> str:
@@ -253,25 +261,16 @@ def _outputs(
 
 
 def _remainder(
-    others: Array, scores: Array, weight: Array, together: Tensor | None, seed: int
-) -> tuple[Array, Any]:
-    """What a linear model of other inputs leaves of y, and the folds of its fits.
-
-    Rows that belong together are in one fold.
-    """
-    if together is None:
-        folds = KFold(min(N_FOLDS, len(scores)), shuffle=True, random_state=seed)
-    else:
-        _, place = np.unique(together.numpy(), return_inverse=True)
-        fold = np.random.default_rng(seed).permutation(place.max() + 1) % N_FOLDS
-        folds = PredefinedSplit(fold[place])
+    others: Array, scores: Array, weight: Array, folds: PredefinedSplit
+) -> Array:
+    """What a linear model of other inputs, fitted in other folds, leaves of y."""
     if not others.shape[1]:
-        return scores, folds
+        return scores
     with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
         scaled = np.nan_to_num(StandardScaler().fit_transform(others))
     params = {"sample_weight": weight}
     fitted = cross_val_predict(Ridge(), scaled, scores, cv=folds, params=params)
-    return scores - np.asarray(fitted, dtype=np.float64), folds
+    return scores - np.asarray(fitted, dtype=np.float64)
 
 
 def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> Array:
@@ -335,12 +334,17 @@ def _look_like_codes(values: Array, scores: Array) -> bool:
     repeated = n in CODES and len(scores) >= ROWS_PER_CODE * n
     if not repeated or (levels != np.rint(levels)).any():
         return False
-    count, effect, within, between = _effects(places, scores, n)
+    count = np.bincount(places)
+    mean, n_rows = np.bincount(places, scores) / count, len(scores)
+    within = float(((scores - mean[places]) ** 2).sum()) / (n_rows - n)
+    # Sums of squares less what noise adds to them, in units of one row.
+    squares = float((count * (mean - scores.mean()) ** 2).sum())
+    between = (squares - (n - 1) * within) / (n_rows - float((count**2).sum()) / n_rows)
     weight = count[1:] * count[:-1] / (count[1:] + count[:-1])
-    squares = float((weight * np.diff(effect) ** 2).sum())
+    squares = float((weight * np.diff(mean) ** 2).sum())
     nearby = (squares - (n - 1) * within) / (2 * float(weight.sum()))
     # Six standard errors of the variance between levels that make no difference.
-    clear = between * len(scores) > 6 * math.sqrt(2 * n) * within
+    clear = between * n_rows > 6 * math.sqrt(2 * n) * within
     return clear and between > 0.03 * within and nearby > 0.6 * between
 
 
@@ -385,68 +389,6 @@ def _categorical_positions(names: list[Any], categorical_features: Any) -> set[i
         expected = f"'from_dtype', or names, positions or a mask of the columns {names}"
         hint = "With 'from_dtype' text, truth values and categories are recognised."
         raise_for("categorical_features", given, expected, hint)
-
-
-class LevelMeans(TransformerMixin, BaseEstimator):
-    """Mean of y by level, shrunk, and log(1 + number of rows); both cross-fitted.
-
-    X holds the places 0, 1, … of levels. The mean of a level of n rows is drawn towards
-    that of all rows by the factor nτ²/(nτ² + σ²), as the posterior mean of a random
-    effect with variance τ² between and σ² within levels. (``TargetEncoder`` of
-    scikit-learn leaves a level of one row where it is.) Training rows see the rows of
-    other folds only.
-    """
-
-    def fit(self, X: Array, y: Array, last: Array | None = None) -> Self:
-        """Means and counts of all rows; ``last`` has the highest place by column."""
-        means, log_counts = [], []
-        last = X.max(axis=0) if last is None else last
-        overall, tiny = float(y.mean()), np.finfo(np.float64).tiny
-        for places, top in zip(X.T.astype(np.intp), last.astype(np.intp), strict=True):
-            count, effect, within, between = _effects(places, y, top + 1)
-            shrink = count * between / (count * between + max(within, tiny))
-            means.append(overall + effect * shrink)
-            log_counts.append(np.log1p(count))
-        self.by_level_ = means + log_counts
-        return self
-
-    def transform(self, X: Array) -> Array:
-        """Means of all columns, then their counts."""
-        both = zip(self.by_level_, np.vstack([X.T, X.T]).astype(np.intp), strict=True)
-        return np.column_stack([of[place] for of, place in both])
-
-    def cross_fit(self, X: Array, y: Array, folds: Any) -> Array:
-        """Fit, and transform each row by the rows of other folds."""
-        outputs, last = np.empty((len(X), 2 * X.shape[1])), X.max(axis=0)
-        for rest, held_out in folds.split(X):
-            self.fit(X[rest], y[rest], last)
-            outputs[held_out] = self.transform(X[held_out])
-        self.fit(X, y)
-        return outputs
-
-    def get_feature_names_out(self, input_features: Sequence[str]) -> NDArray[Any]:
-        """Names of the outputs."""
-        pairs = [f"{name}_{of}" for of in ("mean", "count") for name in input_features]
-        return np.array(pairs, dtype=object)
-
-
-def _effects(
-    places: NDArray[np.intp], y: Array, n: int
-) -> tuple[NDArray[np.intp], Array, float, float]:
-    """Of each level the rows and their mean less that of all; σ² and τ².
-
-    These are the estimates of the one-way analysis of variance, with one more
-    observation of σ² as large as the variance of y: where every row is a level of its
-    own, means are drawn in fully.
-    """
-    count = np.bincount(places, minlength=n)
-    n_rows, n_seen, overall = len(y), np.count_nonzero(count), float(y.mean())
-    effect = np.bincount(places, y - overall, minlength=n) / np.maximum(count, 1)
-    squares = float(((y - overall - effect[places]) ** 2).sum())
-    within = (squares + float(y.var())) / (n_rows - n_seen + 1)
-    spare = max(1.0, n_rows - float((count**2).sum()) / n_rows)
-    excess = float((count * effect**2).sum()) - (n_seen - 1) * within
-    return count, effect, within, max(0.0, excess) / spare
 
 
 class DateParts(TransformerMixin, BaseEstimator):

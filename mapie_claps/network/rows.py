@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import PredefinedSplit
 
 from .batches import row_hashes
 from .tables import as_table, read_columns
@@ -107,18 +107,13 @@ def rows_together(X: Any, y: Array, groups: Any) -> Labels:
 def divide(labels: Labels, n_folds: int, random: np.random.RandomState) -> Labels:
     """Fold of each row, (n,); rows of one label share it."""
     n_labels = labels.max() + 1
-    if n_labels < n_folds or len(labels) < 3:
+    if n_labels < n_folds:
         raise ValueError(
             f"Got n_samples={len(labels)}, {n_labels} of them different or of "
             f"different groups, for {n_folds} folds (cv), but expected one for each at "
-            "least, and 3 rows. Collect more rows, or use fewer folds."
+            "least. Collect more rows, or use fewer folds."
         )
-    folds = np.empty(len(labels), dtype=np.intp)
-    # It fills folds in the order of labels.
-    shuffled = random.permutation(n_labels)[labels]
-    for fold, (_, rows) in enumerate(GroupKFold(n_folds).split(labels, None, shuffled)):
-        folds[rows] = fold
-    return folds
+    return np.asarray((random.permutation(n_labels) % n_folds)[labels])
 
 
 def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_]:
@@ -132,6 +127,15 @@ def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_
         labels, order[: min(max(nearest, 1), len(order) - 1)]
     )
     return marked
+
+
+def folds_of(n: int, labels: Labels | None, n_folds: int, seed: int) -> PredefinedSplit:
+    """Folds of n rows; those with one label, of two or more, are in one of them."""
+    if labels is None or (labels == labels[0]).all():
+        labels = np.arange(n)
+    _, place = np.unique(labels, return_inverse=True)
+    n_folds = min(n_folds, int(place.max()) + 1)
+    return PredefinedSplit(divide(place, n_folds, np.random.RandomState(seed)))
 
 
 def _numbers(X: Any) -> list[Array]:

@@ -6,9 +6,10 @@ Every map is one class, so that none needs an inverse of its own. NumPy only.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +18,6 @@ from scipy.special import ndtr, ndtri
 from .._validation import check_choice, raise_for
 
 Array = NDArray[np.float64]
-Transform = Callable[[Array], Any]  # of a column, as in scikit-learn
 EPS, TINY = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 MAPS = ("auto", "identity", "yeo-johnson", "spline", "log", "sqrt")
 # Roundings of a pass through a map and back, in units in the last place: an end that
@@ -29,12 +29,11 @@ SPLINE_KNOTS, TAIL_ROWS = 13, 5
 SLOPE_RATIO = 100.0  # largest of a piece and the whole of a spline
 SAMPLES = 258  # of a map that has a formula
 MARGIN = 0.5  # standard deviations beyond the data where Yeo–Johnson becomes a line
-# Ranges between and beyond the training targets at which other maps are sampled.
-NEAR_ENDS, BEYOND = 0.5 ** np.arange(1.0, 41.0), 2.0 ** np.arange(-12.0, 5.0)
-# By name: T, its inverse, the smallest target, and how to say so.
-FORMULAS: dict[str, tuple[Any, Any, float, str]] = {
-    "log": (np.log, np.exp, TINY, "positive"),
-    "sqrt": (np.sqrt, np.square, 0.0, "non-negative"),
+BEYOND = 2.0 ** np.arange(-12.0, 1.0)  # ranges: where a transformer is sampled too
+# By name: T, the smallest target, and how to say so.
+FORMULAS: dict[str, tuple[Any, float, str]] = {
+    "log": (np.log, TINY, "positive"),
+    "sqrt": (np.sqrt, 0.0, "non-negative"),
 }
 # Shape of the noise: probabilities at which tails are compared, levels of the nodes.
 TAILS, NODE_LEVELS = np.array([0.25, 0.1, 0.05, 0.025]), (np.arange(32) + 0.5) / 32
@@ -176,19 +175,11 @@ def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
     """Fit a map by its name, or a scikit-learn transformer, to training targets."""
     needed = ("fit", "transform", "inverse_transform")
     if all(hasattr(target_map, name) for name in needed):
-        from sklearn.base import clone
-
-        fitted = clone(target_map).fit(y[:, None])
-        name = f"{type(target_map).__name__}(...)"
-        return _sample(name, fitted.transform, fitted.inverse_transform, y)
+        return _sample(target_map, y)
     hint = "Or pass a scikit-learn transformer with inverse_transform."
     name = check_choice("target_map", target_map or "identity", MAPS, hint)
     if name in FORMULAS:
-        forward, inverse, low, sign = FORMULAS[name]
-        if y.min() < low:
-            expected = f"{sign} training targets (the smallest is {float(y.min())!r})"
-            raise_for("target_map", name, expected, "Use 'auto', or shift y.")
-        return replace(_sample(name, forward, inverse, y), domain=(low, np.inf))
+        return _formula(name, y)
     if name in ("spline", "yeo-johnson") and can_be_bent(y):
         return _spline(y) if name == "spline" else _yeo_johnson(y)
     return IDENTITY
@@ -246,77 +237,65 @@ def _yeo_johnson(y: Array) -> MonotoneMap:
     return MonotoneMap(x, yeojohnson(x, power), slope, centre=centre, unit=unit)
 
 
-def _sample(name: str, forward: Transform, inverse: Transform, y: Array) -> MonotoneMap:
-    """Sample a function of columns; refuse one that is flat, falls or clips."""
-    values = np.unique(y)
-    # Values that differ by little more than rounding may have one image.
-    values = values[np.r_[True, np.diff(values) > 1e-12 * np.abs(values[1:])]]
+def _formula(name: str, y: Array) -> MonotoneMap:
+    """Log or square root, sampled evenly in log y far beyond the training targets."""
+    function, low, sign = FORMULAS[name]
+    if y.min() < low:
+        expected = f"{sign} training targets (the smallest is {float(y.min())!r})"
+        raise_for("target_map", name, expected, "Use 'auto', or shift y.")
+    top = float(y.max()) or 1.0
+    bottom = max(1e-6 * float(y[y > 0].min(initial=top)), TINY)
+    x = np.geomspace(bottom, 10 * top, SAMPLES)
+    x = np.r_[0.0, x] if low == 0 else x
+    return MonotoneMap.through(x, function(x), domain=(low, np.inf))
+
+
+def _sample(transformer: Any, y: Array) -> MonotoneMap:
+    """Sample a scikit-learn transformer; refuse one that is flat, falls or clips.
+
+    Lines continue it more than one range beyond the training targets, and where it
+    gives no number.
+    """
+    from sklearn.base import clone
+
+    fitted, values = clone(transformer).fit(y[:, None]), np.unique(y)
     low, high = float(values[0]), float(values[-1])
     span = max(high - low, max(abs(low), abs(high)) * 1e-3) or 1.0
-    z = _apply(forward, values)
-    if np.isnan(z).any():
-        bad = float(values[np.isnan(z)][0])
-        _refuse(name, f"gives no finite number for the target {bad!r}")
-    # Evenly spaced in z, and nearer and nearer to the ends, where T may be steep.
-    inner, near = _apply(inverse, np.linspace(z[0], z[-1], SAMPLES)), span * NEAR_ENDS
-    inner = np.clip(np.r_[inner, low, low + near, high - near, high], low, high)
-    below, bottom = _continue(forward, low, -span)
-    above, top = _continue(forward, high, span)
-    # Among knots, some of them very near to one another, rounding may decide.
-    for between, least in ((values, 0.0), (inner, -1e-9)):
-        x = np.unique(np.r_[below, between, above])
-        image = _apply(forward, x)
-        flat = np.flatnonzero(~(np.diff(image) > least * np.ptp(image)))
-        if len(flat):
-            _refuse(name, f"does not increase at y = {float(x[flat[0]]):g}")
-    back = _apply(inverse, z)
-    if not np.allclose(back, values, rtol=1e-6, atol=1e-6 * span):
-        worst = int(np.abs(back - values).argmax())
-        a, b, c = (float(v[worst]) for v in (values, z, back))
-        _refuse(name, f"sends {a!r} to {b!r} and back to {c!r}")
-    higher = image[1:] > np.maximum.accumulate(image)[:-1] + 1e-12 * np.abs(image[1:])
-    x, image = x[np.r_[True, higher]], image[np.r_[True, higher]]
-    return MonotoneMap.through(x, image, domain=(bottom, top))
+    some = values[np.linspace(0, len(values) - 1, 2 * SAMPLES).astype(np.intp)]
+    even, outer = np.linspace(low, high, 2 * SAMPLES), span * BEYOND
+    x = np.unique(np.r_[low - outer, some, even, high + outer])
+    # Values that differ by little more than rounding may have one image.
+    x = x[np.r_[True, np.diff(x) > 1e-9 * span]]
+    z = _apply(fitted.transform, x)
+    found, known = "", np.isfinite(z)
+    if len(lost := x[~known & (x >= low) & (x <= high)]):
+        found = f"gives no finite number for the target {float(lost[0])!r}"
+    x, z = x[known], z[known]
+    falls, back = ~(np.diff(z) > 0), _apply(fitted.inverse_transform, z)
+    away = ~np.isclose(back, x, rtol=1e-6, atol=1e-6 * span)
+    if not found and falls.any():
+        found = f"does not increase at y = {x[:-1][falls][0]:g}"
+    elif not found and away.any():
+        a, b, c = (float(v[away][0]) for v in (x, z, back))
+        found = f"sends {a!r} to {b!r} and back to {c!r}"
+    if found:
+        raise ValueError(
+            f"Got target_map={type(transformer).__name__}(...), which {found}, but "
+            "expected a strictly increasing map with its inverse, also beyond the "
+            "training targets. Use target_map='auto', 'log' or 'sqrt', or a "
+            "transformer that neither clips nor is flat, such as PowerTransformer."
+        )
+    return MonotoneMap.through(x, z)
 
 
-def _continue(transform: Transform, end: float, span: float) -> tuple[Array, float]:
-    """Knots beyond an end of the targets, outwards, and the end of the domain there."""
-    x = end + span * BEYOND
-    z = _apply(transform, x)
-    if not np.isnan(z).any():
-        # Up to one range it must increase, beyond it is followed as long as it does.
-        rises = (np.diff(z) * span > 0) | (BEYOND[1:] <= 1)
-        return x[: 1 + np.cumprod(rises).sum()], float(np.copysign(np.inf, span))
-    good, bad = end, float(x[np.isnan(z)][0])
-    for _ in range(100):
-        middle = (good + bad) / 2
-        none = np.isnan(_apply(transform, np.array([middle])))[0]
-        good, bad = (good, middle) if none else (middle, bad)
-    last = good if abs(good) > 1e-12 * abs(span) else 0.0  # usually zero
-    return good + (end - good) * NEAR_ENDS[:20], last
-
-
-def _apply(function: Transform, values: Array) -> Array:
-    """Apply a function of columns to values (n,); NaN where there is no number."""
-    with np.errstate(all="ignore"):
-        try:
-            out = np.asarray(function(values[:, None]), dtype=np.float64)
-            out = out.reshape(values.shape)
-        except ValueError:  # Box–Cox refuses all rows for one that it cannot take
-            if len(values) == 1:
-                return np.array([np.nan])
-            return np.concatenate([_apply(function, v[None]) for v in values])
-    return np.where(np.isfinite(out), out, np.nan)
-
-
-def _refuse(name: str, found: str) -> NoReturn:
-    """Raise for a transformer that is no strictly increasing map."""
-    raise ValueError(
-        f"Got target_map={name}, which {found}, but expected a strictly "
-        "increasing map with its inverse, also beyond the training targets. Use "
-        "target_map='auto', 'log' or 'sqrt', or a transformer that neither clips nor "
-        "is flat, such as PowerTransformer."
-    )
+def _apply(function: Callable[[Array], Any], values: Array) -> Array:
+    """Apply a function of columns to each value; NaN where there is no number."""
+    found = np.full(len(values), np.nan)
+    for k, value in enumerate(values):
+        # Box–Cox refuses all values for one that it cannot take.
+        with np.errstate(all="ignore"), suppress(ValueError, TypeError):
+            found[k] = np.asarray(function(value[None, None])).item()
+    return found
 
 
 @dataclass(frozen=True, eq=False)
