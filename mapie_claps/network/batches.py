@@ -5,7 +5,7 @@ a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,34 +16,7 @@ from torch.utils.data import DataLoader
 
 from .._validation import check_real, check_unmasked, warn_if_reordered, where_bad
 
-T = TypeVar("T")
-KEPT_ELEMENTS = 2**24
 NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
-
-
-class KeptBatches(Generic[T]):
-    """Batches that can be iterated again: few are kept, many are computed again."""
-
-    def __init__(
-        self, compute: Callable[[], Iterable[T]], n_elements: Callable[[T], int]
-    ) -> None:
-        self.compute, self.n_elements = compute, n_elements
-        self._kept: list[T] | None = None
-
-    def __iter__(self) -> Iterator[T]:
-        if self._kept is not None:
-            yield from self._kept
-            return
-        kept: list[T] = []
-        elements = 0
-        for batch in self.compute():
-            yield batch
-            elements += self.n_elements(batch)
-            if elements <= KEPT_ELEMENTS:
-                kept.append(batch)
-            else:
-                kept.clear()
-        self._kept = kept if elements <= KEPT_ELEMENTS else None
 
 
 class Batch(NamedTuple):
