@@ -17,9 +17,7 @@ from mapie_claps._validation import (
     new_tensors_on,
     warn_if_reordered,
 )
-from mapie_claps.network import batches
 from mapie_claps.network.batches import (
-    KeptBatches,
     batches_of,
     column,
     draw_seed,
@@ -148,22 +146,6 @@ def first(*args, **options):
 def test_rows_that_are_refused(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
-
-
-def test_few_batches_are_kept_and_many_computed_again(monkeypatch):
-    calls = []
-
-    def compute():
-        calls.append(0)
-        yield from (torch.ones(3), torch.ones(4))
-
-    kept = KeptBatches(compute, len)
-    assert [len(b) for b in kept] == [len(b) for b in kept] == [3, 4]
-    assert len(calls) == 1
-    monkeypatch.setattr(batches, "KEPT_ELEMENTS", 6)
-    again = KeptBatches(compute, len)
-    assert [len(b) for b in again] == [len(b) for b in again] == [3, 4]
-    assert len(calls) == 3
 
 
 def test_hashes_of_rows():

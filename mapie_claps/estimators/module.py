@@ -237,7 +237,6 @@ class ClapsModule(LastLayerEstimator):
         adapter.variance_floor = VARIANCE_FLOOR * sums.targets.unit**2
         found = fit_posterior(
             sums,
-            None,
             RowSummary(adapter).features(batches()),
             adapter.weights,
             prior_precision=self.prior_precision,

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -56,6 +55,7 @@ from ..posterior.last_layer import (
     FittedLastLayers,
     LastLayerSums,
     fit_last_layers,
+    mean_noise,
 )
 from .base import SCALE_HINT, Hashes, LastLayerEstimator, choose_device
 from .predictive import TargetRange
@@ -417,8 +417,7 @@ class ClapsRegressor(LastLayerEstimator):
         self.validation_curve_ = result.validation_curve
         self.n_iter_ = result.n_iter
         network = network.cpu().double().eval().requires_grad_(False)
-        posterior = partial(
-            fit_last_layers,
+        found = fit_last_layers(
             network,
             x,
             target,
@@ -431,12 +430,9 @@ class ClapsRegressor(LastLayerEstimator):
             variance_floor=recipe.variance_floor,
             homoscedastic=self.scale == "posterior",
             fit_id=self._fit_id,
+            calibrate_noise=recipe.noise_shape,
             left_out_shift=shift,
         )
-        found = posterior()
-        if recipe.noise_shape and found.held_out_residual is not None:
-            network.noise_factor = found.noise_factor
-            found = posterior()
         kernel, kernel_weight = None, 0.0
         if recipe.kernel:
             own = torch.Generator().manual_seed(seed + 2)
@@ -609,16 +605,17 @@ def _fit_kernel_member(
     generator: torch.Generator,
 ) -> tuple[KernelMember | None, float]:
     """A kernel member and its weight, as of one more view; None where it earns none."""
-    nll, noise, held_out_h2 = found.held_out_nll, found.noise, found.held_out_h2
+    nll = found.held_out_nll
     if nll is None or float(nll.min()) > LITTLE_NOISE:
         return None, 0.0
+    h2 = [network(part).h2 for part in X.split(network.rows_per_batch())]
     kernel = fit_kernel(
         X,
         y,
         weight,
-        noise,
+        mean_noise(torch.cat(h2, dim=1), found.member_weight),
         rows,
-        held_out_h2,
+        network(X[rows.held_out]).h2,
         KERNEL_FLOOR * network.variance_floor,
         generator,
     )

@@ -5,7 +5,7 @@ a ``DataLoader`` or any iterable of ``X``, ``(X, y)`` or ``(X, y, weight)``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,6 @@ from torch.utils.data import DataLoader
 
 from .._validation import check_real, warn_if_reordered, where_bad
 
-T = TypeVar("T")
-KEPT_ELEMENTS = 2**24
 NOISE_METHODS = ("noise_variance_from_features", "noise_variance")
 NEEDS_Y = (  # in words that scikit-learn looks for
     "Got y=None with an array as X, which requires y to be passed, but the target y is "
@@ -29,31 +27,6 @@ REMEDIES = {
     "noise_variance": "Add a floor, for example softplus(.) + 1e-6. If the network of "
     "a ClapsModule gives log h² or h, say noise_output='log_variance' or 'std'.",
 }
-
-
-class KeptBatches(Generic[T]):
-    """Batches that can be iterated again: few are kept, many are computed again."""
-
-    def __init__(
-        self, compute: Callable[[], Iterable[T]], n_elements: Callable[[T], int]
-    ) -> None:
-        self.compute, self.n_elements = compute, n_elements
-        self._kept: list[T] | None = None
-
-    def __iter__(self) -> Iterator[T]:
-        if self._kept is not None:
-            yield from self._kept
-            return
-        kept: list[T] = []
-        elements = 0
-        for batch in self.compute():
-            yield batch
-            elements += self.n_elements(batch)
-            if elements <= KEPT_ELEMENTS:
-                kept.append(batch)
-            else:
-                kept.clear()
-        self._kept = kept if elements <= KEPT_ELEMENTS else None
 
 
 class Batch(NamedTuple):

@@ -2,9 +2,8 @@
 
 import math
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -414,33 +413,13 @@ def _progress_bar(config: TrainingConfig) -> Any:
     return nullcontext()
 
 
-class _OneThread:
-    """One intra-op thread while anybody is inside; the setting of before comes back.
-
-    torch keeps the number for the process as well as for each thread. Fits that
-    overlap in several threads would each restore what they found, which for the later
-    ones is the 1 of the first: the number found by the first counts for all.
-    """
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, 1
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.before = torch.get_num_threads()
-            self.inside += 1
-            torch.set_num_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            torch.set_num_threads(self.before)
-
-
-_one_thread = _OneThread()
-
-
-def one_thread(multiply_adds: float = 0.0) -> AbstractContextManager[None]:
+@contextmanager
+def one_thread(multiply_adds: float = 0.0) -> Iterator[None]:
     """One intra-op thread for small work; the caller's setting comes back."""
-    return _one_thread if multiply_adds < THREADING_PAYS_FROM else nullcontext()
+    before = torch.get_num_threads()
+    if multiply_adds < THREADING_PAYS_FROM:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

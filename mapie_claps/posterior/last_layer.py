@@ -7,7 +7,7 @@ Tensors are kept, not its objects, which do not pickle and hold a copy of the ne
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from torch.nn.utils import skip_init
 from torch.utils.data import DataLoader
 
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
-from ..network.batches import KeptBatches
 from ..network.ensemble import Features, HeteroscedasticNetwork
 from ..network.training import Rows, gaussian_nll, one_thread
 
@@ -32,6 +31,7 @@ JITTER = (0.0, *(10.0**e for e in range(-15, -8)))  # of the largest diagonal en
 # Factor of the noise by held-out residuals: the level beyond which they are clipped,
 # the rows that it takes to be believed by half, and its limits.
 WILD_LEVEL, PRIOR_ROWS, LARGEST_FACTOR = 0.995, 50, 4.0
+KEPT_ELEMENTS = 2**24  # of features; more are computed again in every pass
 LARGEST = 1e150  # its square, and sums of such squares, are numbers
 
 
@@ -84,7 +84,6 @@ class FeatureRows(NamedTuple):
     residual: Tensor  # (K, n), of the trained mean
     target: Tensor  # (n,), or (K, n) where each member has rows of its own
     weight: Tensor  # likewise
-    left_out: Tensor | None = None  # (K, n), rows that a member does not sum
 
     @classmethod
     @torch.no_grad()
@@ -94,18 +93,10 @@ class FeatureRows(NamedTuple):
         x: Tensor,  # (n, ...), or (K, n, ...)
         y: Tensor,
         weight: Tensor,
-        left_out: Tensor | None = None,
     ) -> "FeatureRows":
         """One forward pass."""
         out = network(x)
-        return cls(out.phi, out.h2, y - out.mu, y, weight, left_out)
-
-    @classmethod
-    def join(cls, parts: "Sequence[FeatureRows]") -> "FeatureRows":
-        """Rows of all parts, none of them left out."""
-        phi, h2, residual, target, weight, _ = zip(*parts, strict=True)
-        by_member = torch.cat(phi, 1), torch.cat(h2, 1), torch.cat(residual, 1)
-        return cls(*by_member, torch.cat(target), torch.cat(weight))
+        return cls(out.phi, out.h2, y - out.mu, y, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +194,6 @@ def sum_rows(
             for zeros in cross:
                 members.append(new_laplace(zeros, structure))
         weight = rows.weight.expand_as(rows.h2)
-        if rows.left_out is not None:
-            weight = weight.masked_fill(rows.left_out, 0.0)
         h2 = torch.ones_like(rows.h2) if homoscedastic else rows.h2
         columns = torch.stack([rows.residual, weight, h2], dim=-1)
         for k, la in enumerate(members):
@@ -288,12 +277,9 @@ class LastLayers:
     standardised: bool
     homoscedastic: bool  # W = I/σ², for the scale "posterior"
 
-    def mu(self, out: Features | FeatureRows) -> Tensor:  # (K, n)
+    def mu(self, out: Features) -> Tensor:  # (K, n)
         """Mean φᵀŵ; with trained weights the network's own, to the last bit."""
-        mu = out.mu if isinstance(out, Features) else out.target - out.residual
-        if self.last_layer == "ridge":
-            mu = mu + _affine(self.mean - self.trained, out.phi)
-        return mu
+        return out.mu + self._step(out.phi)
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
@@ -313,9 +299,14 @@ class LastLayers:
 
     def residual(self, rows: FeatureRows) -> Tensor:  # (K, n)
         """Residuals of the means in use, from those of the trained means."""
+        return rows.residual - self._step(rows.phi)
+
+    def _step(self, phi: Tensor) -> Tensor | float:  # (K, n, d) → (K, n)
+        """φᵀ(ŵ − w), from the trained means to those in use."""
         if self.last_layer == "trained":
-            return rows.residual
-        return rows.residual - _affine(self.mean - self.trained, rows.phi)
+            return 0.0
+        step = (self.mean - self.trained)[:, None]
+        return torch.baddbmm(step[..., -1:], step[..., :-1], phi.mT).squeeze(1)
 
     def held_out_nll(self, rows: FeatureRows, views: Sequence[slice]) -> Tensor:
         """Mean predictive NLL of the members of each view, (n_views,)."""
@@ -346,12 +337,6 @@ class LastLayers:
         }
         la.load_state_dict(la.state_dict() | state)
         return la
-
-
-def _affine(weights: Tensor, phi: Tensor) -> Tensor:  # (K, d + 1), (K, n, d) → (K, n)
-    """[φ, 1]ᵀw for every member."""
-    weight, bias = weights[:, None, :-1], weights[:, None, -1:]
-    return torch.baddbmm(bias, weight, phi.mT).squeeze(1)
 
 
 def make_last_layers(
@@ -492,33 +477,36 @@ def mean_noise(h2: Tensor, member_weight: Tensor) -> Tensor:  # (K, n), (K,) →
 
 
 class FittedLastLayers(NamedTuple):
-    """What ``fit_posterior`` and ``fit_last_layers`` find."""
+    """What ``fit_posterior`` finds."""
 
     last_layers: LastLayers
     sums: LastLayerSums  # of all rows
     member_weight: Tensor  # (K,), sums to one
     residual_variance: float
-    noise: Tensor  # (n,), g(x) of all rows
-    held_out_nll: Tensor | None  # (n_views,); None where no rows were held out
-    held_out_h2: Tensor  # (K, n_held_out)
-    held_out_residual: Tensor | None  # (m,), in units of √v of single members
+    held_out_nll: Tensor | None = None  # (n_views,); None where no rows were held out
+    held_out_residual: Tensor | None = None  # (m,), in units of √v of single members
     noise_factor: float = 1.0  # of v, at which it is the mean squared residual
 
 
+class HeldOut(NamedTuple):
+    """Rows that members have not seen, and sums of all others."""
+
+    rows: FeatureRows
+    numbers: Tensor  # (K, n_held_out), of the rows among all
+    without: LastLayerSums
+
+
 def fit_posterior(
-    without: LastLayerSums,
-    held_out: FeatureRows | None,  # rows that are not in these sums
+    sums: LastLayerSums,  # of all rows
     batches: Iterable[FeatureRows],  # of all rows, once more
     trained: Tensor,  # (K, d + 1)
     views: Sequence[slice] = (slice(0, 1),),
+    held_out: HeldOut | None = None,
     *,
     prior_precision: float | str,
     variance_precision: float = math.inf,  # largest λ of Σ where a rule chooses λ
     last_layer: str,
     variance_floor: float,  # of σ²
-    held_out_rows: Tensor | None = None,  # (K, n_held_out), their places in the batches
-    left_out: Iterable[FeatureRows] | None = None,  # not summed; None: the held-out
-    left_out_shift: Tensor | None = None,  # (n,), added to residuals of held-out rows
     **settings: Any,  # of make_last_layers
 ) -> FittedLastLayers:
     """λ, posteriors, weights of the members, and what held-out rows say of them.
@@ -526,37 +514,25 @@ def fit_posterior(
     λ and the weights rest on posteriors without the held-out rows of each member, the
     final posteriors on all rows.
     """
-    sums, homoscedastic = without, without.homoscedastic
+    n_members, by_grid = len(trained), prior_precision == "grid"
     if isinstance(prior_precision, str):
         settings["variance_precision"] = variance_precision
-    if held_out is not None:
-        structure = "diag" if without.gram.ndim == 2 else "full"
-        rest = [held_out] if left_out is None else left_out
-        own = sum_rows(rest, structure, homoscedastic, without.fit_id)
-        sums = replace(
-            without,
-            gram=without.gram + own.gram,
-            cross=without.cross + own.cross,
-            loss=without.loss + own.loss,
-        )
     # Of the trained means, until the mean of the members is known.
     sigma2 = settings["residual_variance"] = sums.residual_variance(variance_floor)
-    judged = held_out
-    if judged is not None and left_out_shift is not None:
-        shift = left_out_shift[held_out_rows]
-        judged = judged._replace(residual=judged.residual + shift)
-    if homoscedastic and judged is not None:
+    judged = None if held_out is None else held_out.rows
+    if sums.homoscedastic and judged is not None:
         judged = judged._replace(h2=torch.full_like(judged.h2, sigma2))
-    summed = without if prior_precision == "grid" else sums
+    summed = sums if held_out is None or not by_grid else held_out.without
     value = choose_prior_precision(
         prior_precision, summed, trained, last_layer, judged, views, **settings
     )
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
-    nll, residual, n_members, factor = None, None, len(trained), 1.0
-    h2 = none = trained.new_empty(0)
     weight = trained.new_full((n_members,), 1 / n_members)
-    if judged is not None and held_out is not None:
-        others = make_last_layers(without, trained, last_layer, value, **settings)
+    found: dict[str, Any] = {}
+    if held_out is not None and judged is not None:
+        others = make_last_layers(
+            held_out.without, trained, last_layer, value, **settings
+        )
         nll = others.held_out_nll(judged, views)
         sizes = torch.tensor([view.stop - view.start for view in views])
         weight = torch.softmax(-SHARPNESS * nll.repeat_interleave(sizes), dim=0)
@@ -564,24 +540,25 @@ def fit_posterior(
         # Members that hardly count would tell of their own faults.
         counts = weight * n_members > LEAST_WEIGHT
         residual = (others.residual(judged) / v.sqrt())[counts].flatten()
-        h2 = held_out.h2
-        if held_out_rows is not None:
-            # As in predictions, members that disagree add to the variance.
-            apart = torch.cat([_spread(weight, layers.residual(b)) for b in batches])
-            share = v / (v + apart[held_out_rows])
-            factor = noise_factor(residual * share[counts].flatten().sqrt())
-    if n_members > 1 or last_layer == "ridge":
-        spread = Spread()
+        found = {"held_out_nll": nll, "held_out_residual": residual}
+    if held_out is not None or n_members > 1 or last_layer == "ridge":
+        spread, apart = Spread(), []
         for rows in batches:
-            spread += Spread.of(weight @ layers.residual(rows), rows.weight)
+            by_member = layers.residual(rows)
+            mean = weight @ by_member
+            spread += Spread.of(mean, rows.weight)
+            apart.append(weight @ (by_member - mean).square())
+        if held_out is not None:
+            # As in predictions, members that disagree add to the variance.
+            share = v / (v + torch.cat(apart)[held_out.numbers])
+            wide = residual * share[counts].flatten().sqrt()
+            found["noise_factor"] = noise_factor(wide)
         sums = replace(sums, residuals=spread)
         sigma2 = settings["residual_variance"] = sums.residual_variance(variance_floor)
-        if homoscedastic:
+        if sums.homoscedastic:
             final = make_last_layers(sums, trained, last_layer, value, **settings)
             layers = replace(final, mean=layers.mean)
-    return FittedLastLayers(
-        layers, sums, weight, sigma2, none, nll, h2, residual, factor
-    )
+    return FittedLastLayers(layers, sums, weight, sigma2, **found)
 
 
 def fit_last_layers(
@@ -593,45 +570,54 @@ def fit_last_layers(
     *,
     homoscedastic: bool,
     fit_id: str,
+    calibrate_noise: bool = False,  # by a factor, which the network takes over
+    left_out_shift: Tensor | None = None,  # (n,), added to residuals of held-out rows
     **settings: Any,
 ) -> FittedLastLayers:
     """``fit_posterior`` of networks, each of which holds out rows of its own."""
-    size, held_out_rows = network.rows_per_batch(), split.held_out
-    left_out = torch.ones(network.n_members, len(X), dtype=torch.bool)
-    left_out.scatter_(1, split.fit, False)
+    size, (fit, numbers) = network.rows_per_batch(), split
+    seen = weight.new_zeros(network.n_members, len(X)).scatter_(1, fit, 1.0)
+    own = X[numbers], y[numbers], weight[numbers]
+    shift = 0.0 if left_out_shift is None else left_out_shift[numbers]
 
-    def compute() -> Iterator[FeatureRows]:
-        for start in range(0, len(X), size):
-            part = slice(start, start + size)
-            of_rows = X[part], y[part], weight[part], left_out[:, part]
-            yield FeatureRows.of(network, *of_rows)
+    def features(part: Any) -> FeatureRows:  # of a slice
+        return FeatureRows.of(network, X[part], y[part], weight[part])
 
-    with one_thread(network.multiply_adds(size)):
-        batches = KeptBatches(compute, lambda rows: rows.phi.numel())
+    parts: Any = [slice(at, at + size) for at in range(0, len(X), size)]
+
+    def summed(batches: Iterable[FeatureRows]) -> LastLayerSums:
+        return sum_rows(batches, "full", homoscedastic, fit_id)
+
+    def fit_once() -> FittedLastLayers:
+        batches: Any = DataLoader(
+            parts, batch_size=None, collate_fn=features, generator=torch.Generator()
+        )
+        if seen.numel() * network.layer_sizes[-1] <= KEPT_ELEMENTS:
+            batches = list(batches)
         held_out = None
-        if held_out_rows.shape[1]:
-            own = X[held_out_rows], y[held_out_rows], weight[held_out_rows]
-            held_out = FeatureRows.of(network, *own)
-        rest = None
-        if bool(left_out.scatter(1, held_out_rows, False).any()):  # rows of its groups
-            rest = (b._replace(left_out=~b.left_out) for b in batches)  # type: ignore[operator]
-        found = fit_posterior(
-            sum_rows(batches, "full", homoscedastic, fit_id),
-            held_out,
+        if numbers.shape[1]:
+            rows = FeatureRows.of(network, *own)
+            masked = (
+                rows._replace(weight=rows.weight * seen[:, part])
+                for part, rows in zip(parts, batches, strict=True)
+            )
+            rows = rows._replace(residual=rows.residual + shift)
+            held_out = HeldOut(rows, numbers, summed(masked))
+        return fit_posterior(
+            summed(batches),
             batches,
             network.trained_weights(),
             network.members_by_view(),
-            held_out_rows=held_out_rows,
-            left_out=rest,
+            held_out,
             **settings,
         )
-        noise = [mean_noise(rows.h2, found.member_weight) for rows in batches]
-    return found._replace(noise=torch.cat(noise))
 
-
-def _spread(weight: Tensor, by_member: Tensor) -> Tensor:  # (K,), (K, n) → (n,)
-    """Variance over the members."""
-    return weight @ (by_member - weight @ by_member).square()
+    with one_thread(network.multiply_adds(size)):
+        found = fit_once()
+        if calibrate_noise and found.held_out_residual is not None:
+            network.noise_factor = found.noise_factor
+            found = fit_once()
+    return found
 
 
 def noise_factor(residual: Tensor) -> float:  # (m,), in units of √v
