@@ -59,13 +59,7 @@ def new_parser(description: str | None, out: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", type=Path, default=Path(out), metavar="FOLDER", help=f"({out})")
-    add(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes of one thread (1)",
-    )
+    add("--jobs", type=int, default=1, metavar="N", help="processes of one thread (1)")
     add("--smoke", action="store_true", help="quick trial: shows that it runs, no more")
     return parser
 
@@ -101,16 +95,11 @@ class Dataset:
     @cached_property
     def key(self) -> dict[str, str]:
         """What the key of a run says of the data: the layout of the file is free."""
-        digest = content_hash(self.X, self.y)
+        found = hashlib.sha256(repr(self.X.shape).encode())
+        for column in (*self.X.T, self.y):
+            found.update(np.ascontiguousarray(column, dtype=np.float64).tobytes())
+        digest = found.hexdigest()[:16]
         return {"name": self.name, "target": self.target, "sha256": digest}
-
-
-def content_hash(X: Array, y: Array) -> str:
-    """First 16 digits of the SHA-256 of all values, column by column."""
-    found = hashlib.sha256(repr(X.shape).encode())
-    for column in (*X.T, y):
-        found.update(np.ascontiguousarray(column, dtype=np.float64).tobytes())
-    return found.hexdigest()[:16]
 
 
 def load_named(name: str, folder: Path | None) -> Dataset:
@@ -123,16 +112,10 @@ def load_named(name: str, folder: Path | None) -> Dataset:
     with (folder / f"{name}.csv").open(newline="", encoding="utf-8-sig") as stream:
         header = [column.strip() for column in next(csv.reader(stream), [])]
         values = np.loadtxt(stream, delimiter=",", ndmin=2, comments=None)
-    if values.shape[1] != len(header) or len(values) < MIN_ROWS:
+    if len(values) < MIN_ROWS or not np.isfinite(values).all():
         raise ValueError(
-            f"Got a table of shape {values.shape} under {len(header)} names in "
-            f"{name}.csv, but expected {MIN_ROWS} or more rows. Repair the file."
-        )
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        raise ValueError(
-            f"Got {values[row, column]} in row {row + 1}, column {header[column]!r} of "
-            f"{name}.csv, but expected finite numbers. Fill the gap or drop the row."
+            f"Got {len(values)} rows and {np.sum(~np.isfinite(values))} gaps in "
+            f"{name}.csv, but expected {MIN_ROWS} rows without any. Repair the file."
         )
     return Dataset(name, values[:, :-1], values[:, -1], header[-1])
 
@@ -197,18 +180,12 @@ def run_key(
     names = ("protocol", "claps") if uses_claps else ("protocol",)
     version = {name: RESULTS_VERSION[name] for name in names}
     key = {"study": study, "data": data, "split": split, "method": method}
-    plain: dict[str, Any] = json.loads(
-        json.dumps(key | {"version": version}, default=_plain)
+    text = json.dumps(
+        key | {"version": version},
+        default=lambda v: asdict(v) if is_dataclass(v) else repr(v),  # type: ignore
     )
+    plain: dict[str, Any] = json.loads(text)
     return plain
-
-
-def _plain(value: Any) -> Any:
-    return (
-        asdict(value)
-        if is_dataclass(value) and not isinstance(value, type)
-        else repr(value)
-    )
 
 
 def claps_parameters(model: Any) -> dict[str, Any]:
@@ -338,8 +315,8 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """Mean and standard error of numbers; None is left out."""
-    given = np.array([v for v in values if v is not None], dtype=np.float64)
+    """Mean and standard error of numbers; None and NaN are left out."""
+    given = np.array([v for v in values if v is not None and v == v], dtype=np.float64)
     n = len(given)
     mean = float(given.mean()) if n else math.nan
     error = float(given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan

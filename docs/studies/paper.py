@@ -22,6 +22,7 @@ from typing import Any
 
 import engine
 import numpy as np
+import pandas as pd
 import paper_report
 import torch
 from engine import Array, Dataset, Row, Run, Split
@@ -455,7 +456,8 @@ def run(arguments: argparse.Namespace) -> int:
     plans = {name: EXPERIMENTS[name].plan(arguments) for name in names}
     runs = [run for plan in plans.values() for run in plan]
     failures = engine.run_missing(runs, out, arguments.jobs)
-    rows = {name: engine.finished_rows(plan, out) for name, plan in plans.items()}
+    finished = {name: engine.finished_rows(plan, out) for name, plan in plans.items()}
+    rows = {name: pd.DataFrame(own) for name, own in finished.items() if own}
     failed = {name for name in names if any(f" {name} " in text for text in failures)}
     files = paper_report.write_output(rows, out, failed)
     files += paper_report.write_figures(rows, out / "figures", mechanism_bands)
