@@ -11,7 +11,6 @@ folder may hold all of them, and an interrupted command goes on where it stopped
 import argparse
 import csv
 import hashlib
-import io
 import json
 import math
 import multiprocessing
@@ -235,12 +234,12 @@ def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[str]:
     pending = [run for run in runs if identity(run.key) not in finished]
     failures = []
     with tqdm(total=len(runs), initial=len(runs) - len(pending), unit="run") as bar:
-        for run, result in _results(pending, jobs):
+        for label, result in _results(pending, jobs):
             if isinstance(result, str):
-                failures.append(f"FAILED {run.label}: {result}\n")
+                failures.append(f"FAILED {label}: {result}\n")
             else:
                 store_line(result, out)
-            bar.set_postfix_str(run.label)
+            bar.set_postfix_str(label)
             bar.update()
     return failures
 
@@ -251,25 +250,22 @@ def finished_rows(runs: Sequence[Run], out: Path) -> list[Row]:
     return [row for run in runs for row in stored.get(identity(run.key), ())]
 
 
-def _results(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Line | str]]:
-    """Lines, or errors in words, in the order in which the runs end."""
+def _results(runs: Sequence[Run], jobs: int) -> Iterator[tuple[str, Line | str]]:
+    """Labels with lines, or errors in words, in the order in which the runs end."""
     if jobs == 1 or len(runs) < 2:
-        yield from ((run, _compute(run)) for run in runs)
+        yield from map(_compute, runs)
         return
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # of the new processes
     # A forked process may hang in torch; a spawned one starts clean.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
     try:
-        futures = {pool.submit(_compute, run): run for run in runs}
-        for future in as_completed(futures):
-            error = future.exception()
-            yield futures[future], str(error) if error else future.result()
+        for future in as_completed([pool.submit(_compute, run) for run in runs]):
+            yield future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _compute(run: Run) -> Line | str:
+def _compute(run: Run) -> tuple[str, Line | str]:
     """The line of a run, computed on one thread, or its error."""
     from threadpoolctl import threadpool_limits
 
@@ -277,21 +273,11 @@ def _compute(run: Run) -> Line | str:
     try:
         # Standard output is the report's.
         with threadpool_limits(1), redirect_stdout(sys.stderr):
-            rows = run.compute()
+            line: Line = {"key": run.key, "rows": run.compute()}
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    seconds, cpu = time.perf_counter() - started, time.process_time() - worked
-    return {"key": run.key, "rows": rows, "seconds": seconds, "cpu_seconds": cpu}
-
-
-def values_of(rows: Iterable[Row], field: str) -> list[Any]:
-    """Different values of a field, in the order of the rows."""
-    return list(dict.fromkeys(row[field] for row in rows))
-
-
-def where(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
-    wanted = fields.items()
-    return [row for row in rows if all(row[name] == value for name, value in wanted)]
+        return run.label, f"{type(error).__name__}: {error}"
+    line["seconds"] = time.perf_counter() - started
+    return run.label, line | {"cpu_seconds": time.process_time() - worked}
 
 
 def score_intervals(
@@ -357,12 +343,6 @@ def markdown_table(
     rule = "|" + "|".join("---:" if a == "r" else "---" for a in letters) + "|"
     rows = ["| " + " | ".join(line) + " |" for line in (header, *lines)]
     return "\n".join([rows[0], rule, *rows[1:]]) + "\n"
-
-
-def csv_table(header: Iterable[str], lines: Iterable[Iterable[Any]]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([header, *lines])
-    return stream.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

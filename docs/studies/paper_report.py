@@ -1,8 +1,9 @@
 """Our figures beside the published ones: tables, claims of the paper, pictures.
 
-``published`` holds the tables of the paper, and ``claims.csv`` the claims of its
-analyses. A line of that file is one check on an experiment; a line without a claim
-continues the claim above it, which holds if all its checks do.
+``published`` holds the tables of the paper, ``columns.csv`` the fields of our rows that
+their columns are about, and ``claims.csv`` the claims of its analyses. A line of claims
+is one check on an experiment; a line without a claim continues the claim above it,
+which holds if all its checks do.
 
 measure   fields of our rows, or "a - b" or "a / b" of two of them
 of        methods, sizes or grid values; "each" of them; "steps" from each to the next;
@@ -37,31 +38,6 @@ Rows = Mapping[str, Frame]  # by experiment
 
 # Tables -------------------------------------------------------------------------------
 
-#: Columns of the published tables, and the fields of our rows that they are about.
-COLUMNS = {
-    "Marg. Cov.": "coverage",
-    "Sparse Cov.": "sparse_coverage",
-    "Noisy Cov.": "noisy_coverage",
-    "Region Gap": "region_gap",
-    "Cov. LACP": "coverage_lacp",
-    "Cov. CLAPS": "coverage_claps",
-    "Coverage": "coverage",
-    "Cov. Err.": "coverage_error",
-    "Viol. Rate": "violation",
-    "Avg. Width": "width",
-    "Int. Score": "score",
-    "Rel. Width Red.": "width_reduction",
-    "Width Rank": "width_rank",
-    "Score Rank": "score_rank",
-    "Width Ratio": "width_ratio",
-    "Score delta": "score_difference",
-    "Epi. Frac.": "epistemic_fraction",
-    "Epi. Frac. of Means": "epistemic_fraction_of_means",
-    "Scale Ratio": "scale_ratio",
-    "Min h2": "min_h2",
-    "P01 h2": "p01_h2",
-    "Floor Active": "floor_active",
-}
 #: A second reading of a published column, which our tables show after the first.
 FIRST, SECOND = "Epi. Frac.", "Epi. Frac. of Means"
 #: Experiments on real data, and the names of their tables of distances.
@@ -98,6 +74,9 @@ TABLES = (
 @cache
 def published(name: str) -> list[dict[str, str]]:
     return engine.read_csv(FOLDER / f"{name}.csv")
+
+
+COLUMNS = {line["column"]: line["field"] for line in published("columns")}
 
 
 def label_of(value: Any) -> str:

@@ -2,12 +2,15 @@
 
 Each part measures every file with every combination of its options. Names of ratios
 hold a "/", and their means are geometric. ``<study>_bounds.csv`` says what must hold
-for the means of groups of runs. The same command goes on where it was stopped.
+for the means of groups of runs. The same command goes on where it was stopped. With
+another commit on PYTHONPATH, ``--only PART --without-peers`` writes a PART.csv that, in
+OUT as PART_before.csv, is compared with.
 """
 
 import argparse
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, product
 from pathlib import Path
@@ -118,7 +121,9 @@ def plan(study: str, name: str, part: Part, arguments: argparse.Namespace) -> An
             )
         paths = [path for some in found.values() for path in some]
     hashes = {path: pd.util.hash_pandas_object(read(path)).sum() for path in paths}
-    parameters = repr(engine.claps_parameters(ClapsRegressor(**params)))
+    parameters: Any = ClapsRegressor(**params).get_params()
+    with suppress(ImportError):  # of a commit without recipes
+        parameters = engine.claps_parameters(ClapsRegressor(**params))
     first, n = arguments.first_seed, part.n_seeds or arguments.seeds
     options = product(*part.options.values())
     cases = [dict(zip(part.options, values, strict=True)) for values in options]
@@ -131,7 +136,7 @@ def plan(study: str, name: str, part: Part, arguments: argparse.Namespace) -> An
             f"{study}, {name}",
             data={"name": path.stem, "hash": int(hashes[path])},
             split={"seed": seed},
-            method=case | ({"parameters": parameters} if uses_claps else {}),
+            method=case | ({"parameters": repr(parameters)} if uses_claps else {}),
             uses_claps=uses_claps,
         )
         label = ", ".join([name, path.stem, *map(str, case.values()), f"seed {seed}"])
@@ -203,11 +208,11 @@ def run(study: str, parts: Mapping[str, Part], arguments: argparse.Namespace) ->
         if not frame.empty:
             ours = frame.query("method == @CLAPS") if "method" in frame else frame
             lines += judged(study, name, ours)
-            text = frame.to_csv(index=False, float_format="%.5g")
-            files = {
-                f"{name}.csv": text,
-                f"{name}.md": "\n".join(tables(chosen[name], frame)),
-            }
+            files = {f"{name}.csv": frame.to_csv(index=False, float_format="%.5g")}
+            if (before := out / f"{name}_before.csv").is_file():
+                old = pd.read_csv(before).assign(method="CLAPS before")
+                frame = pd.concat([frame, old])
+            files[f"{name}.md"] = "\n".join(tables(chosen[name], frame))
             engine.write_files(files, out)
     text = engine.markdown_table(HEAD, lines, "llllrllr")
     engine.write_files({"bounds.md": text}, out)

@@ -202,7 +202,9 @@ def csv_of(table: Table) -> str:
         values = [v for e in found.values() for v in (e.mean, e.error)]
         cells = ["" if math.isnan(v) else v for v in values]
         lines.append([*key, found["coverage"].n, *cells])
-    return engine.csv_table(["dataset", "method", "seeds", *names], lines)
+    return Frame(lines, columns=["dataset", "method", "seeds", *names]).to_csv(
+        index=False
+    )
 
 
 def draw(table: Table, comparisons: Sequence[Row], path: Path) -> None:

@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import engine
 import numpy as np
+import pandas as pd
 import torch
 from engine import Array
 from mapie.regression import SplitConformalRegressor
@@ -121,20 +122,12 @@ def serve() -> int:
 # The command --------------------------------------------------------------------------
 
 
-class Section(NamedTuple):
-    """A call of ours, what it is compared with, and for which sizes."""
-
-    title: str
-    peer: str
-    call: str
-    sizes: Sequence[tuple[int, int]]
-
-
 MAPIE = "MAPIE's SplitConformalRegressor"
-SECTIONS = {
-    "fit": Section("default fit", BOOSTING, "fit of boosting", SIZES),
-    "rows": Section("20,000 intervals", BOOSTING, "rows of boosting", (SMALL, LARGE)),
-    "row": Section("one row", MAPIE, "row of MAPIE", (SMALL,)),
+#: What ours is called, what it is compared with and its call, for which sizes.
+SECTIONS: dict[str, tuple[str, str, str, Sequence[tuple[int, int]]]] = {
+    "fit": ("default fit", BOOSTING, "fit of boosting", SIZES),
+    "rows": ("20,000 intervals", BOOSTING, "rows of boosting", (SMALL, LARGE)),
+    "row": ("one row", MAPIE, "row of MAPIE", (SMALL,)),
 }
 
 
@@ -162,17 +155,17 @@ def measure(
     name: str, servers: Mapping[str, Server], arguments: argparse.Namespace
 ) -> Iterator[Result]:
     """All calls of a section in turns, one line for each thing that is compared."""
-    section, (ours, *others) = SECTIONS[name], servers
-    for n, p in ((60, 3),) if arguments.smoke else section.sizes:
+    (title, peer, its_call, sizes), (ours, *others) = SECTIONS[name], servers
+    for n, p in ((60, 3),) if arguments.smoke else sizes:
         for threads in (1,) if arguments.smoke else (1, 2):  # two spin if it is busy
-            turns = {ours: (ours, name), section.peer: (ours, section.call)}
+            turns = {ours: (ours, name), peer: (ours, its_call)}
             turns |= {other: (other, name) for other in others}
             best = dict.fromkeys(turns, float("inf"))
             for _ in range(1 if arguments.smoke else arguments.repeats):
                 for what, (where, call) in turns.items():
                     call = call, n, p, threads, arguments.smoke
                     best[what] = min(best[what], servers[where].seconds(*call))
-            case = f"{section.title}, fitted on {n:,} × {p}"
+            case = f"{title}, fitted on {n:,} × {p}"
             for what in list(turns)[1:]:
                 yield name, case, threads, best[ours], what, best[what]
 
@@ -214,7 +207,10 @@ def run(arguments: argparse.Namespace) -> int:
         for server in servers.values():
             server.process.communicate()
     text = "\n".join([*tables, f"Measured on {date.today().isoformat()}.\n"])
-    files = {"speed.md": text, "speed.csv": engine.csv_table(FIELDS, found)}
+    files = {
+        "speed.md": text,
+        "speed.csv": pd.DataFrame(found, columns=FIELDS).to_csv(index=False),
+    }
     engine.write_files(files, arguments.out)
     return 0
 

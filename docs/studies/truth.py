@@ -27,7 +27,7 @@ import engine
 import numpy as np
 import pandas as pd
 import parts
-from engine import Array
+from engine import Array, Row
 from mapie import regression as mapie
 from parts import (
     CLAPS,
@@ -103,15 +103,21 @@ MEANS: dict[str, Callable[[Array], Array]] = {
 UNEVEN = "additive, uneven noise"
 
 
-def noise(seed: int, new: Model, _: Table, **case: Any) -> Rows:
-    """The noise has a variance of 1, also on average where it is uneven."""
-    method, size, kind, r2 = case.values()
+def problem(seed: int, size: str, kind: str, r2: float) -> Any:
+    """Inputs, means, standard deviations, targets, and how many rows are for training.
+
+    The noise has a variance of 1, also on average where it is uneven.
+    """
     n, p = map(int, size.split(" × "))
     rng, function = np.random.default_rng(seed), MEANS[kind.split(",")[0]]
     X, sample = rng.standard_normal((n + N_NEW, p)), rng.standard_normal((20_000, p))
     mean = function(X) * np.sqrt(r2 / (1 - r2)) / function(sample).std()
     sd = np.exp(X[:, 0] / 2 - 0.25) if kind == UNEVEN else np.ones(len(X))
-    y = mean + sd * rng.standard_normal(len(X))
+    return X, mean, sd, mean + sd * rng.standard_normal(len(X)), n
+
+
+def noise(seed: int, new: Model, _: Table, *, method: str, **case: Any) -> Rows:
+    X, mean, sd, y, n = problem(seed, **case)
     if method in PEERS:  # which expect standardised targets
         centre, unit = y[:n].mean(), y[:n].std()
         parts = PEERS[method](X[:n], (y[:n] - centre) / unit, X[n:], seed)
@@ -154,16 +160,31 @@ def split_ends(fitted: Any, X: Any, y: Array, i: int, j: int) -> Array:
     return intervals(model, X[j:])
 
 
-def sparse(seed: int, new: Model, table: Table) -> Rows:
-    """Calibration and test rows are as they were."""
+def thinned(table: Table, seed: int) -> Any:
+    """Training rows without 99 % of a region, the others as they were.
+
+    Inputs, targets, where calibration and test rows begin, and who lies inside.
+    """
     X, y, i, j = shuffled(table, seed, 4000)
     component = PCA(1, random_state=0).fit_transform(scale(X))[:, 0]
     inside = component > np.quantile(component, 0.8)
     kept = ~inside[:i] | (np.random.default_rng(seed + 1).random(i) < 0.01)
-    model = new().fit(X[:i][kept], y[:i][kept])
-    ends, inside = split_ends(model, X, y, i, j), inside[j:]
-    there, sd = scored(ends[inside], y[j:][inside], np.std(y)), np.std(y)
-    yield {f"{name} inside": v for name, v in there.items()} | scored(ends, y[j:], sd)
+    rows = np.r_[np.flatnonzero(kept), np.arange(i, len(y))]
+    n = int(kept.sum())
+    return X.iloc[rows], y[rows], n, n + j - i, inside[rows]
+
+
+def scored_inside(ends: Array, y: Array, inside: Array, unit: float) -> Row:
+    there = scored(ends[inside], y[inside], unit)
+    found = {f"{name} inside": value for name, value in there.items()}
+    return found | scored(ends, y, unit)
+
+
+def sparse(seed: int, new: Model, table: Table) -> Rows:
+    """Calibration and test rows are as they were."""
+    X, y, i, j, inside = thinned(table, seed)
+    ends = split_ends(new().fit(X[:i], y[:i]), X, y, i, j)
+    yield scored_inside(ends, y[j:], inside[j:], np.std(table.iloc[:, -1]))
 
 
 def equal(seed: int, new: Model, table: Table) -> Rows:
