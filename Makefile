@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint test-newest test-mapie09 test-prereleases docs \
 	docs-inventories clean \
-	paper peers truth coverage speed fuzz mapie-tests
+	paper peers truth around coverage speed fuzz mapie-tests
 
 demo: $(VENV)/.installed-demo
 	$(VENV)/bin/python -m mapie_claps.demo
@@ -93,6 +93,9 @@ peers: $(VENV)/.installed
 
 truth: $(VENV)/.installed
 	$(VENV)/bin/python docs/studies/truth.py --data $(DATA) --out docs/benchmarks/truth --jobs $(JOBS) $(RUN)
+
+around: $(VENV)/.installed
+	$(VENV)/bin/python docs/studies/around.py --data $(DATA) --out docs/benchmarks/around --jobs $(JOBS) $(RUN)
 
 coverage: $(VENV)/.installed
 	$(VENV)/bin/python docs/studies/coverage.py --out docs/trust --jobs $(JOBS) $(RUN)

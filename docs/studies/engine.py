@@ -11,7 +11,6 @@ folder may hold all of them, and an interrupted command goes on where it stopped
 import argparse
 import csv
 import hashlib
-import io
 import json
 import math
 import multiprocessing
@@ -59,13 +58,7 @@ def new_parser(description: str | None, out: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", type=Path, default=Path(out), metavar="FOLDER", help=f"({out})")
-    add(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes of one thread (1)",
-    )
+    add("--jobs", type=int, default=1, metavar="N", help="processes of one thread (1)")
     add("--smoke", action="store_true", help="quick trial: shows that it runs, no more")
     return parser
 
@@ -101,16 +94,11 @@ class Dataset:
     @cached_property
     def key(self) -> dict[str, str]:
         """What the key of a run says of the data: the layout of the file is free."""
-        digest = content_hash(self.X, self.y)
+        found = hashlib.sha256(repr(self.X.shape).encode())
+        for column in (*self.X.T, self.y):
+            found.update(np.ascontiguousarray(column, dtype=np.float64).tobytes())
+        digest = found.hexdigest()[:16]
         return {"name": self.name, "target": self.target, "sha256": digest}
-
-
-def content_hash(X: Array, y: Array) -> str:
-    """First 16 digits of the SHA-256 of all values, column by column."""
-    found = hashlib.sha256(repr(X.shape).encode())
-    for column in (*X.T, y):
-        found.update(np.ascontiguousarray(column, dtype=np.float64).tobytes())
-    return found.hexdigest()[:16]
 
 
 def load_named(name: str, folder: Path | None) -> Dataset:
@@ -123,16 +111,10 @@ def load_named(name: str, folder: Path | None) -> Dataset:
     with (folder / f"{name}.csv").open(newline="", encoding="utf-8-sig") as stream:
         header = [column.strip() for column in next(csv.reader(stream), [])]
         values = np.loadtxt(stream, delimiter=",", ndmin=2, comments=None)
-    if values.shape[1] != len(header) or len(values) < MIN_ROWS:
+    if len(values) < MIN_ROWS or not np.isfinite(values).all():
         raise ValueError(
-            f"Got a table of shape {values.shape} under {len(header)} names in "
-            f"{name}.csv, but expected {MIN_ROWS} or more rows. Repair the file."
-        )
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        raise ValueError(
-            f"Got {values[row, column]} in row {row + 1}, column {header[column]!r} of "
-            f"{name}.csv, but expected finite numbers. Fill the gap or drop the row."
+            f"Got {len(values)} rows and {np.sum(~np.isfinite(values))} gaps in "
+            f"{name}.csv, but expected {MIN_ROWS} rows without any. Repair the file."
         )
     return Dataset(name, values[:, :-1], values[:, -1], header[-1])
 
@@ -197,18 +179,12 @@ def run_key(
     names = ("protocol", "claps") if uses_claps else ("protocol",)
     version = {name: RESULTS_VERSION[name] for name in names}
     key = {"study": study, "data": data, "split": split, "method": method}
-    plain: dict[str, Any] = json.loads(
-        json.dumps(key | {"version": version}, default=_plain)
+    text = json.dumps(
+        key | {"version": version},
+        default=lambda v: asdict(v) if is_dataclass(v) else repr(v),  # type: ignore
     )
+    plain: dict[str, Any] = json.loads(text)
     return plain
-
-
-def _plain(value: Any) -> Any:
-    return (
-        asdict(value)
-        if is_dataclass(value) and not isinstance(value, type)
-        else repr(value)
-    )
 
 
 def claps_parameters(model: Any) -> dict[str, Any]:
@@ -258,12 +234,12 @@ def run_missing(runs: Sequence[Run], out: Path, jobs: int = 1) -> list[str]:
     pending = [run for run in runs if identity(run.key) not in finished]
     failures = []
     with tqdm(total=len(runs), initial=len(runs) - len(pending), unit="run") as bar:
-        for run, result in _results(pending, jobs):
+        for label, result in _results(pending, jobs):
             if isinstance(result, str):
-                failures.append(f"FAILED {run.label}: {result}\n")
+                failures.append(f"FAILED {label}: {result}\n")
             else:
                 store_line(result, out)
-            bar.set_postfix_str(run.label)
+            bar.set_postfix_str(label)
             bar.update()
     return failures
 
@@ -274,25 +250,22 @@ def finished_rows(runs: Sequence[Run], out: Path) -> list[Row]:
     return [row for run in runs for row in stored.get(identity(run.key), ())]
 
 
-def _results(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Line | str]]:
-    """Lines, or errors in words, in the order in which the runs end."""
+def _results(runs: Sequence[Run], jobs: int) -> Iterator[tuple[str, Line | str]]:
+    """Labels with lines, or errors in words, in the order in which the runs end."""
     if jobs == 1 or len(runs) < 2:
-        yield from ((run, _compute(run)) for run in runs)
+        yield from map(_compute, runs)
         return
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # of the new processes
     # A forked process may hang in torch; a spawned one starts clean.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
     try:
-        futures = {pool.submit(_compute, run): run for run in runs}
-        for future in as_completed(futures):
-            error = future.exception()
-            yield futures[future], str(error) if error else future.result()
+        for future in as_completed([pool.submit(_compute, run) for run in runs]):
+            yield future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _compute(run: Run) -> Line | str:
+def _compute(run: Run) -> tuple[str, Line | str]:
     """The line of a run, computed on one thread, or its error."""
     from threadpoolctl import threadpool_limits
 
@@ -300,21 +273,11 @@ def _compute(run: Run) -> Line | str:
     try:
         # Standard output is the report's.
         with threadpool_limits(1), redirect_stdout(sys.stderr):
-            rows = run.compute()
+            line: Line = {"key": run.key, "rows": run.compute()}
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    seconds, cpu = time.perf_counter() - started, time.process_time() - worked
-    return {"key": run.key, "rows": rows, "seconds": seconds, "cpu_seconds": cpu}
-
-
-def values_of(rows: Iterable[Row], field: str) -> list[Any]:
-    """Different values of a field, in the order of the rows."""
-    return list(dict.fromkeys(row[field] for row in rows))
-
-
-def where(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
-    wanted = fields.items()
-    return [row for row in rows if all(row[name] == value for name, value in wanted)]
+        return run.label, f"{type(error).__name__}: {error}"
+    line["seconds"] = time.perf_counter() - started
+    return run.label, line | {"cpu_seconds": time.process_time() - worked}
 
 
 def score_intervals(
@@ -338,8 +301,8 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """Mean and standard error of numbers; None is left out."""
-    given = np.array([v for v in values if v is not None], dtype=np.float64)
+    """Mean and standard error of numbers; None and NaN are left out."""
+    given = np.array([v for v in values if v is not None and v == v], dtype=np.float64)
     n = len(given)
     mean = float(given.mean()) if n else math.nan
     error = float(given.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
@@ -380,12 +343,6 @@ def markdown_table(
     rule = "|" + "|".join("---:" if a == "r" else "---" for a in letters) + "|"
     rows = ["| " + " | ".join(line) + " |" for line in (header, *lines)]
     return "\n".join([rows[0], rule, *rows[1:]]) + "\n"
-
-
-def csv_table(header: Iterable[str], lines: Iterable[Iterable[Any]]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([header, *lines])
-    return stream.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -22,10 +22,12 @@ from typing import Any
 
 import engine
 import numpy as np
+import pandas as pd
 import paper_report
 import torch
 from engine import Array, Dataset, Row, Run, Split
 from mapie import regression
+from peers import ordered
 from scipy.special import log_ndtr, ndtri_exp
 from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -44,12 +46,7 @@ N_FOLDS = 5
 LAYERS, STEPS, SYNTHETIC_STEPS, SMOKE_STEPS = (64, 64, 64), 150, 250, 5
 LEARNING_RATE = 1e-3
 # Of ``make_heteroscedastic_sparse``; "keep" is for training rows in the sparse region.
-SYNTHETIC: dict[str, Any] = {
-    "n_train": 500,
-    "n_calibration": 500,
-    "n_test": 2000,
-    "keep": 0.1,
-}
+SYNTHETIC = {"n_train": 500, "n_calibration": 500, "n_test": 2000, "keep": 0.1}
 # Parts of the rows of a real data set; the rest is for testing.
 TRAINING, CALIBRATION = 0.6, 0.2
 # Of the two targets of this table, the one that the published figures fit.
@@ -67,6 +64,7 @@ LOG_2 = float(np.log(2))
 # Methods ------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class NetworkRegressor(RegressorMixin, BaseEstimator):
     """The paper's network with another loss: squared error, or two quantiles.
 
@@ -75,15 +73,9 @@ class NetworkRegressor(RegressorMixin, BaseEstimator):
     of a run start from the same weights.
     """
 
-    def __init__(
-        self,
-        levels: tuple[float, float] | None = None,
-        max_steps: int = STEPS,
-        random_state: int | None = None,
-    ) -> None:
-        self.levels = levels
-        self.max_steps = max_steps
-        self.random_state = random_state
+    levels: tuple[float, float] | None = None
+    max_steps: int = STEPS
+    random_state: int | None = None
 
     def fit(self, X: Array, y: Array) -> "NetworkRegressor":
         self.scaler_ = StandardScaler().fit(X)
@@ -189,13 +181,9 @@ class PaperMethods:
     def _cv_plus(self) -> Array:
         """Training and calibration rows together, five folds."""
         split = self.split
+        options = LEVEL, "absolute", "plus", N_FOLDS
         mapie = regression.CrossConformalRegressor(
-            self.network(),
-            confidence_level=LEVEL,
-            conformity_score="absolute",
-            method="plus",
-            cv=N_FOLDS,
-            random_state=self.seed,
+            self.network(), *options, random_state=self.seed
         )
         mapie.fit_conformalize(
             np.concatenate([split.X_train, split.X_cal]),
@@ -208,17 +196,14 @@ class PaperMethods:
         split = self.split
         network = self.network((ALPHA / 2, 1 - ALPHA / 2))
         network.fit(split.X_train, split.y_train)
-        lower, upper = network.predict(split.X_cal).T
-        scores = np.maximum(lower - split.y_cal, split.y_cal - upper)
-        (quantile,) = conformal_quantile(scores, [ALPHA])
+        band = ordered(*network.predict(split.X_cal).T)
+        (quantile,) = conformal_quantile(band.scores(split.y_cal), [ALPHA])
         return network.predict(split.X_test) + quantile * np.array([-1.0, 1.0])
 
 
 def split_interval(model: Any, split: Split, score: Any) -> Array:
     """Calibrate a fitted model by MAPIE; bounds of the test rows, (n_test, 2)."""
-    mapie = regression.SplitConformalRegressor(
-        model, confidence_level=LEVEL, conformity_score=score, prefit=True
-    )
+    mapie = regression.SplitConformalRegressor(model, LEVEL, score, prefit=True)
     mapie.conformalize(split.X_cal, split.y_cal)
     return np.asarray(mapie.predict_interval(split.X_test)[1][:, :, 0])
 
@@ -455,7 +440,8 @@ def run(arguments: argparse.Namespace) -> int:
     plans = {name: EXPERIMENTS[name].plan(arguments) for name in names}
     runs = [run for plan in plans.values() for run in plan]
     failures = engine.run_missing(runs, out, arguments.jobs)
-    rows = {name: engine.finished_rows(plan, out) for name, plan in plans.items()}
+    finished = {name: engine.finished_rows(plan, out) for name, plan in plans.items()}
+    rows = {name: pd.DataFrame(own) for name, own in finished.items() if own}
     failed = {name for name in names if any(f" {name} " in text for text in failures)}
     files = paper_report.write_output(rows, out, failed)
     files += paper_report.write_figures(rows, out / "figures", mechanism_bands)

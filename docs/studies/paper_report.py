@@ -1,8 +1,9 @@
 """Our figures beside the published ones: tables, claims of the paper, pictures.
 
-``published`` holds the tables of the paper, and ``claims.csv`` the claims of its
-analyses. A line of that file is one check on an experiment; a line without a claim
-continues the claim above it, which holds if all its checks do.
+``published`` holds the tables of the paper, ``columns.csv`` the fields of our rows that
+their columns are about, and ``claims.csv`` the claims of its analyses. A line of claims
+is one check on an experiment; a line without a claim continues the claim above it,
+which holds if all its checks do.
 
 measure   fields of our rows, or "a - b" or "a / b" of two of them
 of        methods, sizes or grid values; "each" of them; "steps" from each to the next;
@@ -20,7 +21,7 @@ note      shown where the claim does not hold
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,38 +29,15 @@ from typing import Any, NamedTuple
 
 import engine
 import numpy as np
-from engine import PAPER_DATASETS, Array, Estimate, Row, estimate, values_of, where
+import pandas as pd
+from engine import PAPER_DATASETS, Array, Estimate
 
 FOLDER = Path(__file__).parent / "published"
-Rows = Mapping[str, Sequence[Row]]  # by experiment
+Frame = pd.DataFrame
+Rows = Mapping[str, Frame]  # by experiment
 
 # Tables -------------------------------------------------------------------------------
 
-#: Columns of the published tables, and the fields of our rows that they are about.
-COLUMNS = {
-    "Marg. Cov.": "coverage",
-    "Sparse Cov.": "sparse_coverage",
-    "Noisy Cov.": "noisy_coverage",
-    "Region Gap": "region_gap",
-    "Cov. LACP": "coverage_lacp",
-    "Cov. CLAPS": "coverage_claps",
-    "Coverage": "coverage",
-    "Cov. Err.": "coverage_error",
-    "Viol. Rate": "violation",
-    "Avg. Width": "width",
-    "Int. Score": "score",
-    "Rel. Width Red.": "width_reduction",
-    "Width Rank": "width_rank",
-    "Score Rank": "score_rank",
-    "Width Ratio": "width_ratio",
-    "Score delta": "score_difference",
-    "Epi. Frac.": "epistemic_fraction",
-    "Epi. Frac. of Means": "epistemic_fraction_of_means",
-    "Scale Ratio": "scale_ratio",
-    "Min h2": "min_h2",
-    "P01 h2": "p01_h2",
-    "Floor Active": "floor_active",
-}
 #: A second reading of a published column, which our tables show after the first.
 FIRST, SECOND = "Epi. Frac.", "Epi. Frac. of Means"
 #: Experiments on real data, and the names of their tables of distances.
@@ -70,6 +48,9 @@ GRIDS = {
     "representation_size": "app_feature_dimension_sensitivity",
     "variance_floor": "app_variance_floor_sensitivity",
 }
+
+
+CELL = "row", "column", "ours", "sd", "seeds", "paper", "paper_sd", "difference"
 
 
 class Table(NamedTuple):
@@ -95,54 +76,51 @@ def published(name: str) -> list[dict[str, str]]:
     return engine.read_csv(FOLDER / f"{name}.csv")
 
 
+COLUMNS = {line["column"]: line["field"] for line in published("columns")}
+
+
 def label_of(value: Any) -> str:
     """A method, case or grid value of ours as text."""
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def fill(table: Table, rows: Sequence[Row]) -> list[Row]:
+def fill(table: Table, rows: Frame) -> Frame:
     """All cells: mean and deviation over seeds, beside what the paper gives.
 
     NaN where there is no run, or where the paper gives nothing.
     """
+    own = rows if table.case is None else rows[rows["case"] == table.case]
+    labels = own[table.key].map(label_of).rename("label")
+    by_seed = own.groupby([labels, "seed"]).mean(numeric_only=True).reset_index()
     found = []
     for line in published(table.name):
         label = next(iter(line.values()))
         wanted = label_of(float(label)) if table.key == "value" else label
-        mine = [
-            row
-            for row in rows
-            if table.case in (None, row["case"]) and label_of(row[table.key]) == wanted
-        ]
-        by_seed = [where(mine, seed=seed) for seed in values_of(mine, "seed")]
+        seeds = by_seed[by_seed["label"] == wanted]
         shown = [c for c in line if c in COLUMNS for c in (c, *[SECOND] * (c == FIRST))]
         for column in shown:
-            field, printed = COLUMNS[column], FIRST if column == SECOND else column
-            each = [float(np.mean([row[field] for row in seed])) for seed in by_seed]
-            mean = float(np.mean(each)) if each else math.nan
-            sd = float(np.std(each, ddof=1)) if len(each) > 1 else math.nan
-            paper = float(line.get(printed, math.nan))
-            cell = {"row": label, "column": column, "ours": mean, "sd": sd}
-            cell |= {"seeds": len(each), "paper": paper}
-            cell["paper_sd"] = float(line.get(f"{printed} sd", math.nan))
-            found.append(cell | {"difference": mean - paper})
-    return found
+            ours, printed = (
+                seeds[COLUMNS[column]],
+                FIRST if column == SECOND else column,
+            )
+            names = printed, f"{printed} sd"
+            paper, paper_sd = (float(line.get(name, "nan")) for name in names)
+            cell = label, column, ours.mean(), ours.std(), len(ours), paper, paper_sd
+            found.append((*cell, ours.mean() - paper))
+    return Frame(found, columns=CELL)
 
 
-def cells_to_markdown(cells: Sequence[Row]) -> str:
+def cells_to_markdown(cells: Frame) -> str:
     """Three lines for each row: ours, the paper's, the difference."""
-    columns, lines = values_of(cells, "column"), []
-    for label in values_of(cells, "row"):
-        row = where(cells, row=label)
-        differences = [_decimals(c["difference"], "+") for c in row]
+    columns, lines = cells["column"].unique().tolist(), []
+    for label, row in cells.groupby("row", sort=False):
+        differences = [_decimals(value, "+") for value in row["difference"]]
         lines += [
-            [label, "ours", *(_with_sd(c["ours"], c["sd"]) for c in row)],
-            ["", "paper", *(_with_sd(c["paper"], c["paper_sd"]) for c in row)],
+            [label, "ours", *map(_with_sd, row["ours"], row["sd"])],
+            ["", "paper", *map(_with_sd, row["paper"], row["paper_sd"])],
             ["", "difference", *(d.replace("-", "−") for d in differences)],
         ]
-    return engine.markdown_table(
-        ["", "", *columns], lines, align="ll" + "r" * len(columns)
-    )
+    return engine.markdown_table(["", "", *columns], lines, "ll" + "r" * len(columns))
 
 
 def _decimals(value: float, sign: str = "") -> str:
@@ -154,46 +132,29 @@ def _with_sd(mean: float, sd: float) -> str:
     return _decimals(mean) + ("" if math.isnan(sd) else f" ± {_decimals(sd)}")
 
 
-def rows_to_csv(rows: Sequence[Row], digits: str) -> str:
-    """One line per row, its floats with so many digits, an empty cell for NaN."""
-    lines = [
-        [f"{v:{digits}}" if isinstance(v, float) else v for v in row.values()]
-        for row in rows
-    ]
-    return engine.csv_table(
-        rows[0], [["" if v == "nan" else v for v in x] for x in lines]
-    )
-
-
-def distances(rows: Sequence[Row]) -> list[Row]:
+def distances(rows: Frame) -> Frame:
     """log(ours / published) of scores and widths, by data set and method."""
-    found = []
+    ours, found = rows.groupby(["case", "method"])[["score", "width"]].mean(), []
     for case in PAPER_DATASETS:
-        ours = where(rows, case=case)
-        for line in published(f"exp3_{case}") if ours else ():
-            mine = where(ours, method=line["Method"])
-            ratios = {
-                f"log_{name}_ratio": math.log(
-                    np.mean([row[name] for row in mine]) / float(line[label])
-                )
-                for name, label in (("score", "Int. Score"), ("width", "Avg. Width"))
-            }
-            found.append({"case": case, "method": line["Method"]} | ratios)
-    return found
+        for line in published(f"exp3_{case}"):
+            if (key := (case, line["Method"])) in ours.index:
+                theirs = [float(line[name]) for name in ("Int. Score", "Avg. Width")]
+                found.append((*key, *np.log(ours.loc[key] / theirs)))
+    names = "case", "method", "log_score_ratio", "log_width_ratio"
+    return Frame(found, columns=names)
 
 
-def mean_distance(found: Sequence[Row]) -> Array:
-    ratios = [[d["log_score_ratio"], d["log_width_ratio"]] for d in found]
-    return np.asarray(np.mean(np.abs(ratios), axis=0))
+def mean_distance(found: Frame) -> Array:
+    ratios = found[["log_score_ratio", "log_width_ratio"]]
+    return np.asarray(ratios.abs().mean())
 
 
-def distances_to_markdown(found: Sequence[Row]) -> str:
+def distances_to_markdown(found: Frame) -> str:
     """Mean |log ratio|, score / width, by data set and method, and their means."""
-    methods = values_of(found, "method")
-    groups = {case: where(found, case=case) for case in values_of(found, "case")}
-    lines = []
-    for name, group in (groups | {"**all**": list(found)}).items():
-        means = [mean_distance(where(group, method=m)) for m in methods]
+    methods, lines = found["method"].unique().tolist(), []
+    groups = [*found.groupby("case", sort=False), ("**all**", found)]
+    for name, group in groups:
+        means = [mean_distance(group[group["method"] == m]) for m in methods]
         pairs = [f"{score:.2f} / {width:.2f}" for score, width in means]
         lines.append([name, *pairs, f"{np.mean(mean_distance(group)):.3f}"])
     header = ["score / width", *methods, "all"]
@@ -202,18 +163,23 @@ def distances_to_markdown(found: Sequence[Row]) -> str:
 
 def write_output(rows: Rows, out: Path, failed: Collection[str]) -> list[Path]:
     """Every row of every run, tables, distances and the report of claims."""
-    files = {f"rows/{n}.csv": rows_to_csv(r, ".8g") for n, r in rows.items() if r}
+    files = {f"rows/{name}.csv": to_csv(own, "%.8g") for name, own in rows.items()}
     for table in TABLES:
-        if ours := rows.get(table.experiment):
-            cells = fill(table, ours)
-            files[f"tables/{table.name}.csv"] = rows_to_csv(cells, ".6g")
+        if table.experiment in rows:
+            cells = fill(table, rows[table.experiment])
+            files[f"tables/{table.name}.csv"] = to_csv(cells, "%.6g")
             files[f"tables/{table.name}.md"] = cells_to_markdown(cells)
     for experiment, name in DISTANCE_TABLES.items():
-        if found := distances(rows.get(experiment, ())):
-            files[f"tables/{name}.csv"] = rows_to_csv(found, ".4f")
+        if experiment in rows:
+            found = distances(rows[experiment])
+            files[f"tables/{name}.csv"] = to_csv(found, "%.4f")
             files[f"tables/{name}.md"] = distances_to_markdown(found)
     files["report.md"] = report_of(rows, failed)
     return engine.write_files(files, out)
+
+
+def to_csv(frame: Frame, digits: str) -> str:
+    return str(frame.to_csv(index=False, float_format=digits))
 
 
 # Claims -------------------------------------------------------------------------------
@@ -222,7 +188,7 @@ def write_output(rows: Rows, out: Path, failed: Collection[str]) -> list[Path]:
 DIFFERENCES = ("score_difference", "relative_score", "width_reduction")
 RELATION = re.compile(r"([a-z ]+) (-?[\d.e-]+)(?: of ([\d.]+))?")
 CLEAR = 2.0  # standard errors
-Runs = Mapping[tuple[str, int], float]  # by data set and seed
+Runs = Any  # a series of numbers by data set and seed
 Found = dict[str, Estimate]
 
 
@@ -249,17 +215,21 @@ def holds(relation: str, found: Estimate) -> bool:
 class Check:
     """One line of the table on the rows of its experiment."""
 
-    def __init__(self, line: Mapping[str, str], rows: Sequence[Row]) -> None:
+    def __init__(self, line: Mapping[str, str], rows: Frame) -> None:
         self.line, self.of, self.against = line, line["of"], line["against"]
         self.measures = _split(line["measure"])
         self.relations = [r for r in line["relation"].split(" and ") if r]
         self.key = next(t.key for t in TABLES if t.experiment == line["experiment"])
         names = _split(line["on"].removeprefix("together: "))
         each = names == ["each"]
-        self.rows = [r for r in rows if each or not names or r["case"] in names]
+        own = rows if each or not names else rows[rows["case"].isin(names)]
+        # Where the case is what is compared, its runs are those of one data set.
+        group = "" if self.key == "case" else own["case"]
+        own = own.assign(label=own[self.key].map(label_of), group=group)
+        self.rows = own.set_index(["group", "seed"])
         # Data sets on each of which the relation is asked for.
         apart = each or (len(names) > 1 and not line["on"].startswith("together"))
-        self.cases = values_of(self.rows, "case") if apart else []
+        self.cases = own["case"].unique().tolist() if apart else []
         difference = bool(self.against) or self.of == "steps"
         self.signed = difference or line["measure"] in DIFFERENCES
 
@@ -273,13 +243,14 @@ class Check:
         }
 
     def _of_measure(self, measure: str, case: str | None) -> Found:
-        labels = map(label_of, values_of(self.rows, self.key))
-        runs = {label: self._runs(measure, label, case) for label in labels}
+        own = self.rows if case is None else self.rows[self.rows["case"] == case]
+        values = own.eval(measure)
+        runs = {n: values[own["label"] == n] for n in self.rows["label"].unique()}
         if self.of == "span":
             means = [_mean(r).mean for r in runs.values()]
             return {"span": Estimate(max(means) - min(means), math.nan, len(means))}
         if self.of == "steps":
-            return {f"{a} to {b}": _paired(runs[b], runs[a]) for a, b in pairwise(runs)}
+            return {f"{a} to {b}": _mean(runs[b] - runs[a]) for a, b in pairwise(runs)}
         wanted = list(runs) if self.of == "each" else _split(self.of)
         if not self.against:
             return {one: _mean(runs[one]) for one in wanted}
@@ -287,22 +258,15 @@ class Check:
             return {f"{one} − {self.against}": _gap(runs[one]) for one in wanted}
         relative = self.against.startswith("/")
         others = _split(self.against.removeprefix("/"))
-        return {
-            f"{one} {'to' if relative else '−'} {other}": _paired(
-                runs[one], runs[other], relative
-            )
+        pairs = [
+            (one, other)
             for one in wanted
             for other in (runs if others == ["others"] else others)
             if other != one
-        }
-
-    def _runs(self, measure: str, label: str, case: str | None) -> Runs:
-        whole = self.key == "case"  # where the case is what is compared
-        return {
-            ("" if whole else row["case"], row["seed"]): _value(row, measure)
-            for row in self.rows
-            if label_of(row[self.key]) == label and case in (None, row["case"])
-        }
+        ]
+        if relative:
+            return {f"{a} to {b}": _mean(runs[a] / runs[b] - 1) for a, b in pairs}
+        return {f"{a} − {b}": _mean(runs[a] - runs[b]) for a, b in pairs}
 
     def result(self) -> tuple[str, str]:
         """Figures, and where the check does not hold, in words."""
@@ -353,37 +317,20 @@ def _words(measure: str) -> str:
     return measure.replace("_", " ")
 
 
-def _value(row: Row, measure: str) -> float:
-    match measure.split():
-        case [first, "-", second]:
-            return float(row[first] - row[second])
-        case [first, "/", second]:
-            return float(row[first] / row[second])
-    return float(row[measure])
-
-
 def _mean(runs: Runs) -> Estimate:
     """Mean of the means of all data sets, which are taken as given.
 
     The standard error comes from the seeds within each; what differs between data sets
-    does not enter it.
+    does not enter it. Differences are of the runs that both have.
     """
-    names = dict.fromkeys(name for name, _ in runs)
-    each = [estimate(v for (n, _), v in runs.items() if n == name) for name in names]
-    mean = float(np.mean([e.mean for e in each])) if each else math.nan
-    error = math.sqrt(sum(e.error**2 for e in each)) / len(each) if each else math.nan
-    return Estimate(mean, error, len(runs))
+    each = runs.dropna().groupby(level=0).agg(["mean", "sem"])
+    error = (each["sem"] ** 2).sum(skipna=False) ** 0.5 / max(len(each), 1)
+    return Estimate(float(each["mean"].mean()), float(error), len(runs))
 
 
 def _gap(runs: Runs) -> Estimate:
     """Mean over all runs, minus the mean of the means of data sets."""
-    whole = estimate(runs.values())
-    return Estimate(whole.mean - _mean(runs).mean, math.nan, whole.n)
-
-
-def _paired(one: Runs, other: Runs, relative: bool = False) -> Estimate:
-    pairs = {key: (value, other[key]) for key, value in one.items() if key in other}
-    return _mean({k: a / b - 1 if relative else a - b for k, (a, b) in pairs.items()})
+    return Estimate(float(runs.mean()) - _mean(runs).mean, math.nan, len(runs))
 
 
 def as_text(found: Estimate, signed: bool) -> str:
@@ -392,7 +339,7 @@ def as_text(found: Estimate, signed: bool) -> str:
         f"{v:.4f}" if abs(v) < 10 else f"{v:.2f}"
         for v in (abs(found.mean), found.error)
     )
-    sign = "−" if found.mean < 0 else "+" if signed else ""
+    sign = "−" if round(found.mean, 9) < 0 else "+" if signed else ""
     return sign + mean + ("" if math.isnan(found.error) else f" ± {error}")
 
 
@@ -406,7 +353,7 @@ def check_claims(rows: Rows) -> list[tuple[str, str, str, str]]:
     claims = []
     for lines in table:
         first, ours = lines[0], rows.get(lines[0]["experiment"])
-        if ours:
+        if ours is not None:
             checks = [Check(line, ours).result() for line in lines]
             figures, missing = zip(*checks, strict=True)
             missing = [m for m in missing if m]
@@ -438,10 +385,10 @@ def report_of(rows: Rows, failed: Collection[str]) -> str:
     A mean over some of the data sets says nothing about a claim: experiments of which
     runs failed are only listed.
     """
-    rows = {n: r for n, r in rows.items() if r and n not in failed}
+    rows = {n: r for n, r in rows.items() if n not in failed}
     found = check_claims(rows)
     held = sum(not why for *_, why in found)
-    seeds = ", ".join(f"{n} {len(values_of(r, 'seed'))}" for n, r in rows.items())
+    seeds = ", ".join(f"{n} {r['seed'].nunique()}" for n, r in rows.items())
     parts = [HOW_TO_READ, f"{held} of {len(found)} claims hold. Seeds: {seeds}.\n"]
     if failed:
         parts.append(f"Not checked, because runs failed: {', '.join(failed)}.\n")
@@ -475,7 +422,7 @@ def write_figures(rows: Rows, folder: Path, bands: Bands) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (size, needed, draw) in figures.items():
-        if all(rows.get(experiment) for experiment in needed):
+        if set(needed) <= set(rows):
             figure = Figure(figsize=size, layout="constrained")
             draw(figure, rows)
             written.append(folder / f"{name}.png")
@@ -503,21 +450,20 @@ def draw_mechanism(figure: Any, bands: Bands) -> None:
     )
 
 
-def _cells(experiment: str, rows: Rows) -> list[Row]:
+def _cells(experiment: str, rows: Rows) -> Frame:
     table = next(t for t in TABLES if t.experiment == experiment)
     return fill(table, rows[experiment])
 
 
-def _curve(ax: Any, cells: Sequence[Row], column: str, scale: str = "log") -> None:
+def _curve(ax: Any, cells: Frame, column: str, scale: str = "log") -> None:
     """Ours with its standard deviation, and the paper's; a second reading if any."""
-    chosen = where(cells, column=column)
-    x = [float(c["row"]) for c in chosen]
-    mean, paper = [c["ours"] for c in chosen], [c["paper"] for c in chosen]
-    sd = np.nan_to_num([c["sd"] for c in chosen])
-    ax.errorbar(x, mean, sd, color=OURS, marker="o", ms=4, capsize=2, label="ours")
-    ax.plot(x, paper, color=PAPER, marker="s", ms=4, ls="--", label="paper")
+    own = cells[cells["column"] == column]
+    x, sd = own["row"].astype(float).tolist(), own["sd"].fillna(0.0)
+    style = {"color": OURS, "marker": "o", "ms": 4, "capsize": 2}
+    ax.errorbar(x, own["ours"], sd, label="ours", **style)
+    ax.plot(x, own["paper"], color=PAPER, marker="s", ms=4, ls="--", label="paper")
     if column == FIRST:
-        means = [c["ours"] for c in where(cells, column=SECOND)]
+        means = cells.loc[cells["column"] == SECOND, "ours"]
         ax.plot(x, means, color=OURS, ls=":", label="ours, ratio of means")
     ax.set_xscale(scale, **({"base": 2} if x[-1] == 128 else {}))
 
@@ -536,11 +482,10 @@ def draw_ranks(figure: Any, rows: Rows) -> None:
     cells = _cells("benchmark", rows)
     axes = figure.subplots(1, 2, sharey=True)
     for ax, column in zip(axes, ("Width Rank", "Score Rank"), strict=True):
-        chosen = where(cells, column=column)[::-1]
-        names = [c["row"] for c in chosen]
-        ax.hlines(names, 1, 6, color="0.9", lw=1)
-        ax.plot([c["ours"] for c in chosen], names, "o", color=OURS, label="ours")
-        ax.plot([c["paper"] for c in chosen], names, "s", color=PAPER, label="paper")
+        own = cells[cells["column"] == column][::-1]
+        ax.hlines(own["row"], 1, 6, color="0.9", lw=1)
+        ax.plot(own["ours"], own["row"], "o", color=OURS, label="ours")
+        ax.plot(own["paper"], own["row"], "s", color=PAPER, label="paper")
         ax.set_xlim(0.8, 6.2)
         ax.set_title(f"{column} (1 is best)")
     axes[1].legend(frameon=False, fontsize=8, loc="upper right")

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from itertools import groupby, islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,9 +85,9 @@ def ordered(lower: Array, upper: Array) -> Band:
     return Band(np.minimum(lower, upper), np.maximum(lower, upper), np.ones(len(lower)))
 
 
-# Methods: (X, y, params, seed) → a function (X, params) → Band -----------------
+# Methods: (X, y, params, seed) → a function from X to Band ----------------------------
 
-Bands = Callable[[Array, Params], Band]
+Bands = Callable[[Array], Band]
 
 
 def histgb(params: Params, seed: int, **options: Any) -> HistGradientBoostingRegressor:
@@ -97,25 +97,15 @@ def histgb(params: Params, seed: int, **options: Any) -> HistGradientBoostingReg
     )
 
 
-def at_iteration(model: Any, X: Array, n_iter: int) -> Array:
-    if n_iter == model.n_iter_:
-        return np.asarray(model.predict(X))
-    return np.asarray(next(islice(model.staged_predict(X), n_iter - 1, None)))
-
-
 def cqr_histgb(X: Array, y: Array, params: Params, seed: int) -> Bands:
     make = partial(histgb, params, seed, loss="quantile")
     models = [make(quantile=level).fit(X, y) for level in (ALPHA / 2, 1 - ALPHA / 2)]
-    return lambda X, params: ordered(
-        *(at_iteration(model, X, params["max_iter"]) for model in models)
-    )
+    return lambda X: ordered(*(model.predict(X) for model in models))
 
 
 def split_histgb(X: Array, y: Array, params: Params, seed: int) -> Bands:
     model = histgb(params, seed).fit(X, y)
-    return lambda X, params: centred(
-        at_iteration(model, X, params["max_iter"]), np.ones(len(X))
-    )
+    return lambda X: centred(model.predict(X), np.ones(len(X)))
 
 
 def normalised_histgb(X: Array, y: Array, params: Params, seed: int) -> Bands:
@@ -131,14 +121,10 @@ def normalised_histgb(X: Array, y: Array, params: Params, seed: int) -> Bands:
     # The gamma loss needs positive targets, and predicts positive ones.
     spread = histgb(shape, seed, loss="gamma")
     spread.fit(X, np.maximum(residual / typical, 1e-3))
-    mean = histgb(params, seed).fit(X, y)
-
-    def band(X: Array, params: Params) -> Band:
-        n_iter = params["residual_iter"]
-        unit = at_iteration(spread, X, n_iter) if n_iter else np.ones(len(X))
-        return centred(mean.predict(X), typical * unit)
-
-    return band
+    mean, constant = histgb(params, seed).fit(X, y), not params["residual_iter"]
+    return lambda X: centred(
+        mean.predict(X), typical * (np.ones(len(X)) if constant else spread.predict(X))
+    )
 
 
 def cqr_forest(X: Array, y: Array, params: Params, seed: int) -> Bands:
@@ -146,12 +132,8 @@ def cqr_forest(X: Array, y: Array, params: Params, seed: int) -> Bands:
 
     options = {"max_features": params["max_features"], "random_state": seed}
     forest = RandomForestQuantileRegressor(**options).fit(X, y)
-
-    def band(X: Array, params: Params) -> Band:
-        tail = params["tail"] * ALPHA
-        return ordered(*forest.predict(X, quantiles=[tail, 1 - tail]).T)
-
-    return band
+    quantiles = [params["tail"] * ALPHA, 1 - params["tail"] * ALPHA]
+    return lambda X: ordered(*forest.predict(X, quantiles=quantiles).T)
 
 
 def crepes(X: Array, y: Array, params: Params, seed: int) -> Bands:
@@ -168,14 +150,11 @@ def crepes(X: Array, y: Array, params: Params, seed: int) -> Bands:
         trees = np.stack([tree.predict(X) for tree in forest.estimators_])
         return np.std(trees, axis=0) / spread
 
-    def band(new: Array, params: Params) -> Band:
-        given: dict[str, Any] = {"f": spread_of_trees}
-        if params["difficulty"] != "trees":
-            given = {"X": X, "residuals": residuals, "k": params["difficulty"]}
-        difficulty = DifficultyEstimator().fit(**given).apply(new)
-        return centred(forest.predict(new), difficulty)
-
-    return band
+    given: dict[str, Any] = {"f": spread_of_trees}
+    if params["difficulty"] != "trees":
+        given = {"X": X, "residuals": residuals, "k": params["difficulty"]}
+    difficulty = DifficultyEstimator().fit(**given)
+    return lambda X: centred(forest.predict(X), difficulty.apply(X))
 
 
 def ngboost(X: Array, y: Array, params: Params, seed: int) -> Bands:
@@ -187,8 +166,8 @@ def ngboost(X: Array, y: Array, params: Params, seed: int) -> Bands:
     model = NGBRegressor(Base=tree, n_estimators=params["n_estimators"], **options)
     model.fit(X, y)
 
-    def band(X: Array, params: Params) -> Band:
-        predicted = model.pred_dist(X, max_iter=params["n_estimators"])
+    def band(X: Array) -> Band:
+        predicted = model.pred_dist(X)
         return centred(predicted.loc, predicted.scale)
 
     return band
@@ -216,15 +195,11 @@ def gaussian_process(X: Array, y: Array, params: Params, seed: int) -> Bands:
         kernel = gp(kernel).fit(scaler.transform(X[few]), y[few]).kernel_
     pipeline = make_pipeline(StandardScaler(), gp(kernel, optimizer=None))
     pipeline.fit(X[many], y[many])
-    return lambda X, params: centred(*pipeline.predict(X, return_std=True))
+    return lambda X: centred(*pipeline.predict(X, return_std=True))
 
 
 def catboost(quantiles: bool, X: Array, y: Array, params: Params, seed: int) -> Bands:
-    """Two quantiles, or mean and variance, of standardised targets in one model.
-
-    One fitted model gives the prediction of any smaller number of trees, which stands
-    in for early stopping: no further rows have to be held out.
-    """
+    """Two quantiles, or mean and variance, of standardised targets in one model."""
     from catboost import CatBoostRegressor
 
     levels = f"MultiQuantile:alpha={ALPHA / 2:.12g},{1 - ALPHA / 2:.12g}"
@@ -235,9 +210,9 @@ def catboost(quantiles: bool, X: Array, y: Array, params: Params, seed: int) -> 
     centre, unit = float(np.mean(y)), float(np.std(y))
     model = CatBoostRegressor(**options, **params).fit(X, (y - centre) / unit)
 
-    def band(X: Array, params: Params) -> Band:
+    def band(X: Array) -> Band:
         kind = "RawFormulaVal" if quantiles else loss
-        found = model.predict(X, kind, ntree_end=params["iterations"], thread_count=1)
+        found = model.predict(X, kind, thread_count=1)
         first, second = np.asarray(found).T
         if quantiles:
             return ordered(centre + unit * first, centre + unit * second)
@@ -264,16 +239,12 @@ def histgb_grid(*shapes: tuple[float, int, int, tuple[int, ...]]) -> list[Any]:
 class Method:
     """A method of the benchmark, on the command line and in stored keys by its name.
 
-    Each grid holds the library's default or something close to it. Costs are kept down
-    by a parameter that one fitted model can vary (``free``), not by poor settings.
+    Each grid holds the library's default or something close to it.
     """
 
     name: str
     fit: Callable[..., Bands]
     grid: Sequence[Params]
-    # Parameter that one fitted model can vary when predicting, last in the grid. Of
-    # entries that differ in it alone, the last is fitted in cross-validation.
-    free: str = ""
     # Whether the grid is compared on the first fold only; the entry chosen is then
     # scored on all folds, so that the scores of methods compare.
     slow: bool = False
@@ -289,15 +260,9 @@ class Method:
 
 
 CLAPS = "claps"
+SHAPES = (0.1, 31, 20, (50, 100, 200)), (0.1, 8, 5, (100, 200, 400))
 SPLIT = Method(
-    "split-histgb",
-    split_histgb,
-    histgb_grid(
-        (0.1, 31, 20, (50, 100, 200)),
-        (0.1, 8, 5, (100, 200, 400)),
-        (0.2, 3, 5, (150, 500)),
-    ),
-    free="max_iter",
+    "split-histgb", split_histgb, histgb_grid(*SHAPES, (0.2, 3, 5, (150, 500)))
 )
 #: CatBoost's own defaults are depth 6 and 1,000 trees of a rate that it takes from the
 #: number of rows, often near 0.05; 500 of rate 0.1 go as far. Trees of depth 4 cost a
@@ -313,19 +278,15 @@ DIFFICULTY = grid_of(max_features=(1.0, 1 / 3), difficulty=(5, 25, "trees"))
 NGBOOST = grid_of(max_depth=(3, 5), n_estimators=(40, 80, 160))
 KERNELS = grid_of(kernel=("RBF", "Matern 5/2"))
 METHODS = (
-    Method("cqr-histgb", cqr_histgb, CQR, "max_iter"),
+    Method("cqr-histgb", cqr_histgb, CQR),
     SPLIT,
-    Method(
-        "normalised-histgb", normalised_histgb, SPREAD, "residual_iter", after=SPLIT
-    ),
-    Method("cqr-forest", cqr_forest, FOREST, "tail"),
-    Method("crepes", crepes, DIFFICULTY, "difficulty"),
-    Method("ngboost", ngboost, NGBOOST, "n_estimators", slow=True, has_law=True),
+    Method("normalised-histgb", normalised_histgb, SPREAD, after=SPLIT),
+    Method("cqr-forest", cqr_forest, FOREST),
+    Method("crepes", crepes, DIFFICULTY),
+    Method("ngboost", ngboost, NGBOOST, slow=True, has_law=True),
     Method("gp", gaussian_process, KERNELS, slow=True, has_law=True),
-    Method("cqr-catboost", cqr_catboost, CATBOOST, "iterations", slow=True),
-    Method(
-        "std-catboost", std_catboost, CATBOOST, "iterations", slow=True, has_law=True
-    ),
+    Method("cqr-catboost", cqr_catboost, CATBOOST, slow=True),
+    Method("std-catboost", std_catboost, CATBOOST, slow=True, has_law=True),
 )
 
 
@@ -372,19 +333,12 @@ def tune(method: Method, X: Array, y: Array, seed: int) -> Choice:
     folds = list(KFold(N_FOLDS, shuffle=True, random_state=seed).split(X))
     n_compared = 1 if method.slow else N_FOLDS
 
-    def fixed(entry: Params) -> list[Any]:
-        return [value for name, value in entry.items() if name != method.free]
-
     def scores_of(grid: list[dict[str, Any]], folds: Any) -> Array:
         scores = np.empty((len(grid), len(folds)))
-        for j, (fit_rows, held_out) in enumerate(folds):
-            for _, group in groupby(range(len(grid)), lambda i: fixed(grid[i])):
-                members = list(group)
-                given = X[fit_rows], y[fit_rows], grid[members[-1]], seed
-                band = method.fit(*given)
-                for i in members:
-                    found = band(X[held_out], grid[i])
-                    scores[i, j] = calibrated_score(found, y[held_out])
+        for j, (rows, held_out) in enumerate(folds):
+            for i, entry in enumerate(grid):
+                band = method.fit(X[rows], y[rows], entry, seed)(X[held_out])
+                scores[i, j] = calibrated_score(band, y[held_out])
         return scores
 
     scores = scores_of(grid, folds[:n_compared])
@@ -401,8 +355,8 @@ def measure(data: Dataset, seed: int, method: Method) -> list[Row]:
     """Tune on training rows, fit, calibrate, and score on test rows."""
     parts = lambda n: (int(0.6 * n), int(0.2 * n))  # noqa: E731
     split = engine.split_rows(data, seed, engine.MAX_ROWS, parts)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         import_module(SLOW.get(method.name, "sklearn"))
         choice = tune(method, split.X_train, split.y_train, seed)
         start = time.perf_counter()
@@ -415,8 +369,6 @@ def measure(data: Dataset, seed: int, method: Method) -> list[Row]:
         "dataset": data.name,
         "seed": seed,
         "method": method.name,
-        "alpha": ALPHA,
-        "n_train": len(split.y_train),
         "n_cal": len(split.y_cal),
         "n_test": len(lower),
         "params": choice.params,
@@ -426,7 +378,6 @@ def measure(data: Dataset, seed: int, method: Method) -> list[Row]:
         "tune_seconds": choice.seconds,
         "fit_seconds": fitted - start,
         "predict_seconds": done - fitted,
-        "warnings": sorted({f"{w.category.__name__}: {w.message}" for w in caught}),
     }
     return [row]
 
@@ -447,7 +398,7 @@ def fit(
         return bounds, lambda X: conformal.predict_quantiles(
             X, CRPS_LEVELS, tails="normal"
         )
-    band = partial(method.fit(X, y, params, seed), params=params)
+    band = method.fit(X, y, params, seed)
     seen = band(X_cal)
     (q,) = conformal_quantile(seen.scores(y_cal), [ALPHA])
     law = np.quantile((y_cal - seen.lower) / seen.unit, CRPS_LEVELS)

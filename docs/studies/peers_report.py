@@ -1,14 +1,13 @@
 """Tables, headline and picture of the ``peers`` study."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 import engine
 import numpy as np
-from engine import Array, Estimate, Row, estimate, number, plus_minus, values_of, where
+import pandas as pd
+from engine import Estimate, Row, estimate, number, plus_minus
 from paper_report import published
 from scipy.stats import betabinom, gmean
 
@@ -47,43 +46,37 @@ Interval score, mean ± standard error over seeds, lower is better. For each dat
 set and seed the peer with the lowest cross-validated interval score on the training \
 rows is picked. Only seeds that every method has finished count.
 """
+Frame = pd.DataFrame
 Table = dict[tuple[str, str], dict[str, Estimate]]
 
 
-def methods_of(rows: Sequence[Row]) -> list[str]:
-    present = values_of(rows, "method")
-    return [name for name in LABELS if name in present]
-
-
-def aggregate(rows: Sequence[Row]) -> Table:
+def aggregate(frame: Frame) -> Table:
+    """Estimates by data set, in the order of the runs, and method, in that above."""
+    groups = dict(list(frame.groupby(["dataset", "method"])))
     return {
-        (dataset, method): {m: estimate(r.get(m) for r in found) for m in MEASURES}
-        for dataset, method in product(values_of(rows, "dataset"), methods_of(rows))
-        if (found := where(rows, dataset=dataset, method=method))
+        (dataset, method): {m: estimate(groups[dataset, method][m]) for m in MEASURES}
+        for dataset in frame["dataset"].unique()
+        for method in LABELS
+        if (dataset, method) in groups
     }
 
 
-def compare(rows: Sequence[Row], dataset: str) -> Row | None:
+def compare(frame: Frame, dataset: str) -> Row | None:
     """CLAPS and the peers on one data set, over the seeds that all methods have.
 
     None if there is no such seed. What is said of CLAPS is NaN if it was not run.
     """
-    methods = methods_of(rows)
-    peers = [name for name in methods if name != CLAPS]
-    own = where(rows, dataset=dataset)
-    by_seed = [where(own, seed=seed) for seed in sorted(values_of(own, "seed"))]
-    all_runs = [{row["method"]: row for row in found} for found in by_seed]
-    runs = [run for run in all_runs if set(run) == set(methods)]
-    if not runs or not peers:
+    own = frame[frame["dataset"] == dataset].sort_values("seed")
+    n_methods = own.groupby("seed")["method"].transform("nunique")
+    own = own[n_methods == frame["method"].nunique()]
+    ours, peers = own[own["method"] == CLAPS], own[own["method"] != CLAPS]
+    if peers.empty:
         return None
     # For each seed, the peer with the lowest score on training rows.
-    picks = [
-        min((run[p] for p in peers), key=lambda row: row["cv_score"]) for run in runs
-    ]
-    scores = _values(picks, "interval_score")
-    means = {p: _values([r[p] for r in runs], "interval_score").mean() for p in peers}
-    ours = [run.get(CLAPS, {}) for run in runs]
-    claps = _values(ours, "interval_score")
+    picks = peers.loc[peers.groupby("seed")["cv_score"].idxmin()]
+    means = peers.groupby("method")["interval_score"].mean()
+    scores = picks["interval_score"].to_numpy()
+    claps = ours["interval_score"].to_numpy() if len(ours) else np.nan * scores
     published_score = None
     if dataset in engine.PAPER_DATASETS:
         lines = published(f"exp3_{dataset}")
@@ -93,15 +86,15 @@ def compare(rows: Sequence[Row], dataset: str) -> Row | None:
     error = estimate(claps - ratio * scores).error / float(scores.mean())
     return {
         "dataset": dataset,
-        "n_seeds": len(runs),
-        "picked": Counter(row["method"] for row in picks),
+        "n_seeds": len(picks),
+        "picked": picks["method"].value_counts(),
         "peer": estimate(scores),
-        "best": min(means, key=means.__getitem__),  # seen afterwards
-        "best_score": float(min(means.values())),
-        "limits": coverage_limits([(r["n_cal"], r["n_test"]) for r in picks]),
+        "best": means.idxmin(),  # seen afterwards
+        "best_score": float(means.min()),
+        "limits": coverage_limits(picks[["n_cal", "n_test"]].to_numpy().tolist()),
         "claps": estimate(claps),
-        "ratio": Estimate(ratio, error, len(runs)),  # error of paired differences
-        "coverage": float(_values(ours, "coverage").mean()),
+        "ratio": Estimate(ratio, error, len(picks)),  # error of paired differences
+        "coverage": float(ours["coverage"].mean()),
         "paper": published_score,
     }
 
@@ -123,18 +116,14 @@ def coverage_limits(sizes: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return float(low / n), float((n - high) / n)
 
 
-def _values(rows: Sequence[Row], field: str) -> Array:
-    return np.array([row.get(field, math.nan) for row in rows])
-
-
 def write_report(rows: Sequence[Row], out: Path) -> str:
     """Write table.csv, report.md and scores.png, and return the text of the report."""
     if not rows:
         return "No finished runs.\n"
-    table, names = aggregate(rows), values_of(rows, "dataset")
-    comparisons = [c for name in names if (c := compare(rows, name))]
-    parts = headline(comparisons), score_table(rows, table), detail_table(table)
-    text = "\n".join(parts)
+    frame = Frame(rows)
+    table, names = aggregate(frame), frame["dataset"].unique()
+    comparisons = [c for name in names if (c := compare(frame, name))]
+    text = "\n".join([headline(comparisons), score_table(table), detail_table(table)])
     engine.write_files({"table.csv": csv_of(table), "report.md": text}, out)
     draw(table, comparisons, out / "scores.png")
     return text
@@ -148,7 +137,7 @@ def headline(comparisons: Sequence[Row]) -> str:
             str(c["n_seeds"]),
             plus_minus(c["claps"]),
             plus_minus(c["peer"]),
-            ", ".join(f"{LABELS[p]} {n}×" for p in LABELS if (n := c["picked"][p])),
+            ", ".join(f"{LABELS[p]} {n}×" for p in LABELS if (n := c["picked"].get(p))),
             plus_minus(c["ratio"]),
             f"{number(c['best_score'])} ({LABELS[c['best']]})",
             number(c["paper"]),
@@ -185,16 +174,14 @@ def verdict(played: Sequence[Row]) -> str:
     return "".join(f"- {text}.\n" for text, said in sentences.items() if said)
 
 
-def score_table(rows: Sequence[Row], table: Table) -> str:
-    methods, nothing = methods_of(rows), {"interval_score": estimate([])}
-    lines = []
-    for dataset in values_of(rows, "dataset"):
+def score_table(table: Table) -> str:
+    methods = [m for m in LABELS if m in {name for _, name in table}]
+    nothing, lines = {"interval_score": estimate([])}, []
+    for dataset in dict.fromkeys(name for name, _ in table):
         found = [table.get((dataset, m), nothing)["interval_score"] for m in methods]
         best = min(e.mean for e in found if e.n)
-        cells = [
-            f"**{t}**" if e.mean == best else t for e in found if (t := plus_minus(e))
-        ]
-        lines.append([dataset, *cells])
+        texts = [(plus_minus(e), e.mean == best) for e in found]
+        lines.append([dataset, *(f"**{t}**" if bold else t for t, bold in texts)])
     header = ["data", *(LABELS[m] for m in methods)]
     return "## Interval score\n\n" + engine.markdown_table(header, lines)
 
@@ -215,7 +202,9 @@ def csv_of(table: Table) -> str:
         values = [v for e in found.values() for v in (e.mean, e.error)]
         cells = ["" if math.isnan(v) else v for v in values]
         lines.append([*key, found["coverage"].n, *cells])
-    return engine.csv_table(["dataset", "method", "seeds", *names], lines)
+    return Frame(lines, columns=["dataset", "method", "seeds", *names]).to_csv(
+        index=False
+    )
 
 
 def draw(table: Table, comparisons: Sequence[Row], path: Path) -> None:

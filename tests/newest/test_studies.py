@@ -18,14 +18,17 @@ from mapie.conformity_scores import ResidualNormalisedScore
 from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 from sklearn.base import BaseEstimator, RegressorMixin
 
+import mapie_claps
 from mapie_claps import conformal_quantile
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "docs" / "studies"
 sys.path.insert(0, str(STUDIES))
+import around  # noqa: E402
 import engine  # noqa: E402
 import paper  # noqa: E402
 import paper_report  # noqa: E402
+import parts  # noqa: E402
 import peers  # noqa: E402
 import speed  # noqa: E402
 import truth  # noqa: E402
@@ -92,8 +95,8 @@ def test_every_number_of_the_recipe_is_in_the_key():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b\n1,2\n", "expected 50 or more rows"),
-        ("a,b\n" + "1,nan\n" * 60, "Got nan in row 1, column 'b'"),
+        ("a,b\n1,2\n", "Got 1 rows and 0 gaps in mine.csv, but expected 50 rows"),
+        ("a,b\n" + "1,nan\n" * 60, "Got 60 rows and 60 gaps"),
         ("a,b\n" + "1,text\n" * 60, "text"),
         (None, r"expected a folder with mine\.csv"),
     ],
@@ -168,7 +171,7 @@ def test_published_figures_are_no_distance_from_themselves():
         for case in engine.PAPER_DATASETS
         for line in paper_report.published(f"exp3_{case}")
     ]
-    found = paper_report.distances(rows)
+    found = paper_report.distances(pd.DataFrame(rows))
     assert len(found) == 48
     assert np.allclose(paper_report.mean_distance(found), 0)
 
@@ -190,17 +193,10 @@ def test_relations_of_claims(relation, mean, error, expected):
 
 
 def test_stored_rows_give_the_stored_count_of_claims():
-    rows = {}
-    for file in (ROOT / "docs" / "paper_results" / "rows").glob("*.csv"):
-        with file.open() as lines:
-            rows[file.stem] = [
-                {
-                    k: v if k in ("case", "method") else float(v or "nan")
-                    for k, v in r.items()
-                }
-                for r in csv.DictReader(lines)
-            ]
-    report = (ROOT / "docs" / "paper_results" / "report.md").read_text()
+    folder = ROOT / "docs" / "paper_results"
+    rows = {f.stem: pd.read_csv(f) for f in (folder / "rows").glob("*.csv")}
+    rows["contraction"]["case"] = rows["contraction"]["case"].astype(str)
+    report = (folder / "report.md").read_text()
     found = paper_report.check_claims(rows)
     held = sum(not why for *_, why in found)
     assert f"{held} of {len(found)} claims hold." in report
@@ -275,7 +271,7 @@ def test_smoke_of_the_peers(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "scores.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("part", ["fixed", "cv+", "shift", "groups"])
+@pytest.mark.parametrize("part", ["fixed", "split", "cv+", "shift", "groups"])
 def test_counts_of_the_coverage(part):
     case = coverage.PARTS[part][1][0]
     rows = coverage.count(part, case, 4)
@@ -312,18 +308,15 @@ def test_counts_outside_their_law_are_told():
 
 
 def test_smoke_of_the_truth(tmp_path, capsys):
-    parts = ["permuted", "reasons", "sparse", "equal", "counts", "small"]
-    before = "set,seed,method,rows,coverage,score/sd(y)\na,0,CLAPS,50,0.9,1.5\n"
-    (tmp_path / "small_before.csv").write_text(before)
+    names = ["permuted", "reasons", "sparse", "equal", "counts", "small"]
     options = ["--smoke", "--without-peers", "--out", str(tmp_path)]
-    assert truth.main([*options, "--only", *parts]) == 0
+    assert truth.main([*options, "--only", *names]) == 0
     printed = capsys.readouterr().out
     assert "| sparse | coverage inside |" in printed
     assert printed.strip() == (tmp_path / "bounds.md").read_text().strip()
-    for name in parts:
+    for name in names:
         assert (tmp_path / f"{name}.md").read_text().startswith("| ")
         assert (tmp_path / f"{name}.csv").read_text().startswith("set,seed,")
-    assert "| 50 | CLAPS before | 0.9 | 1.5 |" in (tmp_path / "small.md").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:The optimal value found")
@@ -341,22 +334,43 @@ def test_peers_tell_the_noise_of_plain_data(method):
 def test_bounds_are_judged_by_means_of_groups():
     rows = [(100, 0.3), (100, 0.7), (300, 0.1), (300, 0.1)]
     frame = pd.DataFrame(rows, columns=["rows", "changed"])
-    lines = list(truth.judged("reasons", frame))
+    lines = list(parts.judged("truth", "reasons", frame))
     assert [line[-1] for line in lines] == ["NO", "yes"]
     assert lines[0][4] == "0.5"
     ratios = pd.Series([0.5, 2.0, np.nan], name="noise/true")
-    assert truth.mean(ratios) == pytest.approx(1)
+    assert parts.mean(ratios) == pytest.approx(1)
+
+
+def test_smoke_around_models(tmp_path, monkeypatch, capsys):
+    def stand_in(model, random_state):
+        return mapie_claps.ClapsRegressor(max_steps=5, n_members=1, kernel=False)
+
+    if "ResidualClaps" not in dir(mapie_claps):
+        monkeypatch.setattr(mapie_claps, "ResidualClaps", stand_in, raising=False)
+    names = ["scores", "sparse", "reasons"]
+    options = ["--smoke", "--out", str(tmp_path), "--seeds", "1", "--only", *names]
+    assert around.main(options) == 0
+    assert "| scores | around/it |" in capsys.readouterr().out
+    scores = pd.read_csv(tmp_path / "scores.csv")
+    assert {"CLAPS around it", "absolute", "CQR"} <= set(scores["kind"])
+    assert (tmp_path / "reasons.md").read_text().startswith("| model | size | ρ |")
 
 
 def test_smoke_of_the_speed(tmp_path, capsys):
-    options = ["--smoke", "--out", str(tmp_path), "--only", "fit", "rows", "row"]
+    options = ["--smoke", "--out", str(tmp_path), "--beside", str(ROOT)]
     assert speed.main(options) == 0
     assert "default fit, 60 × 3" in capsys.readouterr().out
     text = (tmp_path / "speed.md").read_text()
     assert text.count("## ") == 3
     with (tmp_path / "speed.csv").open() as lines:
         found = list(csv.DictReader(lines))
-    assert [row["section"] for row in found] == ["fit", "rows", "row"]
+    assert [row["section"] for row in found] == [
+        "fit",
+        "fit",
+        *["rows"] * 2,
+        *["row"] * 2,
+    ]
+    assert found[1]["against"] == ROOT.name
     assert all(float(row["ours"]) > 0 for row in found)
 
 
