@@ -1,5 +1,6 @@
 """Sphinx: pages in Markdown, API from the docstrings, gallery from ../examples."""
 
+import csv
 import os
 import shutil
 import sys
@@ -52,18 +53,40 @@ myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath", "substitution"
 myst_heading_anchors = 3
 
 
-def peers_summary() -> str:
-    """Tables of the benchmark, once they have been made."""
-    file = HERE / "benchmarks" / "peers_summary.md"
-    if file.exists():
-        return file.read_text().replace(" ± ", " ±\u00a0")
-    return (
-        "*The tables will be here once `python docs/studies/peers.py` has been run and "
-        "its summary saved as `docs/benchmarks/peers_summary.md`.*"
-    )
+PEERS = {
+    "claps": "**CLAPS**",
+    "normalised-histgb": "normalised HistGB",
+    "crepes-rf": "crepes, random forest",
+    "gp": "Gaussian process",
+    "split-histgb": "absolute HistGB",
+    "ngboost": "NGBoost",
+    "quantile-forest": "quantile forest",
+    "catboost": "CatBoost, its variance",
+    "cqr-histgb": "CQR HistGB",
+    "cqr-catboost": "CQR CatBoost",
+}
 
 
-myst_substitutions = {"peers_summary": peers_summary()}
+def peers_ratios() -> str:
+    """Interval scores of the benchmark over that of CLAPS, a line for each data set."""
+    file = HERE / "benchmarks" / "peers" / "table.csv"
+    if not file.exists():
+        return "*The table will be here once `make peers` has been run.*"
+    with file.open(encoding="utf-8") as rows:
+        scores = {
+            (row["dataset"], row["method"]): float(row["interval_score_mean"])
+            for row in csv.DictReader(rows)
+        }
+    lines = ["| data | " + " | ".join(PEERS.values()) + " |", "|---" * 11 + "|"]
+    for name in dict.fromkeys(name for name, _ in scores):
+        if name != "naval":  # apart: without noise scores differ by orders of magnitude
+            ratios = [scores[name, peer] / scores[name, "claps"] for peer in PEERS]
+            cells = ["**1**", *(f"{ratio:.2f}" for ratio in ratios[1:])]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+myst_substitutions = {"peers_ratios": peers_ratios()}
 
 # What is copied is code, without prompts and without what it prints.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -42,9 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def fit(args: argparse.Namespace) -> None:
     """Fit and calibrate on a table, and save the model."""
-    from .conformal.calibrated import CalibratedRegressor
-    from .estimators.regressor import ClapsRegressor
-
     start = time.perf_counter()
     table = _read(args.table)
     _check_columns([args.target], table, args.table, "Correct --target.")
@@ -53,6 +50,10 @@ def fit(args: argparse.Namespace) -> None:
     y = _numbers(table, args.target, args.table, gaps=False)
     X = table.drop(columns=[args.target, *args.drop])
     numbers = [name for name in X if name not in args.text and _is_number(X[name])]
+    # Loaded late: a wrong file is told at once.
+    from .conformal.calibrated import CalibratedRegressor
+    from .estimators.regressor import ClapsRegressor
+
     estimator = ClapsRegressor(verbose=1, random_state=args.seed)
     levels = args.level or 0.9
     model: Any = CalibratedRegressor(estimator, levels, random_state=args.seed)
@@ -125,9 +126,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _model_and_rows(args: argparse.Namespace) -> tuple[Any, Any, Any]:
     """What ``fit`` wrote, a table as it is, and its rows as the model knows them."""
+    table = _read(args.table)
     from .files import load
 
-    model, table = load(args.model), _read(args.table)
+    model = load(args.model)
     about = getattr(model, "csv_", None)
     if about is None:
         raise ValueError(f"Got {args.model}, which was not written by the command fit.")

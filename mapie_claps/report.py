@@ -29,7 +29,9 @@ STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:auto;padding:1rem}
 h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
 div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-td,th{padding:.2rem .8rem .2rem 0;text-align:right;white-space:nowrap}
+td,th{padding:.2rem .8rem .2rem 0;text-align:right;vertical-align:bottom}
+td{white-space:nowrap}
+@media(max-width:40rem){table{font-size:.75rem}td,th{padding-right:.4rem}}
 td:first-child,th:first-child{text-align:left}
 img{width:100%;max-width:40rem;height:auto}li{margin:.5rem 0;overflow-wrap:anywhere}
 @media(prefers-color-scheme:dark){img{filter:invert(.93) hue-rotate(180deg)}}
@@ -39,8 +41,8 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <title>Intervals for {name}</title><style>{style}</style>
 <h1>Intervals for {name}</h1>
 <p>Intervals at level {confidence_level:g} cover <b>{coverage:.1%}</b> of {n:,} rows
-(limits {coverage_low:.1%} to {coverage_high:.1%}). They are {width:.3g} wide on average:
-{aleatoric_width:.3g} noise and {epistemic_width:.3g} lack of data.</p>
+(limits {coverage_low:.1%} to {coverage_high:.1%}). They are {width:.3g} wide on
+average: {aleatoric_width:.3g} noise and {epistemic_width:.3g} lack of data.</p>
 <p>Noise is what no amount of data will remove; lack of data is what more training rows
 of this kind would reduce. This division is the model's opinion. The level is kept on
 average over rows that are exchangeable with the calibration rows, not in every group.
@@ -143,6 +145,8 @@ def _table(columns: dict[str, Any]) -> str:
     import pandas as pd
 
     shown = pd.DataFrame(columns)[list(SHOWN)].rename(columns=SHOWN)
+    if shown["group"].nunique() > 1:  # all rows together are shown once
+        shown = shown[shown["group"] != "all"]
     html = shown.to_html(index=False, border=0, float_format="{:.3g}".format)
     return f"<div>{html}</div>"
 
@@ -172,7 +176,8 @@ def _picture(display: Any, text: str) -> str:
         figure = mpl.figure.Figure(figsize=size, layout="constrained")
         display.plot(figure.subplots(display.n_axes, sharex=display.n_axes > 1))
         figure.axes[0].title.set_fontsize(9)
-        figure.axes[-1].tick_params(axis="x", labelsize=8, rotation=20)
+        if display.n_axes > 1:  # names of groups
+            figure.axes[-1].tick_params(axis="x", labelsize=8, rotation=20)
         file = io.BytesIO()
         figure.savefig(file, format="svg")
     data = base64.b64encode(file.getvalue()).decode()
