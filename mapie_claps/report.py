@@ -90,7 +90,8 @@ def write_report(
 
     Examples
     --------
-    >>> import os, tempfile
+    >>> import tempfile
+    >>> from pathlib import Path
     >>> import numpy as np, pandas as pd
     >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.report import write_report
@@ -100,10 +101,10 @@ def write_report(
     >>> model = CalibratedRegressor(ClapsRegressor.paper(), cv="split", random_state=0)
     >>> model = model.fit(X[:200], rent[:200])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "report.html")
-    ...     write_report(model, X[200:], rent[200:], path, groups=["area"])
-    ...     print(open(path, encoding="utf-8").read()[:15])
-    <!doctype html>
+    ...     page = Path(folder, "report.html")
+    ...     write_report(model, X[200:], rent[200:], page, groups=["area"])
+    ...     page.read_text(encoding="utf-8")[:15]
+    '<!doctype html>'
     """
     pd = import_extra("cli", "pandas")
     if unknown := [name for name in groups if name not in X]:
