@@ -8,9 +8,10 @@ guarantee. The fitted model, and with it the scale, stays the same.
 """
 
 # %%
-# Taxi trips in New York, of a table that ships with the package. Long trips are few, and
-# their errors differ from those of short ones in more than their size. Groups have to be
-# fixed before calibration: here it is a column, the length of a trip in three classes.
+# Taxi trips in New York, of a table that ships with the package. Long trips are few,
+# and their errors differ from those of short ones in more than their size. Groups have
+# to be fixed before calibration: here it is a column, the length of a trip in three
+# classes.
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -59,6 +60,6 @@ axes[0].legend(frameon=False)
 
 # %%
 # ``ColumnGroups`` joins the rare values of a column, ``EpistemicGroups`` makes groups by
-# how unsure the model is, and labels of your own may be passed row by row. With MAPIE's classes it is ``ConditionalSplitConformalRegressor`` with
-# ``ClapsScore(model)``, also for groups that overlap; it needs
-# ``pip install mapie[conditional]``.
+# how unsure the model is, and labels of your own may be passed row by row. With MAPIE's
+# classes it is ``ConditionalSplitConformalRegressor`` with ``ClapsScore(model)``, also
+# for groups that overlap; it needs ``pip install mapie[conditional]``.
