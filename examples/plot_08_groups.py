@@ -59,7 +59,7 @@ for ax, ylabel in zip(axes, ("coverage", "mean width"), strict=True):
 axes[0].legend(frameon=False)
 
 # %%
-# ``ColumnGroups`` joins the rare values of a column, ``EpistemicGroups`` makes groups by
-# how unsure the model is, and labels of your own may be passed row by row. With MAPIE's
+# ``ColumnGroups`` joins the rare values of a column, ``EpistemicGroups`` makes groups
+# by how unsure the model is, and labels of your own may be passed row by row. With MAPIE's
 # classes it is ``ConditionalSplitConformalRegressor`` with ``ClapsScore(model)``, also
 # for groups that overlap; it needs ``pip install mapie[conditional]``.
