@@ -61,5 +61,5 @@ axes[0].legend(frameon=False)
 # %%
 # ``ColumnGroups`` joins the rare values of a column, ``EpistemicGroups`` makes groups
 # by how unsure the model is, and labels of your own may be passed row by row. In MAPIE
-# it is ``ConditionalSplitConformalRegressor`` with ``ClapsScore(model)``, also for groups
-# that overlap; it needs ``pip install mapie[conditional]``.
+# it is ``ConditionalSplitConformalRegressor`` with ``ClapsScore(model)``, also for
+# groups that overlap; it needs ``pip install mapie[conditional]``.
