@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ._validation import import_extra
+from ._validation import check_share, import_extra
 
 CODE = r"\s*[+-]?0\d"  # as a number it would lose the zeros in front
 EXAMPLES = """examples:
@@ -32,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             read = [vars(args).get(name, "") for name in ("model", "table")]
             if Path(args.out).resolve() in {Path(name).resolve() for name in read}:
                 raise ValueError(f"Got --out {args.out}, which is to be read.")
+            if not Path(args.out).resolve().parent.is_dir():
+                raise ValueError(f"Got --out {args.out}, whose folder is not there.")
             args.run(args)
         # What the library raises for bad input says what to do.
         except (ImportError, OSError, TypeError, ValueError) as error:
@@ -43,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def fit(args: argparse.Namespace) -> None:
     """Fit and calibrate on a table, and save the model."""
     start = time.perf_counter()
+    import_extra("cli", "safetensors")  # not missed after a long fit only
+    hint = "Use 0.9 for 90 %."
+    levels = [check_share("--level", each, hint=hint) for each in args.level or [0.9]]
     table = _read(args.table)
     _check_columns([args.target], table, args.table, "Correct --target.")
     _check_columns(args.drop, table, args.table, "Correct --drop.")
@@ -55,7 +60,6 @@ def fit(args: argparse.Namespace) -> None:
     from .estimators.regressor import ClapsRegressor
 
     estimator = ClapsRegressor(verbose=1, random_state=args.seed)
-    levels = args.level or 0.9
     model: Any = CalibratedRegressor(estimator, levels, random_state=args.seed)
     model.fit(_typed(X, numbers, args.table), y)
     # The file keeps what it takes to read another table in the same way.

@@ -154,6 +154,10 @@ def test_new_tables_that_do_not_go_with_the_model(fitted, capsys):
         assert len(lines) == 1
         assert re.match(f"error: .*{told}", lines[0])
     assert run("predict", fitted, whole, "--out", whole) == 2
+    assert run("predict", fitted, whole, "--out", "gone/out.csv") == 2
+    assert "folder is not there" in capsys.readouterr().err
+    assert run("fit", rows, "--target", "rent", "--out", "m", "--level", "90") == 2
+    assert "Got --level=90.0, but expected" in capsys.readouterr().err
     load(fitted).estimators_[0].save("plain.claps")
     assert run("predict", "plain.claps", whole, "--out", "out") == 2
     assert "not written by the command fit" in capsys.readouterr().err
