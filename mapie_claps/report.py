@@ -31,7 +31,7 @@ h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
 div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 td,th{padding:.2rem .8rem .2rem 0;text-align:right;vertical-align:bottom}
 td{white-space:nowrap}
-@media(max-width:40rem){table{font-size:.75rem}td,th{padding-right:.4rem}}
+@media(max-width:40rem){table{font-size:.7rem}td,th{padding-right:.3rem}}
 td:first-child,th:first-child{text-align:left}
 img{width:100%;max-width:40rem;height:auto}li{margin:.5rem 0;overflow-wrap:anywhere}
 @media(prefers-color-scheme:dark){img{filter:invert(.93) hue-rotate(180deg)}}
@@ -44,7 +44,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 (limits {coverage_low:.1%} to {coverage_high:.1%}). They are {width:.3g} wide on
 average: {aleatoric_width:.3g} noise and {epistemic_width:.3g} lack of data.</p>
 <p>Noise is what no amount of data will remove; lack of data is what more training rows
-of this kind would reduce. This division is the model's opinion. The level is kept on
+of this kind would reduce (lack). This division is the model's opinion. The level is kept on
 average over rows that are exchangeable with the calibration rows, not in every group.
 Limits are exact binomial limits at 95 %.</p>
 {body}
@@ -58,7 +58,7 @@ SHOWN = {
     "coverage_high": "to",
     "width": "width",
     "aleatoric_width": "noise",
-    "epistemic_width": "lack of data",
+    "epistemic_width": "lack",
 }
 
 
