@@ -44,9 +44,9 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 (limits {coverage_low:.1%} to {coverage_high:.1%}). They are {width:.3g} wide on
 average: {aleatoric_width:.3g} noise and {epistemic_width:.3g} lack of data.</p>
 <p>Noise is what no amount of data will remove; lack of data is what more training rows
-of this kind would reduce (lack). This division is the model's opinion. The level is kept on
+of this kind would reduce. This division is the model's opinion. The level is kept on
 average over rows that are exchangeable with the calibration rows, not in every group.
-Limits are exact binomial limits at 95 %.</p>
+Limits, from and to, are exact binomial limits at 95 %.</p>
 {body}
 """
 SHOWN = {
@@ -148,6 +148,8 @@ def _table(columns: dict[str, Any]) -> str:
     shown = pd.DataFrame(columns)[list(SHOWN)].rename(columns=SHOWN)
     if shown["group"].nunique() > 1:  # all rows together are shown once
         shown = shown[shown["group"] != "all"]
+    if shown["level"].nunique() == 1:  # the first sentence has it
+        shown = shown.drop(columns="level")
     html = shown.to_html(index=False, border=0, float_format="{:.3g}".format)
     return f"<div>{html}</div>"
 
