@@ -1,5 +1,6 @@
 """Sphinx: pages in Markdown, API from the docstrings, gallery from ../examples."""
 
+import csv
 import os
 import shutil
 import sys
@@ -52,18 +53,40 @@ myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath", "substitution"
 myst_heading_anchors = 3
 
 
-def peers_summary() -> str:
-    """Tables of the benchmark, once they have been made."""
-    file = HERE / "benchmarks" / "peers_summary.md"
-    if file.exists():
-        return file.read_text().replace(" ± ", " ±\u00a0")
-    return (
-        "*The tables will be here once `python docs/studies/peers.py` has been run and "
-        "its summary saved as `docs/benchmarks/peers_summary.md`.*"
-    )
+PEERS = {
+    "claps": "**CLAPS**",
+    "normalised-histgb": "normalised HistGB",
+    "crepes": "crepes, random forest",
+    "gp": "Gaussian process",
+    "split-histgb": "absolute HistGB",
+    "ngboost": "NGBoost",
+    "cqr-forest": "quantile forest",
+    "std-catboost": "CatBoost, its variance",
+    "cqr-histgb": "CQR HistGB",
+    "cqr-catboost": "CQR CatBoost",
+}
 
 
-myst_substitutions = {"peers_summary": peers_summary()}
+def peers_ratios() -> str:
+    """Interval scores of the benchmark over that of CLAPS, a line for each data set."""
+    file = HERE / "benchmarks" / "peers" / "table.csv"
+    if not file.exists():
+        return "*The table will be here once `make peers` has been run.*"
+    with file.open(encoding="utf-8") as rows:
+        scores = {
+            (row["dataset"], row["method"]): float(row["interval_score_mean"])
+            for row in csv.DictReader(rows)
+        }
+    lines = ["| data | " + " | ".join(PEERS.values()) + " |", "|---" * 11 + "|"]
+    for name in dict.fromkeys(name for name, _ in scores):
+        if name != "naval":  # apart: without noise scores differ by orders of magnitude
+            ratios = [scores[name, peer] / scores[name, "claps"] for peer in PEERS]
+            cells = ["**1**", *(f"{ratio:.2f}" for ratio in ratios[1:])]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+myst_substitutions = {"peers_ratios": peers_ratios()}
 
 # What is copied is code, without prompts and without what it prints.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -137,8 +160,55 @@ def escape_trailing_underscores(
     lines[:] = [x.replace("(n_features_in_,)", "(n_features_in\\_,)") for x in lines]
 
 
+# Of ClapsRegressor, what people set; they come first in its docstring.
+USUALLY_SET = ("n_members", "target_map", "categorical_features", "random_state")
+USUALLY_SET += ("verbose",)
+
+
+def two_groups_of_parameters(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Parameters that are rarely set have a heading of their own."""
+    if name.endswith(".ClapsRegressor") and "Parameters" in lines:
+        starts = [
+            i
+            for i, line in enumerate(lines)
+            if i > lines.index("Parameters") + 1
+            and " : " in line
+            and line[0] != " "
+            and line.partition(" : ")[0] not in USUALLY_SET
+        ]
+        lines[starts[0] : starts[0]] = ["", "Other Parameters", "-" * 16]
+
+
+def examples_first(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """The example of a class follows its first sentence."""
+    heading = ".. rubric:: Examples"
+    if what == "class" and heading in lines:
+        start = lines.index(heading)
+        ends = (
+            i
+            for i, line in enumerate(lines[start + 1 :], start + 1)
+            if line.startswith((".. rubric::", ":"))
+        )
+        end = next(ends, len(lines))
+        example = [*lines[start + 1 : end], ""]
+        del lines[start:end]
+        first = next(i for i, line in enumerate(lines) if i and not line.strip())
+        lines[first:first] = example
+    for i, line in enumerate(lines):
+        if line == ":Other Parameters:":
+            lines[i] = ":Parameters, rarely set:"
+            at = lines.index(":Parameters:")
+            lines[at] = ":Parameters, usually set:"
+
+
 def setup(app: object) -> None:
     """Connect the above; numpydoc reads docstrings with priority 500."""
+    app.connect("autodoc-process-docstring", two_groups_of_parameters, priority=410)
+    app.connect("autodoc-process-docstring", examples_first, priority=600)
     app.connect("source-read", drop_empty_patterns)
     app.connect("source-read", keep_signs_with_figures)
     app.connect("autodoc-process-docstring", escape_trailing_underscores, priority=400)

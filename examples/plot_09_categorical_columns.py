@@ -11,8 +11,6 @@ the networks, and a value that never occurred in training counts as lack of data
 # ----------------
 # One column of text with gaps, many zip codes, a date, a truth value, and an ID.
 
-import warnings
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -57,11 +55,7 @@ mapie = SplitConformalRegressor(
     conformity_score=ClapsScore(),
     prefit=False,
 )
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    mapie.fit(train, y_train)
-print(*(w.message for w in caught), sep="\n")
-mapie.conformalize(cal, y_cal)
+mapie.fit(train, y_train).conformalize(cal, y_cal)
 print(diagnose(mapie, test.head(3)).round(2).T)
 IntervalDisplay.from_estimator(mapie, test, y=y_test)
 

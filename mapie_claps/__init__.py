@@ -11,12 +11,14 @@ The folders are the arrows of the method; a module imports only from those above
       → evaluation metrics       coverage, width, score
       → why        diagnostics   explain, by column, tables
       → pictures   plots
+      → page       report        one HTML file of all that
 
     elsewhere      files         save and load, without pickle
                    export        torch.export and ONNX
                    distributed   the same over Dask collections
-                   datasets      problems with known noise; the paper's tables
+                   datasets      a real table; problems with known noise
                    demo          python -m mapie_claps.demo
+                   __main__      python -m mapie_claps fit, predict, report
 
 ``import mapie_claps`` loads neither torch nor MAPIE: names are imported when asked for.
 """

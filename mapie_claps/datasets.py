@@ -1,5 +1,6 @@
-"""Data of the paper's experiments, whose true mean and noise are known."""
+"""A real table, and the paper's data, whose true mean and noise are known."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from ._validation import check_integer, check_number
 
-__all__ = ["SyntheticData", "make_heteroscedastic_sparse"]
+__all__ = ["SyntheticData", "make_heteroscedastic_sparse", "taxis_csv"]
 
 Array = NDArray[np.float64]
 
@@ -91,6 +92,31 @@ def make_heteroscedastic_sparse(
     noise = np.where(regions["noisy"], STRONG_NOISE, NOISE)
     y = mean + noise * rng.standard_normal(n)
     return SyntheticData(x[:, None], y, mean, noise**2, regions)
+
+
+def taxis_csv() -> Path:
+    """Path of a CSV file with 1,000 taxi trips of New York, March 2019.
+
+    The target is ``fare``, in dollars; the columns are text, a date and numbers, with
+    gaps where a zone or a payment is not known. The records are those of the New York
+    City Taxi and Limousine Commission. The city's open data law (Administrative Code
+    § 23-502) asks for no licence and restricts no use of them. The rows are a random
+    sample of those that the project seaborn has chosen; some columns were left out.
+
+    Returns
+    -------
+    Path
+        Where the file is.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from mapie_claps.datasets import taxis_csv
+    >>> trips = pd.read_csv(taxis_csv())
+    >>> trips.shape, int(trips["pickup_zone"].isna().sum())
+    ((1000, 9), 5)
+    """
+    return Path(__file__).parent / "data" / "taxis.csv"
 
 
 def _inside(x: Array, interval: tuple[float, float]) -> NDArray[np.bool_]:

@@ -23,7 +23,8 @@ ORDER = [
     ("metrics", "distributed", "files", "export"),
     ("diagnostics",),
     ("plots",),
-    ("demo",),
+    ("report",),
+    ("demo", "__main__"),
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # Methods of objects as short ways to later rooms, which they import when called.

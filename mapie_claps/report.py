@@ -1,0 +1,187 @@
+"""why → page: coverage, widths and reasons of a table as one HTML file."""
+
+import base64
+import io
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._validation import import_extra
+from .diagnostics import explain
+from .diagnostics.tables import group_columns
+from .metrics import is_missing
+from .plots import ColumnsDisplay, CoverageDisplay, IntervalDisplay, WidestRowsDisplay
+
+__all__ = ["write_report"]
+
+N_WIDEST = 8  # rows in words
+N_SPREAD = 50  # rows over which contributions of columns are averaged
+MAX_GROUPS = 8  # of one column; more could not be told apart in a picture
+# Light or dark as the reader's system is; pictures are turned over in the dark.
+STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:auto;padding:1rem}
+h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
+div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+td,th{padding:.2rem .8rem .2rem 0;text-align:right;vertical-align:bottom}
+td{white-space:nowrap}
+@media(max-width:40rem){table{font-size:.7rem}td,th{padding-right:.3rem}}
+td:first-child,th:first-child{text-align:left}
+img{width:100%;max-width:40rem;height:auto}li{margin:.5rem 0;overflow-wrap:anywhere}
+@media(prefers-color-scheme:dark){img{filter:invert(.93) hue-rotate(180deg)}}
+"""
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<title>Intervals for {name}</title><style>{style}</style>
+<h1>Intervals for {name}</h1>
+<p>Intervals at level {confidence_level:g} cover <b>{coverage:.1%}</b> of {n:,} rows
+(limits {coverage_low:.1%} to {coverage_high:.1%}). They are {width:.3g} wide on
+average: {aleatoric_width:.3g} noise and {epistemic_width:.3g} lack of data.</p>
+<p>Noise is what no amount of data will remove; lack of data is what more training rows
+of this kind would reduce. This division is the model's opinion. The level is kept on
+average over rows that are exchangeable with the calibration rows, not in every group.
+Limits, from and to, are exact binomial limits at 95 %.</p>
+{body}
+"""
+SHOWN = {
+    "group": "group",
+    "n": "rows",
+    "confidence_level": "level",
+    "coverage": "coverage",
+    "coverage_low": "from",
+    "coverage_high": "to",
+    "width": "width",
+    "aleatoric_width": "noise",
+    "epistemic_width": "lack",
+}
+
+
+def write_report(
+    model: Any,
+    X: Any,
+    y: Any,
+    path: str | os.PathLike[str],
+    *,
+    groups: Sequence[str] = (),
+) -> None:
+    """Write a page on how intervals do on rows that the model has not seen.
+
+    It has the coverage, of all rows and by group, the width and its two parts, the
+    widest rows in words, and pictures. It is one HTML file that loads nothing, for
+    light and dark screens. Needs ``pip install mapie-claps[plot] pandas``.
+
+    Parameters
+    ----------
+    model : object
+        A ``CalibratedRegressor``, or a calibrated MAPIE regressor with ``ClapsScore``.
+    X, y : DataFrame and array-like of shape (n,)
+        New rows and their targets.
+    path : path-like
+        File to write or replace.
+    groups : sequence of str, default=()
+        Columns of X to show the coverage by, beside the width of the intervals. Numbers
+        of many values are cut at their quartiles; rare values are counted together.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np, pandas as pd
+    >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
+    >>> from mapie_claps.report import write_report
+    >>> rng = np.random.default_rng(0)
+    >>> X = pd.DataFrame({"area": rng.uniform(20, 90, 300)})
+    >>> rent = 12 * X["area"] + rng.normal(0, X["area"])
+    >>> model = CalibratedRegressor(ClapsRegressor.paper(), cv="split", random_state=0)
+    >>> model = model.fit(X[:200], rent[:200])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = Path(folder, "report.html")
+    ...     write_report(model, X[200:], rent[200:], page, groups=["area"])
+    ...     page.read_text(encoding="utf-8")[:15]
+    '<!doctype html>'
+    """
+    pd = import_extra("cli", "pandas")
+    if unknown := [name for name in groups if name not in X]:
+        raise ValueError(
+            f"Got groups={unknown}, but X has the columns {', '.join(map(str, X))}."
+        )
+    why, target = explain(model, X), np.asarray(y, dtype=np.float64)
+    name = escape(str(getattr(y, "name", None) or "y"))
+    table = group_columns(why, target, None)
+    body = [_table(table), _picture(IntervalDisplay(why, X, target), "Intervals")]
+    by = {"width of the interval": pd.Series(why.width[:, 0])}
+    for column, values in (by | {str(group): X[group] for group in groups}).items():
+        drawn = CoverageDisplay(why, None, target, groups=_labels(values))
+        body += [f"<h2>By {escape(column)}</h2>"]
+        body += [_table(group_columns(why, target, drawn.groups))]
+        body += [_picture(drawn, f"Coverage and width by {column}")]
+    order = np.argsort(-why.width[:, 0], kind="stable")[:N_WIDEST]
+    widest: Any = explain(model, X.iloc[order], background=X)
+    rows = zip(widest.prediction, widest.lower[:, 0], widest.upper[:, 0], strict=True)
+    lines = [
+        f"<b>row {escape(str(widest.index[i]))}: {point:.4g}, from {low:.4g} to "
+        f"{high:.4g}; it was {target[order[i]]:.4g}</b><br>"
+        + escape(widest.by_column.sentence(i))
+        for i, (point, low, high) in enumerate(rows)
+    ]
+    bars = WidestRowsDisplay(replace(widest, by_column=None))
+    spread = np.linspace(0, len(X) - 1, min(len(X), N_SPREAD)).astype(int)
+    columns = ColumnsDisplay(explain(model, X.iloc[spread], background=X))
+    body += [f"<h2>The widest rows</h2><ul><li>{'<li>'.join(lines)}</ul>"]
+    body += [_picture(bars, "The widest rows"), "<h2>What each column adds</h2>"]
+    body += [_picture(columns, "Contribution of each column")]
+    first = {key: values[0] for key, values in table.items()}
+    page = PAGE.format(name=name, style=STYLE, body="\n".join(body), **first)
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _table(columns: dict[str, Any]) -> str:
+    """What ``summarise`` gives, in short."""
+    import pandas as pd
+
+    shown = pd.DataFrame(columns)[list(SHOWN)].rename(columns=SHOWN)
+    if shown["group"].nunique() > 1:  # all rows together are shown once
+        shown = shown[shown["group"] != "all"]
+    if shown["level"].nunique() == 1:  # the first sentence has it
+        shown = shown.drop(columns="level")
+    html = shown.to_html(index=False, border=0, float_format="{:.3g}".format)
+    return f"<div>{html}</div>"
+
+
+def _labels(values: Any) -> list[Any]:
+    """Groups of a column: quartiles of many numbers, else its most frequent values."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(values) and values.nunique() > MAX_GROUPS:
+        values = pd.qcut(values, 4, duplicates="drop", precision=2)
+    labels = ["missing" if is_missing(value) else value for value in values]
+    counts = pd.Series(labels, dtype=object).value_counts()
+    common = set(
+        counts.index[: MAX_GROUPS - 1] if len(counts) > MAX_GROUPS else counts.index
+    )
+    rest = f"{len(counts) - len(common)} others"
+    return [label if label in common else rest for label in labels]
+
+
+def _picture(display: Any, text: str) -> str:
+    """A display as an image inside the page, with type for a narrow screen."""
+    mpl = import_extra("plot", "matplotlib", "matplotlib.figure")
+    # "$" begins no formula here, and the font need not have every letter.
+    with mpl.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        size = 5.2, 2.6 + display.n_axes
+        figure = mpl.figure.Figure(figsize=size, layout="constrained")
+        display.plot(figure.subplots(display.n_axes, sharex=display.n_axes > 1))
+        figure.axes[0].title.set_fontsize(9)
+        if display.n_axes > 1:  # names of groups
+            figure.axes[-1].tick_params(axis="x", labelsize=8, rotation=20)
+        file = io.BytesIO()
+        figure.savefig(file, format="svg")
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<p><img alt="{escape(text)}" src="data:image/svg+xml;base64,{data}"></p>'
