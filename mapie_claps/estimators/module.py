@@ -27,7 +27,6 @@ from .._validation import (
 from ..network.batches import (
     NOISE_METHODS,
     Batch,
-    KeptBatches,
     batches_of,
     column,
     network_noise,
@@ -58,6 +57,7 @@ VARIANCE_FLOOR = 1e-12  # of σ², in units of the variance of y
 # training rows would otherwise have h² = 0.
 RESIDUAL_FLOOR = 1e-6
 MAX_HEAD_STEPS = 60
+MAX_KEPT_ELEMENTS = 2**24  # of features, 128 MB
 # Mean of r² by mean of h² beyond which they can hardly be of the same units.
 SUSPICIOUS_RATIO = 100.0
 MIN_ROWS_FOR_A_LINE = 30
@@ -671,16 +671,22 @@ def fit_noise_head(
     targets = sum((Spread.of(y, weight) for _, y, weight in batches()), Spread())
     floor = RESIDUAL_FLOOR * targets.unit**2
 
-    def compute() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    n_elements = 0
+
+    def rows() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for x, y, weight in batches():
             out = network(x)
             squares = (y - out.mu[0]).square() + floor
             yield pad(out.phi[0], (0, 1), value=1.0), squares, weight
 
-    rows = KeptBatches(compute, lambda some: some[0].numel())
     gram: Any = 0.0  # Σ s φφᵀ
     total: Any = 0.0  # Σ s r²
-    for phi, squares, weight in rows:
+    for phi, squares, weight in rows():
+        n_elements += phi.numel()
+        kept.append((phi, squares, weight))
+        if n_elements > MAX_KEPT_ELEMENTS:  # features are computed again
+            kept.clear()
         gram = gram + phi.T @ (phi * weight[:, None])
         total = total + weight @ squares
     moments = gram / gram[-1, -1]
@@ -692,7 +698,7 @@ def fit_noise_head(
     def at(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, gradient, and log h² of all rows that count."""
         loss, gradient, found = 0.5 * a @ (ridge * a), ridge * a, []
-        for phi, squares, weight in rows:
+        for phi, squares, weight in kept or rows():
             log_h2 = phi @ a
             ratio = squares * (-log_h2).exp()
             loss = loss + 0.5 * weight @ (log_h2 + ratio)
