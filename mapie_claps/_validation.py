@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -102,6 +103,22 @@ def warn_if_reordered(X: Any, y: Any) -> None:
             UserWarning,
             stacklevel=3,
         )
+
+
+_WARNED: set[tuple[str, ...]] = set()
+
+
+def warn_once(text: str, columns: Sequence[str], stacklevel: int) -> None:
+    """Warn of a table, once for tables of these columns unless all are asked for.
+
+    Python's own memory is emptied by every ``warnings.catch_warnings``, and a search
+    enters one for each fit.
+    """
+    key = (re.sub(r"row \d+", "row", text), *columns)  # rows differ between folds
+    asks_for_all = bool(warnings.filters) and warnings.filters[0][0] == "always"
+    if asks_for_all or key not in _WARNED:
+        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
+        _WARNED.add(key)
 
 
 def check_real(name: str, values: Any, any_type: bool = False) -> None:

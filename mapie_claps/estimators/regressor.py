@@ -1,6 +1,5 @@
 """``ClapsRegressor``: networks with a last-layer Laplace posterior, from table to v."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Self
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._validation import check_choice, check_integer
+from .._validation import check_choice, check_integer, warn_once
 from ..network.batches import batches_of, draw_seed, items_of, row_hashes
 from ..network.ensemble import (
     HeteroscedasticNetwork,
@@ -378,7 +377,7 @@ class ClapsRegressor(LastLayerEstimator):
             data, self.categorical_features, self.preprocessor, seed
         )
         for text in (*remarks, *self.table_.remarks):
-            warnings.warn(text, UserWarning, stacklevel=4)
+            warn_once(text, self.table_.output_names, stacklevel=4)
         names = [f"the column {name!r} of X" for name in self.table_.output_names]
         self.scaler_X_ = fit_scaler(values, weight, names)
         self.scaler_y_ = fit_scaler(y_[:, None], weight, ["y"])
