@@ -66,7 +66,8 @@ class Recipe:
     prior_precision, target_map, kernel
         See :class:`~mapie_claps.ClapsRegressor`.
     variance_precision : float
-        Largest λ of Σ, where λ is chosen and not given as a number.
+        Largest λ of Σ, where λ is chosen and not given as a number, for few rows per
+        input; for many it is up to 1.
     linear : bool
         Whether a line may stand in the mean, from which the networks learn the
         difference: under 500 rows, where a curve predicts clearly worse.

@@ -67,6 +67,10 @@ Array = NDArray[np.float64]
 # units), and kept with half of the weight or more. Elsewhere it would take noise for
 # lack of data.
 LITTLE_NOISE, MIN_KERNEL_WEIGHT = -1.5, 0.5
+# Rows per input up to which λ of Σ is the smallest, since most of what there is to know
+# is not known; it grows with their square, up to 1. From many rows on, a mean that
+# held-out rows want as constant as can be counts as known.
+FEW_ROWS, MANY_ROWS = 7, 100
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -121,10 +125,10 @@ class ClapsRegressor(LastLayerEstimator):
         Peak learning rate, 0.01 by default.
     prior_precision : float, "grid" or "marglik", optional
         λ, in standardised units. "grid", the default, minimises the predictive negative
-        log-likelihood on held-out training rows (under 20 rows nothing is held out, and
+        log-likelihood on held-out training rows (under 6 rows nothing is held out, and
         λ is 1), "marglik" maximises the marginal likelihood. A λ that is chosen is that
-        of ŵ; Σ has at most 0.03, since what is best for the mean says too little about
-        rows far from the training rows.
+        of ŵ; Σ has at most 0.03 for 7 rows per input, up to 1 for many, since what is
+        best for the mean says too little about what is not known.
     kernel : bool, optional
         Whether a Gaussian process on the nearest training rows may join the networks,
         True by default. It does where there is next to no noise, with a weight of one
@@ -344,15 +348,8 @@ class ClapsRegressor(LastLayerEstimator):
         if not isinstance(recipe, Recipe):
             name = check_choice("recipe", recipe, tuple(RECIPES), "Or pass a Recipe.")
             recipe = RECIPES[name]
-        names = (
-            "hidden_layer_sizes",
-            "n_members",
-            "max_steps",
-            "batch_size",
-            "learning_rate",
-            "prior_precision",
-            "kernel",
-            "target_map",
+        names = {f.name for f in fields(Recipe)}.intersection(
+            self.get_params(deep=False)
         )
         given = {k: v for k in names if (v := getattr(self, k)) is not None}
         return replace(recipe, **given).check()
@@ -416,6 +413,8 @@ class ClapsRegressor(LastLayerEstimator):
         self.validation_curve_ = result.validation_curve
         self.n_iter_ = result.n_iter
         network = network.cpu().double().eval().requires_grad_(False)
+        per_input, least = len(x) / x.shape[1], recipe.variance_precision
+        grown = max(1.0, per_input / FEW_ROWS) ** 2
         found = fit_last_layers(
             network,
             x,
@@ -423,7 +422,8 @@ class ClapsRegressor(LastLayerEstimator):
             weights,
             rows,
             prior_precision=recipe.prior_precision,
-            variance_precision=recipe.variance_precision,
+            variance_precision=min(least * grown, max(least, 1.0)),
+            may_be_constant=line is None and per_input >= MANY_ROWS,
             last_layer=recipe.last_layer,
             with_bias=recipe.bias_in_posterior,
             variance_floor=recipe.variance_floor,
@@ -458,10 +458,8 @@ class ClapsRegressor(LastLayerEstimator):
     def _training_config(self, n_rows: int) -> TrainingConfig:
         """How to train, with every "auto" resolved."""
         recipe = self.recipe_
-        shared = {f.name for f in fields(TrainingConfig)} & {
-            f.name for f in fields(Recipe)
-        }
-        given = {name: getattr(recipe, name) for name in shared}
+        names = [f.name for f in fields(TrainingConfig) if hasattr(recipe, f.name)]
+        given = {name: getattr(recipe, name) for name in names}
         if recipe.max_steps == "auto":
             given["max_steps"] = max_steps_for(n_rows)
         if recipe.batch_size == "auto":

@@ -21,7 +21,7 @@ from .gradient import FlatParameters, LossAndGradient
 
 Array = NDArray[np.float64]
 
-MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT_ROWS = 20, 4_000
+MIN_ROWS_TO_HOLD_OUT, MAX_HELD_OUT_ROWS = 6, 4_000
 MEMBERS, MORE_MEMBERS, FEW_ROWS = 6, 12, 500
 # Multiply-adds of one training step below which a second thread costs more than it
 # brings: on two shared cores, steps of 1e7 were tens of times slower with two threads.

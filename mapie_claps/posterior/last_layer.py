@@ -505,6 +505,7 @@ def fit_posterior(
     *,
     prior_precision: float | str,
     variance_precision: float = math.inf,  # largest λ of Σ where a rule chooses λ
+    may_be_constant: bool = False,  # whether the largest λ of ŵ is that of Σ as well
     last_layer: str,
     variance_floor: float,  # of σ²
     **settings: Any,  # of make_last_layers
@@ -526,6 +527,8 @@ def fit_posterior(
     value = choose_prior_precision(
         prior_precision, summed, trained, last_layer, judged, views, **settings
     )
+    if may_be_constant and value == PRIOR_PRECISION_GRID[-1]:
+        settings["variance_precision"] = math.inf
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
     weight = trained.new_full((n_members,), 1 / n_members)
     found: dict[str, Any] = {}
