@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 	paper peers truth around coverage speed fuzz mapie-tests
 
 demo: $(VENV)/.installed-demo
-	$(VENV)/bin/python -m mapie_claps.demo
+	$(VENV)/bin/python docs/demo.py
 
 test: lint test-newest test-mapie09
 

@@ -17,7 +17,6 @@ The folders are the arrows of the method; a module imports only from those above
                    export        torch.export and ONNX
                    distributed   the same over Dask collections
                    datasets      a real table; problems with known noise
-                   demo          python -m mapie_claps.demo
                    __main__      python -m mapie_claps fit, predict, report
 
 ``import mapie_claps`` loads neither torch nor MAPIE: names are imported when asked for.

@@ -23,32 +23,6 @@ __all__ = ["write_report"]
 N_WIDEST = 8  # rows in words
 N_SPREAD = 50  # rows over which contributions of columns are averaged
 MAX_GROUPS = 8  # of one column; more could not be told apart in a picture
-# Light or dark as the reader's system is; pictures are turned over in the dark.
-STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:auto;padding:1rem}
-h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}
-div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-td,th{padding:.2rem .8rem .2rem 0;text-align:right;vertical-align:bottom}
-td{white-space:nowrap}
-@media(max-width:40rem){table{font-size:.7rem}td,th{padding-right:.3rem}}
-td:first-child,th:first-child{text-align:left}
-img{width:100%;max-width:40rem;height:auto}li{margin:.5rem 0;overflow-wrap:anywhere}
-@media(prefers-color-scheme:dark){img{filter:invert(.93) hue-rotate(180deg)}}
-"""
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1">
-<title>Intervals for {name}</title><style>{style}</style>
-<h1>Intervals for {name}</h1>
-<p>Intervals at level {confidence_level:g} cover <b>{coverage:.1%}</b> of {n:,} rows
-(limits {coverage_low:.1%} to {coverage_high:.1%}). They are {width:.3g} wide on
-average: {aleatoric_width:.3g} noise and {epistemic_width:.3g} lack of data.</p>
-<p>Noise is what no amount of data will remove; lack of data is what more training rows
-of this kind would reduce. This division is the model's opinion. The level is kept on
-average over rows that are exchangeable with the calibration rows, not in every group.
-Limits, from and to, are exact binomial limits at 95 %.</p>
-{body}
-"""
 SHOWN = {
     "group": "group",
     "n": "rows",
@@ -137,7 +111,8 @@ def write_report(
     body += [_picture(bars, "The widest rows"), "<h2>What each column adds</h2>"]
     body += [_picture(columns, "Contribution of each column")]
     first = {key: values[0] for key, values in table.items()}
-    page = PAGE.format(name=name, style=STYLE, body="\n".join(body), **first)
+    template = (Path(__file__).parent / "data" / "report.html").read_text("utf-8")
+    page = template.format(name=name, body="\n".join(body), **first)
     Path(path).write_text(page, encoding="utf-8")
 
 

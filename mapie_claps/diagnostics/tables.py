@@ -337,9 +337,6 @@ def _best_order(model: Any, X: Any, n_rows: int) -> tuple[NDArray[np.intp], Arra
     order: list[int] = []
     reached = [0.0]  # mean narrowing
     for _ in range(min(n_rows, m)):
-        # A kernel that looks at near rows only is no covariance of all rows at once.
-        largest = np.sqrt(np.outer(c[:m], c))
-        across = np.clip(across, -largest, largest)
         left = c[m:] - across[:, m:] ** 2 / (noise + c)[:m, None]
         scale = np.sqrt(noise[m:] + np.maximum(left, 0.0))
         narrowing = 1 - np.mean(scale / first, axis=1)

@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from .._validation import (
 )
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import LastLayerSums
-from .predictive import PredictiveDistribution, PredictiveVariance, StdArray
+from .predictive import DistributionRegressor, PredictiveDistribution
 
 Array = NDArray[np.float64]
 Hashes = NDArray[np.uint64]
@@ -42,7 +41,7 @@ def choose_device(value: Any) -> torch.device:
     return device
 
 
-class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class LastLayerEstimator(DistributionRegressor):
     """A network, sums over training rows, and the posterior that they make."""
 
     scale: str
@@ -99,28 +98,6 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__ = fitted.__dict__
         return self
 
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Predict the mean of y, and the standard deviation if asked for.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
-        return_std : bool, default=False
-            Whether to return the standard deviation as well.
-
-        Returns
-        -------
-        ndarray of shape (n,), or tuple of two
-            Mean, or mean and √v(x), in units of y. The array of standard deviations
-            carries the predictive distribution, from which
-            :class:`~mapie_claps.ClapsScore` makes scores and intervals.
-        """
-        rows = self.predict_distribution(X)
-        if not return_std:
-            return rows.mean
-        return rows.mean, StdArray.carry(rows.std, self.fit_id_, rows)
-
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict all that scores, intervals and reasons are made from, in one pass.
 
@@ -149,21 +126,6 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             mu * unit + centre, std, aleatoric, epistemic, **settings
         )
 
-    def predict_variance(self, X: Any) -> PredictiveVariance:
-        """Split the predictive variance into its two parts.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
-
-        Returns
-        -------
-        PredictiveVariance
-            Aleatoric and epistemic variance, for the ``scale`` in use.
-        """
-        return self.predict_distribution(X).variance
-
     def predict_covariance(self, X: Any, X_other: Any) -> Array:
         """Posterior covariance between the means of two sets of rows.
 
@@ -187,20 +149,17 @@ class LastLayerEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"Got scale={scale!r}, which counts no lack of data. Use 'claps'."
             )
-        unit = self._target_units()[1]
+        vectors, unit = [], self._target_units()[1]
         with new_tensors_on("cpu"), torch.no_grad():
-            first, second = (
-                torch.cat(list(self._inputs(rows))) for rows in (X, X_other)
-            )
-            found = self.forward_.covariance(first, second) * unit**2
-            # What else counts as lack of data has no direction in φ: it is shared in
-            # proportion, so that a row with itself has its epistemic variance.
-            for axis, (rows, x) in enumerate(((X, first), (X_other, second))):
-                parts = [p.epistemic for p in self._predicted(rows, scale)]
-                own = self.forward_.own_variance(x).clamp(min=1e-300)
-                ratio = (torch.cat(parts) / own).sqrt()
-                found *= ratio[:, None] if axis == 0 else ratio
-        return np.asarray(found)
+            for rows in (X, X_other):
+                seen = [self.forward_.deviations(x) for x in self._inputs(rows)]
+                lack = torch.cat([p.epistemic for p in self._predicted(rows, scale)])
+                found = torch.cat(seen)
+                # What else counts as lack of data, a kernel's, has no direction in φ:
+                # it is shared in proportion.
+                ratio = lack / found.square().sum(1).clamp(min=1e-300)
+                vectors.append(found * ratio.sqrt()[:, None])
+        return np.asarray(vectors[0] @ vectors[1].mT * unit**2)
 
     def embed(self, X: Any) -> Array:
         """Give φ, the representation in which rows are near or far for the model.

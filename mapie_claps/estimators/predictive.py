@@ -4,12 +4,14 @@ One object for all that comes after an estimator: conformal scores, intervals, r
 plots, files and studies ask for nothing else. NumPy only.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
 
 from ..network.target import IDENTITY, MonotoneMap, NoiseShape
 
@@ -301,3 +303,53 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         return StdArray.carry, (np.asarray(self), self.fit_id, None, self.rows)
+
+
+class DistributionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A regressor whose predictions are views of ``predict_distribution``."""
+
+    @property
+    @abstractmethod
+    def fit_id_(self) -> str:
+        """Text that differs between fits."""
+
+    @abstractmethod
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Predict all that scores, intervals and reasons are made from, in one pass."""
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Predict y, and the standard deviation if asked for.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
+        return_std : bool, default=False
+            Whether to return the standard deviation as well.
+
+        Returns
+        -------
+        ndarray of shape (n,), or tuple of two
+            Predictions, or predictions and √v(x), in units of y. The array of standard
+            deviations carries the predictive distribution, from which
+            :class:`~mapie_claps.ClapsScore` makes scores and intervals.
+        """
+        rows = self.predict_distribution(X)
+        if not return_std:
+            return rows.prediction
+        return rows.prediction, StdArray.carry(rows.std, self.fit_id_, rows)
+
+    def predict_variance(self, X: Any) -> PredictiveVariance:
+        """Split the predictive variance into its two parts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
+
+        Returns
+        -------
+        PredictiveVariance
+            Aleatoric and epistemic variance.
+        """
+        return self.predict_distribution(X).variance

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import (
     _safe_indexing,
@@ -18,18 +18,13 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_para
 from .._validation import check_choice, check_integer, raise_for
 from ..network.batches import NEEDS_Y, column
 from ..network.rows import divide, rows_together
-from .predictive import (
-    PredictiveDistribution,
-    PredictiveVariance,
-    StdArray,
-    TargetRange,
-)
+from .predictive import DistributionRegressor, PredictiveDistribution, TargetRange
 from .regressor import ClapsRegressor
 
 Array = NDArray[np.float64]
 
 
-class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class ClapsResidualRegressor(DistributionRegressor):
     r"""Predictions of any regressor, with CLAPS for its errors.
 
     :math:`y = m(x) + r`: m is the regressor given, and a ``ClapsRegressor`` learns the
@@ -161,25 +156,9 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict y as the regressor does, and the standard deviation if asked for.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-        return_std : bool, default=False
-            Whether to return √v as well, which carries the predictive distribution.
-
-        Returns
-        -------
-        ndarray of shape (n,), or tuple of two
-            Predictions, or predictions and √v(x).
-        """
+        """Predict y as the regressor does, and √v if asked for, (n,) each."""
         check_is_fitted(self, "residual_regressor_")
-        if not return_std:
-            return self.estimator_.predict(X)
-        rows = self.predict_distribution(X)
-        return rows.prediction, StdArray.carry(rows.std, self.fit_id_, rows)
+        return super().predict(X, True) if return_std else self.estimator_.predict(X)
 
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict the distribution of y: that of the residual, moved by the prediction.
@@ -200,21 +179,6 @@ class ClapsResidualRegressor(RegressorMixin, BaseEstimator):  # type: ignore[mis
         return replace(
             rows, centre=rows.centre + point, point=point, targets=self.target_range_
         )
-
-    def predict_variance(self, X: Any) -> PredictiveVariance:
-        """Split the variance of the residual into its two parts.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-
-        Returns
-        -------
-        PredictiveVariance
-            Aleatoric and epistemic variance.
-        """
-        return self.predict_distribution(X).variance
 
     def predict_covariance(self, X: Any, X_other: Any) -> Array:
         """Posterior covariance of the residual's mean; see ``ClapsRegressor``."""

@@ -220,18 +220,6 @@ class KernelMember(nn.Module):
         noise = (self.noise_factor * g).clamp(min=self.noise_floor)
         return mu, noise + lasting, epistemic - lasting
 
-    @torch.no_grad()
-    def posterior_covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, p), (m, p)
-        """Covariance of the means at x and z, given the rows nearest to z, (n, m)."""
-        found = []
-        for part in z.split(max(1, BLOCK_ELEMENTS // (N_NEIGHBOURS * len(x) + 1))):
-            near = Near.of(self.covariance, self.rows, part)
-            root = _noisy_cholesky(near.K, near.rows.noise)
-            weight = torch.cholesky_solve(near.k, root)  # (m, k, 1)
-            known = self.covariance.between(x[None], near.rows.X) @ weight
-            found.append(self.covariance.between(x, part) - known.squeeze(-1).mT)
-        return self.variance_factor * torch.cat(found, dim=1)
-
 
 @torch.no_grad()
 def fit_kernel(

@@ -103,29 +103,16 @@ class ForwardPass(nn.Module):
         phi: Tensor = self.network(x).phi * self.member_weight.sqrt()[:, None, None]
         return phi.movedim(0, 1).flatten(1)
 
-    def covariance(self, x: Tensor, z: Tensor) -> Tensor:  # (n, m)
-        """Posterior covariance between the means of two sets of rows.
+    def deviations(self, x: Tensor) -> Tensor:  # (n, K·(d + 2))
+        """Vectors whose products are posterior covariances between means of rows.
 
         φᵀΣφ' as the mean over the members, and the covariance of their means.
         """
-        first, second = self._deviations(x), self._deviations(z)
-        found = first[0] @ second[0].mT
-        if self.kernel is None:
-            return found
-        w = self.kernel_weight
-        of_kernel = self.kernel.posterior_covariance(x, z)
-        apart = torch.outer(first[1], second[1])
-        return torch.lerp(found, of_kernel, w) + w * (1 - w) * apart
-
-    def own_variance(self, x: Tensor) -> Tensor:  # (n,)
-        """Covariance of each row with itself."""
-        vectors, apart = self._deviations(x)
-        found = vectors.square().sum(1)
-        if self.kernel is None:
-            return found
-        w = self.kernel_weight
-        of_kernel = self.kernel.predict(x, torch.ones_like(found))[2]
-        return torch.lerp(found, of_kernel, w) + w * (1 - w) * apart.square()
+        out, layers, weight = self.network(x), self.last_layers, self.member_weight
+        by_member, root = layers.mu(out), weight.sqrt()[:, None]
+        vectors = (layers.whitened(out.phi) * root[..., None]).movedim(0, 1).flatten(1)
+        spread = (by_member - weight @ by_member) * root
+        return torch.cat([vectors, spread.mT], dim=1)
 
     def sum_rows(
         self, rows: Iterable[tuple[Tensor, Tensor, Tensor]], like: LastLayerSums
@@ -159,16 +146,3 @@ class ForwardPass(nn.Module):
         )
         mixed = self.member_weight, sigma2, self.kernel, self.kernel_weight
         return ForwardPass(network, layers, *mixed)
-
-    def _deviations(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors whose products are the networks' covariances; kernel's mean − μ."""
-        out, layers, weight = self.network(x), self.last_layers, self.member_weight
-        by_member = layers.mu(out)
-        root = weight.sqrt()
-        vectors = (layers.whitened(out.phi) * root[:, None, None]).movedim(0, 1)
-        mu = weight @ by_member
-        spread = (by_member - mu) * root[:, None]
-        vectors = torch.cat([vectors.flatten(1), spread.mT], dim=1)
-        if self.kernel is None:
-            return vectors, torch.zeros_like(mu)
-        return vectors, self.kernel.predict(x, torch.ones_like(mu))[0] - mu

@@ -1,22 +1,23 @@
-"""The main job on embedded data: ``python -m mapie_claps.demo`` (needs MAPIE 1.5)."""
+"""The main job on embedded data: ``make demo``, or ``python docs/demo.py``."""
 
 import argparse
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mapie.conformity_scores import ResidualNormalisedScore
+from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
+from matplotlib.figure import Figure
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from . import ClapsRegressor, ClapsScore
-from .datasets import make_heteroscedastic_sparse
-from .metrics import evaluate_intervals
-
-__all__ = ["main"]
+from mapie_claps import ClapsRegressor, ClapsScore
+from mapie_claps.datasets import make_heteroscedastic_sparse
+from mapie_claps.metrics import evaluate_intervals
+from mapie_claps.plots import IntervalDisplay
 
 LEVEL = 0.9
 GAP = (-3.4, -1.0)  # without training rows: both reasons can be seen side by side
@@ -24,9 +25,6 @@ GAP = (-3.4, -1.0)  # without training rows: both reasons can be seen side by si
 
 def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
     """Print how CLAPS and MAPIE's own methods do; return the calibrated CLAPS."""
-    from mapie.conformity_scores import ResidualNormalisedScore
-    from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
-
     booster = HistGradientBoostingRegressor(random_state=0)
     median = clone(booster).set_params(loss="quantile", quantile=0.5)
     # By its name MAPIE would split the rows of the second model at random.
@@ -41,19 +39,19 @@ def show_table(name: str, train: Any, cal: Any, test: Any) -> Any:
         "quantile regression, HistGB": ConformalizedQuantileRegressor(median, LEVEL),
     }
     sizes = ", ".join(str(len(y)) for _, y in (train, cal, test))
-    print(f"{name}: {sizes} rows to train, calibrate, test; level {LEVEL}")  # noqa: T201
-    print(f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}")  # noqa: T201
+    print(f"{name}: {sizes} rows to train, calibrate, test; level {LEVEL}")
+    print(f"{'method':30}{'coverage':>10}{'mean width':>12}{'score':>10}")
     for method, mapie in methods.items():
         bounds = mapie.fit(*train).conformalize(*cal).predict_interval(test[0])[1]
         found = evaluate_intervals(test[1], bounds, LEVEL)
         coverage, width, score = (found[k][0] for k in ("coverage", "width", "score"))
-        print(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")  # noqa: T201
+        print(f"{method:30}{coverage:10.3f}{width:12.4g}{score:10.4g}")
     return methods["CLAPS"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table for each data set; draw an interval if there is matplotlib."""
-    parser = argparse.ArgumentParser(prog="python -m mapie_claps.demo")
+    """Print a table for each data set; draw an interval."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo_output"))
     folder = parser.parse_args(argv).out
     X, y = load_diabetes(return_X_y=True)
@@ -68,13 +66,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         warnings.simplefilter("ignore", UserWarning)
         show_table("Diabetes", *((X[part], y[part]) for part in parts))
         claps = show_table("Synthetic, with noise and a gap", train, cal, test)
-    if find_spec("matplotlib") is None:
-        print("No figure without matplotlib: pip install 'mapie-claps[plot]'.")  # noqa: T201
-        return
-    from matplotlib.figure import Figure
-
-    from .plots import IntervalDisplay
-
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     ax, grid = figure.subplots(), np.linspace(-4, 4, 400)[:, None]
     IntervalDisplay.from_estimator(claps, grid, training_rows=train, ax=ax)
@@ -84,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ax.annotate("noisy rows: wide for noise", (2.0, -2.2), ha="center")
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "interval.png", dpi=150)
-    print(f"Figure: {folder / 'interval.png'}")  # noqa: T201
+    print(f"Figure: {folder / 'interval.png'}")
 
 
 if __name__ == "__main__":
