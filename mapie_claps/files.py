@@ -46,6 +46,7 @@ _BY_MODULE = {
     "mapie_claps.estimators.predictive": "TargetRange",
     "mapie_claps.estimators.recipe": "Recipe",
     "mapie_claps.estimators.regressor": "ClapsRegressor",
+    "mapie_claps.estimators.residual": "ClapsResidualRegressor",
     "mapie_claps.network.ensemble": "BatchedLinear FirstLayer HeteroscedasticNetwork "
     "LinearPart PiecewiseLinearEncoding",
     "mapie_claps.network.kernel": "KernelMember",
@@ -68,6 +69,15 @@ CLASSES = {name: at for at, names in _BY_MODULE.items() for name in names.split(
 # Attributes that are code of a user, if they can be called: the argument of load.
 GIVEN = {"module": "network", "network": "network"}
 GIVEN |= {"noise_variance": "noise_variance", "noise": "noise_variance"}
+# Attributes that hold a model of other people, which skops writes.
+FOREIGN = ("estimator", "estimator_")
+# Parts of scikit-learn's trees and neighbours: data, which skops asks to be named.
+TRUSTED = [
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.tree._tree.Tree",
+]
 # Of a torch module: what these hold is stored, but for hooks.
 TABLES = set(vars(nn.Module())) - {"training"}
 
@@ -99,7 +109,8 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     ----------
     estimator : ClapsRegressor, ClapsModule or CalibratedRegressor
         Fitted, and calibrated. Of the network of a ``ClapsModule`` the weights are
-        stored, not the code.
+        stored, not the code; a regressor that CLAPS is around, by skops (extra
+        ``skops``).
     path : path-like
         File to write or replace.
 
@@ -219,6 +230,8 @@ class _Writer:
 
     def _node(self, value: Any, at: str) -> dict[str, Any]:
         name, role = type(value).__name__, at.rpartition(".")[2]
+        if role in FOREIGN and type(last_step(value)).__name__ not in CLASSES:
+            return {"skops": self.node(_by_skops(value, at), f"{at}.skops")}
         if name in CLASSES and _class(name) is type(value):
             return {"class": name, "state": self._pairs(_state(value), at)}
         if role in GIVEN and callable(value):
@@ -315,6 +328,9 @@ class _Reader:
                     if dtype.kind in "OU" or dtype.itemsize != value.itemsize:
                         raise FileFormatError(f"Got {name!r} as an array of {dtype}.")
                     value = value.numpy().view(dtype)[()]  # of no axes: a scalar
+            case {"skops": content}:
+                skops = import_extra("skops", "skops.io")
+                value = skops.loads(content.tobytes(), trusted=TRUSTED)
             case {"objects": values, "shape": shape, "text": text}:
                 value = np.empty(len(values), dtype=object)
                 value[:] = values
@@ -355,6 +371,8 @@ def _models(estimator: Any) -> list[Any]:
     models = [estimator]
     if type(estimator) is CalibratedRegressor:
         models = [last_step(model) for model in vars(estimator)["estimators_"]]
+    # Of one around another regressor, that of the residuals.
+    models = [getattr(model, "residual_regressor_", model) for model in models]
     for model in models:
         if type(model) not in (ClapsModule, ClapsRegressor):
             raise TypeError(
@@ -383,6 +401,20 @@ def _class(name: str) -> Any:
     if name not in CLASSES:
         raise FileFormatError(f"Got an object of the unknown class {name!r}.")
     return getattr(import_module(CLASSES[name]), name)
+
+
+def _by_skops(model: Any, at: str) -> np.ndarray[Any, Any]:
+    """A model of scikit-learn as bytes from which nothing but it can be read."""
+    skops = import_extra("skops", "skops.io")
+    content = skops.dumps(model)
+    if unknown := sorted({*skops.get_untrusted_types(data=content)} - {*TRUSTED}):
+        raise TypeError(
+            f"Got {at.removeprefix('.')} of type {type(model).__name__}, of which "
+            f"skops does not trust {unknown}. Keep the model in a file of its own "
+            "kind, and after loading it pass CalibratedRegressor(model).conformalize "
+            "rows that it has not seen."
+        )
+    return np.frombuffer(content, dtype=np.uint8)
 
 
 def _refused(value: Any, at: str) -> TypeError:

@@ -1,5 +1,7 @@
 """CLAPS around other people's models."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +22,7 @@ from mapie_claps import (
     ColumnGroups,
     EpistemicGroups,
     explain,
+    load,
 )
 from mapie_claps.diagnostics import diagnose, nearest_rows, predict_frame, rank_rows
 
@@ -244,3 +247,30 @@ def test_a_model_that_predicts_nonsense_is_refused():
 
     with pytest.raises(ValueError, match="Got predictions of the estimator with NaN"):
         around(Broken()).fit(*TRAIN)
+
+
+@pytest.mark.parametrize("steps", [[], [StandardScaler()]])
+def test_a_file_holds_both_models(steps, tmp_path):
+    booster = HistGradientBoostingRegressor(max_iter=5, random_state=0)
+    model = CalibratedRegressor(
+        around(make_pipeline(*steps, booster)), cv=None, random_state=0
+    ).fit(*TRAIN)
+    model.save(tmp_path / "model.claps")
+    again = load(tmp_path / "model.claps")
+    for mine, theirs in zip(
+        model.predict_interval(NEW), again.predict_interval(NEW), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(
+        model.explain(NEW).epistemic, again.explain(NEW).epistemic
+    )
+
+
+def test_a_file_takes_models_of_scikit_learn_alone(fitted, tmp_path, monkeypatch):
+    calibrated = CalibratedRegressor(around(Recorder())).fit(*TRAIN)
+    with pytest.raises(TypeError, match="Recorder, of which skops does not trust"):
+        calibrated.save(tmp_path / "model.claps")
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    with pytest.raises(ImportError, match=r"pip install 'mapie-claps\[skops\]'"):
+        CalibratedRegressor(fitted).conformalize(*CAL).save(tmp_path / "model.claps")
+    assert not list(tmp_path.iterdir())
