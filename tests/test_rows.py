@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from mapie_claps import CalibratedRegressor, ClapsRegressor
+from mapie_claps.estimators import target_choice
 from mapie_claps.network.ensemble import fit_line
-from mapie_claps.network.rows import equal_rows, row_groups, take_groups
+from mapie_claps.network.rows import equal_rows, folds_of, row_groups, take_groups
 from mapie_claps.network.target import (
+    IDENTITY,
     NoiseShape,
     fit_noise_shape,
     prefers_two_ranks,
@@ -69,6 +71,29 @@ def test_no_group_stands_on_both_sides_of_a_hold_out():
         assert rows.held_out.shape == (5, 7)
         for fit, held_out in zip(*rows, strict=True):
             assert not set(labels[fit].tolist()) & set(labels[held_out].tolist())
+
+
+def test_folds_keep_rows_together_and_depend_on_the_seed():
+    labels = np.arange(60) // 3
+    folds = [folds_of(60, labels, 3, seed).test_fold for seed in (0, 1)]
+    assert all((fold.reshape(-1, 3).std(axis=1) == 0).all() for fold in folds)
+    assert (folds[0] != folds[1]).any()
+    one_group = folds_of(60, np.zeros(60, dtype=int), 3, 0).test_fold
+    assert np.bincount(one_group).tolist() == [20, 20, 20]
+
+
+def test_folds_of_a_choice_of_map_are_no_pattern_of_the_rows(monkeypatch):
+    seen = []
+
+    def scores(X, y, target_map, folds):
+        seen.append(np.c_[X[:, 0].astype(int) % 3, folds.test_fold])
+        return [1.0]
+
+    monkeypatch.setattr(target_choice, "_interval_scores", scores)
+    y = np.random.default_rng(0).lognormal(size=300)
+    chosen = target_choice.choose_target_map(np.arange(300.0)[:, None], y, None, 0)
+    assert chosen is IDENTITY  # no curve is better
+    assert len(np.unique(seen[0], axis=0)) == 9
 
 
 def test_copies_with_jitter_are_noise_again_with_groups():

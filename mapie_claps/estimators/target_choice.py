@@ -36,7 +36,9 @@ def choose_target_map(
     X, y = X[rows], y[rows]
     if len(maps) == 1 or not can_be_bent(y):  # targets that differ were left out
         return IDENTITY
-    folds = folds_of(len(y), None if labels is None else labels[rows], N_FOLDS, seed)
+    together = None if labels is None else labels[rows]
+    # Not the seed of the order above, or row r would always be in fold r modulo 3.
+    folds = folds_of(len(y), together, N_FOLDS, seed + 1)
     scores = np.array([_interval_scores(X, y, each, folds) for each in maps])
     gain = -np.log(scores / scores[0]).mean(axis=1)  # (n_maps,)
     # A later candidate must be better than an earlier one, not as good.
