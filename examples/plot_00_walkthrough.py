@@ -39,7 +39,7 @@ print(why)
 # %%
 from mapie_claps.plots import IntervalDisplay
 
-IntervalDisplay.from_estimator(model, X_new, y=y_new)
+IntervalDisplay.from_estimator(model, X_new[:60], y=y_new[:60])
 
 # %%
 # Coverage by group
