@@ -198,11 +198,17 @@ def examples_first(
         del lines[start:end]
         first = next(i for i, line in enumerate(lines) if i and not line.strip())
         lines[first:first] = example
-    for i, line in enumerate(lines):
-        if line == ":Other Parameters:":
-            lines[i] = ":Parameters, rarely set:"
-            at = lines.index(":Parameters:")
-            lines[at] = ":Parameters, usually set:"
+    if ":Other Parameters:" in lines:
+        start = lines.index(":Other Parameters:")
+        ends = (
+            i for i, line in enumerate(lines) if i > start and line[:1] in (":", ".")
+        )
+        end = next(ends, len(lines))
+        rarely = [":Parameters, rarely set:", *lines[start + 1 : end]]
+        del lines[start:end]
+        at = lines.index(":Attributes:")
+        lines[at:at] = rarely
+        lines[lines.index(":Parameters:")] = ":Parameters, usually set:"
 
 
 def setup(app: object) -> None:

@@ -39,7 +39,7 @@ print(why)
 # %%
 from mapie_claps.plots import IntervalDisplay
 
-IntervalDisplay.from_estimator(model, X_new, y=y_new)
+IntervalDisplay.from_estimator(model, X_new[:60], y=y_new[:60])
 
 # %%
 # Coverage by group
@@ -96,7 +96,7 @@ service = load(folder / "fares.claps")
 
 def answer(request):
     """One record in, the prediction and its interval out."""
-    points, intervals = service.predict_interval(request)
+    points, intervals = service.predict_interval(pd.DataFrame([request]))
     return points.round(1).tolist(), intervals[0, :, 0].round(1).tolist()
 
 

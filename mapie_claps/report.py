@@ -99,8 +99,8 @@ def write_report(
     widest: Any = explain(model, X.iloc[order], background=X)
     rows = zip(widest.prediction, widest.lower[:, 0], widest.upper[:, 0], strict=True)
     lines = [
-        f"<b>row {escape(str(widest.index[i]))}: {point:.4g}, from {low:.4g} to "
-        f"{high:.4g}; it was {target[order[i]]:.4g}</b><br>"
+        f"<b>row {escape(str(widest.index[i]))}: {_short(point)}, from {_short(low)} "
+        f"to {_short(high)}; it was {_short(target[order[i]])}</b><br>"
         + escape(widest.by_column.sentence(i))
         for i, (point, low, high) in enumerate(rows)
     ]
@@ -111,6 +111,7 @@ def write_report(
     body += [_picture(bars, "The widest rows"), "<h2>What each column adds</h2>"]
     body += [_picture(columns, "Contribution of each column")]
     first = {key: values[0] for key, values in table.items()}
+    first |= {key: _short(first[key]) for key in first if "width" in key}
     template = (Path(__file__).parent / "data" / "report.html").read_text("utf-8")
     page = template.format(name=name, body="\n".join(body), **first)
     Path(path).write_text(page, encoding="utf-8")
@@ -125,8 +126,12 @@ def _table(columns: dict[str, Any]) -> str:
         shown = shown[shown["group"] != "all"]
     if shown["level"].nunique() == 1:  # the first sentence has it
         shown = shown.drop(columns="level")
-    html = shown.to_html(index=False, border=0, float_format="{:.3g}".format)
+    html = shown.to_html(index=False, border=0, float_format=_short)
     return f"<div>{html}</div>"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _labels(values: Any) -> list[Any]:
