@@ -258,12 +258,8 @@ def split(case: Case, n: int, rng: Generator) -> Counts:
             own = CalibratedRegressor(Line(), LEVELS, cv="split", random_state=seed)
             own.fit(X[:80], y[:80], **options)
             counted.append(_inside(own, X[-1:], y[-1:, None])[0])
-        yield (
-            f"{name}, {case.name}",
-            20,
-            "exact" if size == 1 else f"{size} rows",
-            counted,
-        )
+        law = "exact" if size == 1 else f"{size} rows"
+        yield f"{name}, {case.name}", 20, law, counted
 
 
 def cross(case: Case, n: int, rng: Generator) -> Counts:

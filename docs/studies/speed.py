@@ -107,15 +107,16 @@ def serve() -> int:
     """Measure what each line of the input asks for: a call, its size and threads."""
     warnings.simplefilter("ignore")
     for line in sys.stdin:
-        name, n, p, threads, smoke = json.loads(line)
+        name, n, p, threads, smoke, cpu = json.loads(line)
+        clock = time.process_time if cpu else time.perf_counter
         function, count = calls(name, n, p, smoke)
         torch.set_num_threads(threads)
         gc.collect()
         with threadpool_limits(threads):
-            start = time.perf_counter()
+            start = clock()
             for _ in range(count):
                 function()
-            print((time.perf_counter() - start) / count, flush=True)
+            print((clock() - start) / count, flush=True)
     return 0
 
 
@@ -163,9 +164,10 @@ def measure(
             best = dict.fromkeys(turns, float("inf"))
             for _ in range(1 if arguments.smoke else arguments.repeats):
                 for what, (where, call) in turns.items():
-                    call = call, n, p, threads, arguments.smoke
-                    best[what] = min(best[what], servers[where].seconds(*call))
-            case = f"{title}, fitted on {n:,} × {p}"
+                    options = threads, arguments.smoke, arguments.cpu
+                    seconds = servers[where].seconds(call, n, p, *options)
+                    best[what] = min(best[what], seconds)
+            case = f"{title}, {n:,} × {p}"
             for what in list(turns)[1:]:
                 yield name, case, threads, best[ours], what, best[what]
 
@@ -181,6 +183,7 @@ def main(given: Sequence[str] | None = None) -> int:
     add, names = parser.add_argument, list(SECTIONS)
     add("--only", nargs="+", default=names, choices=names, metavar="NAME", help="all")
     add("--repeats", type=int, default=5, metavar="N", help="best of N (5)")
+    add("--cpu", action="store_true", help="processor time, for a busy machine")
     add("--beside", type=Path, metavar="FOLDER", help="with another mapie_claps")
     add("--python", default=sys.executable, help="interpreter for --beside (this one)")
     add("--serve", action="store_true", help=argparse.SUPPRESS)
