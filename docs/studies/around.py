@@ -93,7 +93,7 @@ def piped(model: Any) -> Any:
 
 
 def around(model: Any, seed: int, X: Any, y: Array) -> Any:
-    return mapie_claps.ResidualClaps(model, random_state=seed).fit(X, y)
+    return mapie_claps.ClapsResidualRegressor(model, random_state=seed).fit(X, y)
 
 
 # Intervals: (model, X, y, i, j) → bounds of the rows from j on ------------------------

@@ -37,10 +37,10 @@ from scipy.stats import binom
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import LinearRegression
 
-import mapie_claps
 from mapie_claps import (
     CalibratedRegressor,
     ClapsRegressor,
+    ClapsResidualRegressor,
     ClapsScore,
     EpistemicGroups,
     PredictiveDistribution,
@@ -122,7 +122,9 @@ class Case(NamedTuple):
         """A tiny network, fitted to a few rows; more where it is to learn a shape."""
         seed, learns = int(rng.integers(2**31)), self.support == "auto"
         if self.scale == "around a line":
-            model = mapie_claps.ResidualClaps(LinearRegression(), random_state=seed)
+            model = ClapsResidualRegressor(
+                LinearRegression(), TINY(), random_state=seed
+            )
             return model.fit(*self.draw(rng, 5 * N_TRAIN))
         model, n = (LEARNING, 5 * N_TRAIN) if learns else (TINY, N_TRAIN)
         return model(random_state=seed).fit(*self.draw(rng, n))

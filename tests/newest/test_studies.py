@@ -19,7 +19,7 @@ from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegre
 from sklearn.base import BaseEstimator, RegressorMixin
 
 import mapie_claps
-from mapie_claps import conformal_quantile
+from mapie_claps import ClapsResidualRegressor, conformal_quantile
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / "docs" / "studies"
@@ -342,11 +342,9 @@ def test_bounds_are_judged_by_means_of_groups():
 
 
 def test_smoke_around_models(tmp_path, monkeypatch, capsys):
-    def stand_in(model, random_state):
-        return mapie_claps.ClapsRegressor(max_steps=5, n_members=1, kernel=False)
-
-    if "ResidualClaps" not in dir(mapie_claps):
-        monkeypatch.setattr(mapie_claps, "ResidualClaps", stand_in, raising=False)
+    small = mapie_claps.ClapsRegressor(max_steps=5, n_members=1, kernel=False)
+    quick = partial(ClapsResidualRegressor, residual_regressor=small)
+    monkeypatch.setattr(mapie_claps, "ClapsResidualRegressor", quick)
     names = ["scores", "sparse", "reasons"]
     options = ["--smoke", "--out", str(tmp_path), "--seeds", "1", "--only", *names]
     assert around.main(options) == 0
