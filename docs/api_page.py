@@ -7,9 +7,6 @@ from types import ModuleType
 
 import mapie_claps
 
-# A command, described where it is used.
-NOT_IN_THE_REFERENCE = {"demo"}
-
 # Groups in the order of the page: a title, a sentence, and names with their module, or
 # modules as a whole. What is in no group comes last, so that nothing is left out.
 GROUPS = [
@@ -33,8 +30,12 @@ GROUPS = [
     ),
     (
         "Own networks and other models",
-        "CLAPS for a network that you have trained, and its scale around any model.",
-        ["mapie_claps.ClapsModule", "mapie_claps.ClapsScaleEstimator"],
+        "CLAPS for a network that you have trained, and around any other model.",
+        [
+            "mapie_claps.ClapsModule",
+            "mapie_claps.ClapsResidualRegressor",
+            "mapie_claps.ClapsScaleEstimator",
+        ],
     ),
     (
         "Large data and production",
@@ -52,7 +53,7 @@ REST = ("Building blocks", "What the above is made of, and what it raises.")
 def public_modules() -> list[ModuleType]:
     """The package and its public modules."""
     names = [info.name for info in pkgutil.iter_modules(mapie_claps.__path__)]
-    shown = [n for n in names if n[0] != "_" and n not in NOT_IN_THE_REFERENCE]
+    shown = [name for name in names if name[0] != "_"]
     return [mapie_claps, *(importlib.import_module(f"mapie_claps.{n}") for n in shown)]
 
 
