@@ -96,7 +96,7 @@ def test_the_report_is_one_page_that_says_why(fitted):
     assert "http" not in re.sub(r"base64,[^\"]+", "", page)
     assert len(re.findall("<img ", page)) == 7
     assert re.search(r"cover <b>[\d.]+%</b> of 60 rows", page)
-    assert len(re.findall("wide by [^<]+ noise, [^<]+ lack of data", page)) == 8
+    assert len(re.findall("wide by [^<]+; [^<]+ lack of data", page)) == 8
     assert ">missing<" in page
     assert ">01001<" in page
 

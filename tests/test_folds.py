@@ -143,7 +143,7 @@ def test_how_rows_are_divided():
     assert np.isfinite(tiny.predict_interval(TEST)[1]).all()
     for cv, message in (
         (1, "Got cv=1, but expected an integer of at least 2"),
-        (61, "Got 60 rows, 60 of them different .* for 61 folds"),
+        (61, "Got n_samples=60, 60 of them different .* for 61 folds"),
         ("many", "Got cv='many', but expected 'auto', 'split'"),
         (ShuffleSplit(3, random_state=0), "every row in one of at least two test fold"),
     ):

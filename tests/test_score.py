@@ -181,7 +181,7 @@ def test_bounds_that_are_refused():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (HistGradientBoostingRegressor(), "whose predict takes no return_std. Use an"),
+        (HistGradientBoostingRegressor(), "takes no return_std. Keep its predictions"),
         (GridSearchCV(Plain(), {"shift": [0.0]}, cv=2).fit(X, Y), "search.best_estim"),
         (object(), "Got a object, whose predict takes no return_std"),
     ],

@@ -378,8 +378,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def partial_conformalize(self, X: Any, y: Any = None, **rows: Any) -> Self:
         """Add calibration rows, as ``conformalize`` takes them, to those there are."""
-        if not self.__sklearn_is_fitted__():
-            return self.conformalize(X, y, **rows)
+        if not self.__sklearn_is_fitted__():  # perhaps calibrated on no rows so far
+            functions = {k: vars(self).get(f"{k}_") for k in RowValues._fields}
+            return self.conformalize(X, y, **functions | rows)
         before = self._calibrated()
         given = self._row_values("partial_conformalize", **rows)
         new = self._scored(X, y, given, by_hand=True)

@@ -118,9 +118,10 @@ def check_same_fit(models: Sequence[Any], fit_id: str | None) -> None:
 
 
 def gives_std(model: Any) -> bool:
-    """Whether ``predict`` of the model takes ``return_std``."""
-    predict = getattr(last_step(model), "predict", object)
-    return any(
+    """Whether a model gives a distribution, or ``predict`` takes ``return_std``."""
+    last = last_step(model)
+    predict = getattr(last, "predict", object)
+    return hasattr(last, "predict_distribution") or any(
         p.name == "return_std" or p.kind is p.VAR_KEYWORD
         for p in signature(predict).parameters.values()
     )

@@ -32,7 +32,7 @@ MAX_SEEN_ROWS = 4096
 def choose_device(value: Any) -> torch.device:
     """Where to train; "auto" takes CUDA if there is any."""
     if isinstance(value, str) and value == "auto":
-        value = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(value)
         torch.empty(0, device=device)

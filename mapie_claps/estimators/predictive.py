@@ -256,7 +256,8 @@ class PredictiveDistribution:
         """Targets (n, n_nodes) of equal probability, finite."""
         r = self.shape.nodes
         y = self.target_map.inverse(self.centre[:, None] + self.scale[:, None] * r)
-        largest = np.finfo(np.float64).max / len(r)
+        # As an array: the export makes float32 of numbers, which has no such value.
+        largest = self.target_map.xp.asarray([np.finfo(np.float64).max / len(r)])
         return y.clip(-largest, largest)
 
 

@@ -62,8 +62,8 @@ class MonotoneMap:
     >>> import numpy as np
     >>> from mapie_claps.network.target import fit_target_map
     >>> T = fit_target_map("log", np.array([1.0, 10.0, 100.0]))
-    >>> T.forward([1.0, 50.0, -1.0]).round(3), T.inverse(T.forward([50.0]))
-    (array([0.   , 3.912,   nan]), array([50.]))
+    >>> T.forward([2.0, 50.0, -1.0]).round(3), T.inverse(T.forward([50.0]))
+    (array([0.693, 3.912,   nan]), array([50.]))
     """
 
     x: Array
