@@ -7,19 +7,16 @@ import pandas as pd
 import pytest
 from conftest import heteroscedastic, tiny
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, Ridge
-from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 
 from mapie_claps import (
     CalibratedRegressor,
     ClapsResidualRegressor,
-    ColumnGroups,
     EpistemicGroups,
     explain,
     load,
@@ -148,12 +145,6 @@ def test_conformalize_divides_the_rows_for_a_fitted_model():
         CalibratedRegressor(Ridge()).conformalize(*CAL)
 
 
-def test_a_search_without_standard_deviation_is_wrapped():
-    search = GridSearchCV(Ridge(), {"alpha": [0.1, 10.0]}, cv=2)
-    ours = CalibratedRegressor(around(search), cv=None, random_state=0)
-    assert ours.fit(*TRAIN).estimator_.estimator_.best_params_["alpha"] in (0.1, 10.0)
-
-
 def test_lack_of_data_grows_where_a_tree_is_constant_and_a_line_is_not():
     far = np.zeros((2, 3))
     far[1, 0] = 30.0
@@ -185,23 +176,6 @@ def test_reasons_groups_and_tables_as_for_our_own_networks(calibrated):
     assert adaptive.calibration_.levels.n_observed == 180
     quantiles = calibrated.predict_quantiles(NEW, [0.1, 0.5, 0.9])
     assert (np.diff(quantiles) >= 0).all()
-
-
-def test_text_and_gaps_go_to_both_as_they_are():
-    frame = pd.DataFrame(
-        {"x": X[:, 0], "kind": np.where(X[:, 1] > 0, "a", "b"), "z": X[:, 2]}
-    )
-    frame.loc[::7, "z"] = np.nan
-    encode = make_column_transformer(
-        (OneHotEncoder(), ["kind"]), remainder="passthrough"
-    )
-    booster = HistGradientBoostingRegressor(max_iter=10, random_state=0)
-    model = CalibratedRegressor(
-        around(make_pipeline(encode, booster)), cv=None, random_state=0
-    )
-    model.fit(frame[:300], Y[:300], partition=ColumnGroups("kind"))
-    assert set(model.calibration_.partition) == {"a", "b"}
-    assert np.isfinite(model.predict_interval(frame[320:])[1]).all()
 
 
 def test_counts_keep_their_support():
