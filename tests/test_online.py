@@ -160,5 +160,4 @@ def test_a_row_enters_the_posterior_or_the_scores():
     with pytest.warns(UserWarning, match="40 of 50 different rows that were compared"):
         cal.conformalize(X[320:370], Y[320:370])
     cal.conformalize(X[370:], Y[370:])
-    model.set_params(scale="aleatoric")  # the copy stays calibrated
-    assert np.isfinite(cal.predict_interval(X[:5])[1]).all()
+    assert len(cal.conformity_scores) == len(X) - 370

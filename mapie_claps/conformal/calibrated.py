@@ -29,6 +29,8 @@ from .distribution import (
     NO_ROWS,
     FoldBounds,
     ScoreBounds,
+    average,
+    check_gives_std,
     check_same_fit,
     distribution_of,
     distributions,
@@ -371,6 +373,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         model, given = self._single("conformalize"), check_values(weights, partition)
         if not gives_std(model):
+            if gives_std(getattr(model, "best_estimator_", None)):
+                check_gives_std(model)  # says what to pass
+            if y is None:
+                raise ValueError(
+                    f"Got batches, or no y, for a {type(model).__name__}, whose errors "
+                    "are learned from some of the rows. Pass X and y as arrays."
+                )
             random = check_random_state(self.random_state)
             return self._fit(_around_fitted, X, y, given, random)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
@@ -405,7 +414,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         models, parts = self.fitted_models, [np.empty(0)]
         for part, _ in row_parts(models[0], X):
             if _num_samples(part):
-                parts.append(np.mean([m.predict(part) for m in models], axis=0))
+                parts.append(average([m.predict(part) for m in models]))
         return np.concatenate(parts)
 
     def predict_interval(
@@ -880,7 +889,7 @@ def interval_parts(
     if host is None:
         rows = distribution_of(model, X, params)
         none = np.empty((len(rows), 2, 0))
-        return IntervalParts(rows.mean, none, [], [rows], none)
+        return IntervalParts(rows.prediction, none, [], [rows], none)
     levels, ensemble = host.checked_levels(alpha), host.ensemble
     ours = isinstance(host.score, ClapsScore)
     if ours and ensemble.is_split and not params:

@@ -119,12 +119,11 @@ def check_same_fit(models: Sequence[Any], fit_id: str | None) -> None:
 
 def gives_std(model: Any) -> bool:
     """Whether a model gives a distribution, or ``predict`` takes ``return_std``."""
-    last = last_step(model)
-    predict = getattr(last, "predict", object)
-    return hasattr(last, "predict_distribution") or any(
-        p.name == "return_std" or p.kind is p.VAR_KEYWORD
-        for p in signature(predict).parameters.values()
-    )
+    last = model
+    while isinstance(last, Pipeline):
+        last = last[-1]
+    names = signature(getattr(last, "predict", object)).parameters
+    return hasattr(last, "predict_distribution") or "return_std" in names
 
 
 def check_gives_std(model: Any) -> None:
@@ -190,9 +189,13 @@ def distributions(
 
 def mean_of(rows: Sequence[PredictiveDistribution]) -> Array:
     """Predictions (n,); of several models their mean."""
-    if len(rows) == 1:
-        return rows[0].prediction
-    return np.asarray(np.mean([each.prediction for each in rows], axis=0))
+    return average([each.prediction for each in rows])
+
+
+def average(each: Sequence[Array]) -> Array:
+    """Mean of arrays; of equal ones to the last bit."""
+    first = np.asarray(each[0], dtype=np.float64)
+    return np.asarray(first + np.mean([other - first for other in each], axis=0))
 
 
 class ScoreBounds(NamedTuple):

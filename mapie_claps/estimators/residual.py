@@ -1,6 +1,7 @@
 """X → v around somebody's model: CLAPS learns what the model leaves of y."""
 
 from dataclasses import replace
+from inspect import Parameter, signature
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_para
 from .._validation import check_choice, check_integer, raise_for
 from ..network.batches import NEEDS_Y, column
 from ..network.rows import divide, rows_together
+from .base import MAX_SEEN_ROWS
 from .predictive import DistributionRegressor, PredictiveDistribution, TargetRange
 from .regressor import ClapsRegressor
 
@@ -49,7 +51,8 @@ class ClapsResidualRegressor(DistributionRegressor):
     prefit : bool, default=False
         Whether the regressor is fitted already and stays as it is. ``fit`` then takes
         rows that it **has not seen**: errors on rows of its own fit are too small, and
-        so would be all that is learned from them.
+        so would be all that is learned from them. It is kept, not copied: fitted again,
+        it must be calibrated again.
     random_state : int, RandomState or None, default=None
         Seed of the folds, and of a default ``residual_regressor``.
 
@@ -126,12 +129,15 @@ class ClapsResidualRegressor(DistributionRegressor):
         """
         if y is None:
             raise ValueError(NEEDS_Y)
-        if not hasattr(self.estimator, "predict"):
+        # Some have ``predict`` once they are fitted.
+        if not hasattr(self.estimator, "predict" if self.prefit else "fit"):
             hint = "Pass for example HistGradientBoostingRegressor()."
             raise_for("estimator", self.estimator, "a regressor", hint)
         X = indexable(X)[0]
         n, random = _num_samples(X), check_random_state(self.random_state)
-        target, weight = column("y", column_or_1d(y, warn=True), n).numpy(), None
+        given, weight = column_or_1d(y, warn=True), None
+        target = column("y", given, n).numpy()
+        given = given if given.dtype.kind in "fiu" else target  # as the user has it
         if sample_weight is not None:
             weight = column("sample_weight", sample_weight, n, "non-negative").numpy()
         of_residual = self._residual_template(random.randint(2**31 - 1))
@@ -141,16 +147,19 @@ class ClapsResidualRegressor(DistributionRegressor):
             predicted = _predictions(model, X)
         else:
             n_folds = check_integer("cv", self.cv, low=2, hint="Use 5 if unsure.")
-            folds = divide(rows_together(X, target, groups), n_folds, random)
+            labels = rows_together(X, target, groups)
+            folds = divide(labels, max(2, min(n_folds, labels.max() + 1)), random)
             predicted = np.empty(n)
             for fold in range(folds.max() + 1):
                 rest, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-                part = _safe_indexing(X, rest), target[rest]
+                part = _safe_indexing(X, rest), given[rest]
                 some = None if weight is None else weight[rest]
                 fitted = _fit_clone(self.estimator, *part, some)
                 predicted[own] = _predictions(fitted, _safe_indexing(X, own))
-            model = _fit_clone(self.estimator, X, target, weight)
+            model = _fit_clone(self.estimator, X, given.copy(), weight)
         residual = of_residual.fit(X, target - predicted, weight, groups)
+        # Rows are known again by y: residuals out of fold never come back.
+        residual._seen_rows = np.unique(residual._hashes(X, target))[:MAX_SEEN_ROWS]
         self.estimator_, self.residual_regressor_ = model, residual
         self.target_range_ = TargetRange.fit(target, learn=residual.recipe_.noise_shape)
         return self
@@ -158,7 +167,9 @@ class ClapsResidualRegressor(DistributionRegressor):
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict y as the regressor does, and √v if asked for, (n,) each."""
         check_is_fitted(self, "residual_regressor_")
-        return super().predict(X, True) if return_std else self.estimator_.predict(X)
+        if return_std:
+            return super().predict(X, True)
+        return np.ravel(self.estimator_.predict(X))
 
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict the distribution of y: that of the residual, moved by the prediction.
@@ -190,6 +201,14 @@ class ClapsResidualRegressor(DistributionRegressor):
         check_is_fitted(self, "residual_regressor_")
         return self.residual_regressor_.embed(X)
 
+    def count_seen(self, X: Any, y: Any) -> tuple[int, int]:
+        """Count rows of the fit among others; see ``ClapsRegressor``."""
+        return self.residual_regressor_.count_seen(X, y)
+
+    @property
+    def _equal_share(self) -> float:
+        return self.residual_regressor_._equal_share
+
     @property
     def fit_id_(self) -> str:
         """Text that differs between fits."""
@@ -207,10 +226,9 @@ class ClapsResidualRegressor(DistributionRegressor):
 
     def __sklearn_clone__(self) -> Self:
         params = self.get_params(deep=False)
+        kept = {"estimator": params.pop("estimator")} if self.prefit else {}
         copies = {name: clone(value, safe=False) for name, value in params.items()}
-        if self.prefit:  # a copy would not be fitted
-            copies["estimator"] = self.estimator
-        return type(self)(**copies)
+        return type(self)(**copies | kept)  # a clone of it would not be fitted
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "residual_regressor_")
@@ -236,6 +254,7 @@ class ClapsResidualRegressor(DistributionRegressor):
 
 
 IDENTITIES = ("auto", "identity")
+VAR_KEYWORD = Parameter.VAR_KEYWORD  # of a search, which hands parameters on
 
 
 def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
@@ -243,7 +262,8 @@ def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     model, params = clone(estimator), {}
     if weight is not None:
         last = model[-1] if isinstance(model, Pipeline) else model
-        if not has_fit_parameter(last, "sample_weight"):
+        kinds = {p.kind for p in signature(last.fit).parameters.values()}
+        if not (has_fit_parameter(last, "sample_weight") or VAR_KEYWORD in kinds):
             raise ValueError(
                 f"Got sample_weight for a {type(last).__name__}, whose fit takes none. "
                 "Leave it out, or use a regressor that weighs rows."
