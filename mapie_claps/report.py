@@ -4,6 +4,7 @@ import base64
 import io
 import os
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -141,10 +142,9 @@ def _labels(values: Any) -> list[Any]:
     if pd.api.types.is_numeric_dtype(values) and values.nunique() > MAX_GROUPS:
         values = pd.qcut(values, 4, duplicates="drop", precision=2)
     labels = ["missing" if is_missing(value) else value for value in values]
-    counts = pd.Series(labels, dtype=object).value_counts()
-    common = set(
-        counts.index[: MAX_GROUPS - 1] if len(counts) > MAX_GROUPS else counts.index
-    )
+    counts = Counter(labels)
+    n_shown = MAX_GROUPS - 1 if len(counts) > MAX_GROUPS else MAX_GROUPS
+    common = {label for label, _ in counts.most_common(n_shown)}
     rest = f"{len(counts) - len(common)} others"
     return [label if label in common else rest for label in labels]
 
