@@ -1,5 +1,6 @@
 """``ClapsRegressor``: networks with a last-layer Laplace posterior, from table to v."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Self
@@ -413,8 +414,11 @@ class ClapsRegressor(LastLayerEstimator):
         self.validation_curve_ = result.validation_curve
         self.n_iter_ = result.n_iter
         network = network.cpu().double().eval().requires_grad_(False)
-        per_input, least = len(x) / x.shape[1], recipe.variance_precision
-        grown = max(1.0, per_input / FEW_ROWS) ** 2
+        per_input, largest = len(x) / x.shape[1], math.inf
+        if isinstance(recipe.prior_precision, str):  # a number holds for Σ too
+            least = recipe.variance_precision
+            grown = least * max(1.0, per_input / FEW_ROWS) ** 2
+            largest = min(grown, max(least, 1.0))
         found = fit_last_layers(
             network,
             x,
@@ -422,7 +426,7 @@ class ClapsRegressor(LastLayerEstimator):
             weights,
             rows,
             prior_precision=recipe.prior_precision,
-            variance_precision=min(least * grown, max(least, 1.0)),
+            variance_precision=largest,
             may_be_constant=line is None and per_input >= MANY_ROWS,
             last_layer=recipe.last_layer,
             with_bias=recipe.bias_in_posterior,

@@ -180,6 +180,8 @@ class MemberGroup:
         self.members, self.data, self.config = list(members), data, config
         self.network = whole.network.take(members)
         self.flat = FlatParameters(self.network)
+        of_members = self.network.parameters_of_members()
+        self.grads: Any = [(p.grad, part) for p, part in of_members]
         for k, own in zip(members, self.flat.positions, strict=True):
             self.flat.state[:, own] = whole.state[:, whole.positions[k]]
         weights, first, second = self.flat.state
@@ -239,9 +241,12 @@ class MemberGroup:
         # No member's norm exceeds that of all: in most steps one product settles it.
         if limit is None or float(grad @ grad) < 0.99 * limit**2:
             return
-        for own in self.flat.positions:
-            part = grad[own]
-            grad[own] = part * (limit / part.norm()).clamp(max=1.0)
+        squares = torch.zeros_like(self.batch.target[:, 0])
+        for part, members in self.grads:
+            squares[members] += part.square().flatten(1).sum(1)
+        factor = (limit / squares.sqrt()).clamp(max=1.0)
+        for part, members in self.grads:
+            part *= factor[members].view(-1, *[1] * (part.ndim - 1))
 
     def _held_out_loss(self) -> Tensor:
         """Negative log-likelihood of held-out rows; zero where there are none."""

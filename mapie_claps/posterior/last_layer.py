@@ -402,10 +402,12 @@ def _factors(layers: LastLayers, may_alter: bool) -> tuple[Tensor, Tensor]:
     Where rounding wins, jitter grows until laplace-torch finds a factor.
     """
     scale, gram = torch.zeros_like(layers.gram), layers.gram.clone()
-    size = layers.trained.shape[1] - (not layers.with_bias)
+    kept = slice(None if layers.with_bias else -1)
+    la = layers.laplace()  # takes the sums of one member after the other
+    prior = la.prior_precision
     for k in range(len(gram)):
-        la = layers.laplace(k)
-        prior, largest = la.prior_precision, float(la.H.max() + la.prior_precision)
+        la.H = gram[k][(kept,) * (gram.ndim - 1)]
+        largest = float(la.H.max() + prior)
         for share in JITTER if may_alter else JITTER[:1]:
             la.prior_precision = prior + share * largest
             try:
@@ -419,7 +421,7 @@ def _factors(layers: LastLayers, may_alter: bool) -> tuple[Tensor, Tensor]:
                 f"The posterior precision (largest entry {largest!r}) is not positive "
                 "definite. Raise prior_precision, or look for extreme values in X."
             )
-        scale[k][(slice(size),) * factor.ndim] = factor
+        scale[k][(kept,) * factor.ndim] = factor
         if share:
             diagonal = gram[k] if gram.ndim == 2 else gram[k].diagonal()
             diagonal += share * largest
@@ -504,7 +506,7 @@ def fit_posterior(
     held_out: HeldOut | None = None,
     *,
     prior_precision: float | str,
-    variance_precision: float = math.inf,  # largest λ of Σ where a rule chooses λ
+    variance_precision: float = math.inf,  # largest λ of Σ
     may_be_constant: bool = False,  # whether the largest λ of ŵ is that of Σ as well
     last_layer: str,
     variance_floor: float,  # of σ²
@@ -516,8 +518,7 @@ def fit_posterior(
     final posteriors on all rows.
     """
     n_members, by_grid = len(trained), prior_precision == "grid"
-    if isinstance(prior_precision, str):
-        settings["variance_precision"] = variance_precision
+    settings["variance_precision"] = variance_precision
     # Of the trained means, until the mean of the members is known.
     sigma2 = settings["residual_variance"] = sums.residual_variance(variance_floor)
     judged = None if held_out is None else held_out.rows
@@ -571,6 +572,7 @@ def fit_last_layers(
     weight: Tensor,  # (n,)
     split: Rows,
     *,
+    prior_precision: float | str,
     homoscedastic: bool,
     fit_id: str,
     calibrate_noise: bool = False,  # by a factor, which the network takes over
@@ -591,7 +593,7 @@ def fit_last_layers(
     def summed(batches: Iterable[FeatureRows]) -> LastLayerSums:
         return sum_rows(batches, "full", homoscedastic, fit_id)
 
-    def fit_once() -> FittedLastLayers:
+    def fit_once(prior_precision: float | str) -> FittedLastLayers:
         batches: Any = DataLoader(
             parts, batch_size=None, collate_fn=features, generator=torch.Generator()
         )
@@ -612,14 +614,15 @@ def fit_last_layers(
             network.trained_weights(),
             network.members_by_view(),
             held_out,
+            prior_precision=prior_precision,
             **settings,
         )
 
     with one_thread(network.multiply_adds(size)):
-        found = fit_once()
+        found = fit_once(prior_precision)
         if calibrate_noise and found.held_out_residual is not None:
             network.noise_factor = found.noise_factor
-            found = fit_once()
+            found = fit_once(found.last_layers.mean_precision)
     return found
 
 
