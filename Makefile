@@ -4,8 +4,10 @@ VENV := .venv
 OLD := .venv-mapie09
 NEXT := .venv-prereleases
 UV := $(VENV)/bin/uv
-# The tests train small networks: one thread each is fastest.
+# The tests train small networks: one thread each is fastest. They start processes, which
+# should not compile what they import each time.
 export OMP_NUM_THREADS ?= 1
+test-newest test-mapie09 test-prereleases: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test lint test-newest test-mapie09 test-prereleases docs \
 	docs-inventories clean \
