@@ -4,8 +4,10 @@ VENV := .venv
 OLD := .venv-mapie09
 NEXT := .venv-prereleases
 UV := $(VENV)/bin/uv
-# The tests train small networks: one thread each is fastest.
+# The tests train small networks: one thread each is fastest. They start processes, which
+# should not compile what they import each time.
 export OMP_NUM_THREADS ?= 1
+test-newest test-mapie09 test-prereleases: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test lint test-newest test-mapie09 test-prereleases docs \
 	docs-inventories clean \
@@ -44,10 +46,11 @@ docs: $(VENV)/.installed-docs docs/_static/mathjax.js
 docs-inventories: $(VENV)/.installed
 	$(VENV)/bin/python docs/fetch_inventories.py
 
-# Each set of extras joins the same environment; the demo needs little.
+# Each set of extras joins the same environment; the demo needs little. uv installs, so
+# that environments go without a pip of their own, which would take longest to set up.
 $(UV):
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet uv
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(VENV)/bin/python install --quiet uv
 
 $(VENV)/.installed-demo: pyproject.toml | $(UV)
 	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[plot]"
@@ -68,13 +71,13 @@ docs/_static/mathjax.js:
 		|| echo "npm is missing: formulas will be loaded from the web"
 
 $(OLD)/.installed: pyproject.toml | $(VENV)/.installed
-	$(PYTHON) -m venv $(OLD)
+	$(PYTHON) -m venv --without-pip $(OLD)
 	$(UV) pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct \
 		-e ".[tests]" "mapie==0.9.2" "torch==2.6.0"
 	touch $@
 
 $(NEXT)/.installed: pyproject.toml | $(UV)
-	$(PYTHON) -m venv $(NEXT)
+	$(PYTHON) -m venv --without-pip $(NEXT)
 	$(UV) pip install --quiet --python $(NEXT)/bin/python -e ".[dev]"
 	$(UV) pip install --quiet --python $(NEXT)/bin/python --upgrade --prerelease allow \
 		mapie laplace-torch torch scikit-learn

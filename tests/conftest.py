@@ -31,9 +31,8 @@ def tiny(**params):
     """A regressor that fits in a fraction of a second; also takes Recipe's names."""
     recipe = params.pop("recipe", TINY)
     inner = {k: params.pop(k) for k in list(params) if k not in PARAMETERS}
-    return ClapsRegressor(
-        recipe=replace(recipe, **inner), **({"random_state": 0} | params)
-    )
+    params = {"random_state": 0} | params
+    return ClapsRegressor(recipe=replace(recipe, **inner), **params)
 
 
 def heteroscedastic(n, seed=0, p=3):
@@ -49,9 +48,8 @@ class TwoHeads(torch.nn.Module):
 
     def __init__(self, n_inputs=3, size=8):
         super().__init__()
-        self.body = torch.nn.Sequential(
-            torch.nn.Linear(n_inputs, size), torch.nn.Tanh()
-        )
+        first = torch.nn.Linear(n_inputs, size)
+        self.body = torch.nn.Sequential(first, torch.nn.Tanh())
         self.mean = torch.nn.Linear(size, 1)
         self.noise = torch.nn.Linear(size, 1)
 

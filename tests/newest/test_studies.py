@@ -85,9 +85,8 @@ def test_every_number_of_the_recipe_is_in_the_key():
     plain = engine.claps_parameters(peers.ClapsRegressor())
     changed = replace(plain["recipe"], beta=0.0)
     other = engine.claps_parameters(peers.ClapsRegressor(recipe=changed))
-    one, two = (
-        engine.run_key("demo", data={}, split={}, method=p) for p in (plain, other)
-    )
+    key = partial(engine.run_key, "demo", data={}, split={})
+    one, two = key(method=plain), key(method=other)
     assert one != two
     assert "random_state" not in one["method"]
 
@@ -237,9 +236,8 @@ def test_bands_are_the_intervals_of_mapie():
     cal, new = slice(0, 99), slice(99, None)
 
     def ours(band):
-        (q,) = conformal_quantile(
-            peers.Band(*(b[cal] for b in band)).scores(y[cal]), [0.1]
-        )
+        scores = peers.Band(*(b[cal] for b in band)).scores(y[cal])
+        (q,) = conformal_quantile(scores, [0.1])
         return np.stack(peers.Band(*(b[new] for b in band)).widened(q), axis=1)
 
     models = [Column(0), Column(1), Column(2)]
@@ -282,9 +280,8 @@ def test_counts_of_the_coverage(part):
 
 def test_cases_with_shape_and_map():
     for case in coverage.CASES:
-        model = coverage.TINY(random_state=0).fit(
-            *case.draw(np.random.default_rng(0), 60)
-        )
+        rows = case.draw(np.random.default_rng(0), 60)
+        model = coverage.TINY(random_state=0).fit(*rows)
         rng = np.random.default_rng(1)
         X, y = case.draw(rng, 21)
         inside = coverage.inside(case.rows(model, X, rng), y, 20, case)
@@ -354,22 +351,28 @@ def test_smoke_around_models(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "reasons.md").read_text().startswith("| model | size | ρ |")
 
 
-def test_smoke_of_the_speed(tmp_path, capsys):
+def test_smoke_of_the_speed(tmp_path, monkeypatch, capsys):
+    beside = tmp_path / "beside.py"  # another commit, which would take long to load
+    time = f"0.5 * (os.environ['PYTHONPATH'] == {str(ROOT)!r})"
+    loop = f"for line in sys.stdin:\n    print({time}, flush=True)\n"
+    beside.write_text("import os, sys\n" + loop)
+    server, file = speed.Server, speed.__file__
+
+    def start(python, folder=None):
+        with monkeypatch.context() as context:
+            context.setattr(speed, "__file__", str(beside if folder else file))
+            return server(python, folder)
+
+    monkeypatch.setattr(speed, "Server", start)
     options = ["--smoke", "--out", str(tmp_path), "--beside", str(ROOT)]
     assert speed.main(options) == 0
     assert "default fit, 60 × 3" in capsys.readouterr().out
     text = (tmp_path / "speed.md").read_text()
     assert text.count("## ") == 3
-    with (tmp_path / "speed.csv").open() as lines:
-        found = list(csv.DictReader(lines))
-    assert [row["section"] for row in found] == [
-        "fit",
-        "fit",
-        *["rows"] * 2,
-        *["row"] * 2,
-    ]
-    assert found[1]["against"] == ROOT.name
-    assert all(float(row["ours"]) > 0 for row in found)
+    found = pd.read_csv(tmp_path / "speed.csv")
+    assert list(found["section"]) == ["fit", "fit", "rows", "rows", "row", "row"]
+    assert list(found.loc[1, ["against", "other"]]) == [ROOT.name, 0.5]
+    assert (found["ours"] > 0).all()
 
 
 def test_some_cases_of_the_fuzzer(capsys):
@@ -385,10 +388,8 @@ def test_the_fuzzer_sees_failures(monkeypatch, capsys):
 
 def test_report_of_mapies_own_tests():
     line = {"file": "test_regression.py", "test": "test_a", "outcome": "passed"}
-    listed = line | {
-        "outcome": "failed",
-        "message": "DID NOT RAISE <class 'ValueError'>",
-    }
+    why = "DID NOT RAISE <class 'ValueError'>"
+    listed = line | {"outcome": "failed", "message": why}
     listed["test"] = "test_calibration_data_size_symmetric_score[1]"
     unlisted = line | {"outcome": "failed", "test": "test_b", "message": "boom"}
     text, failures = mapie_own_tests.report([line | {"message": ""}, listed, unlisted])
