@@ -136,7 +136,6 @@ class IntervalModule(nn.Module):
         self.forward_pass, self.scale = copy.copy(estimator.forward_), estimator.scale
         if (kernel := estimator.kernel_) is not None:
             # All rows at once: the loop over blocks cannot be traced.
-            self.forward_pass._modules = dict(estimator.forward_._modules)
             self.forward_pass.kernel = copy.copy(kernel)
             vars(self.forward_pass.kernel)["predict"] = kernel.block
         self.x_mean = _constant(estimator.scaler_X_.mean_)
