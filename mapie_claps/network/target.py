@@ -5,8 +5,6 @@ range. Networks, h², Σ and v live in z; the ends of intervals come back throug
 Every map is one class, so that none needs an inverse of its own. NumPy only.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, ClassVar
@@ -29,7 +27,6 @@ SPLINE_KNOTS, TAIL_ROWS = 13, 5
 SLOPE_RATIO = 100.0  # largest of a piece and the whole of a spline
 SAMPLES = 258  # of a map that has a formula
 MARGIN = 0.5  # standard deviations beyond the data where Yeo–Johnson becomes a line
-BEYOND = 2.0 ** np.arange(-12.0, 1.0)  # ranges: where a transformer is sampled too
 # By name: T, the smallest target, and how to say so.
 FORMULAS: dict[str, tuple[Any, float, str]] = {
     "log": (np.log, TINY, "positive"),
@@ -172,11 +169,8 @@ IDENTITY = MonotoneMap(np.empty(0), np.empty(0), np.empty(0))
 
 
 def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
-    """Fit a map by its name, or a scikit-learn transformer, to training targets."""
-    needed = ("fit", "transform", "inverse_transform")
-    if all(hasattr(target_map, name) for name in needed):
-        return _sample(target_map, y)
-    hint = "Or pass a scikit-learn transformer with inverse_transform."
+    """Fit a map by its name to training targets."""
+    hint = "With another map T fit on T(y), and take the ends of intervals back."
     name = check_choice("target_map", target_map or "identity", MAPS, hint)
     if name in FORMULAS:
         return _formula(name, y)
@@ -248,54 +242,6 @@ def _formula(name: str, y: Array) -> MonotoneMap:
     x = np.geomspace(bottom, 10 * top, SAMPLES)
     x = np.r_[0.0, x] if low == 0 else x
     return MonotoneMap.through(x, function(x), domain=(low, np.inf))
-
-
-def _sample(transformer: Any, y: Array) -> MonotoneMap:
-    """Sample a scikit-learn transformer; refuse one that is flat, falls or clips.
-
-    Lines continue it more than one range beyond the training targets, and where it
-    gives no number.
-    """
-    from sklearn.base import clone
-
-    fitted, values = clone(transformer).fit(y[:, None]), np.unique(y)
-    low, high = float(values[0]), float(values[-1])
-    span = max(high - low, max(abs(low), abs(high)) * 1e-3) or 1.0
-    some = values[np.linspace(0, len(values) - 1, 2 * SAMPLES).astype(np.intp)]
-    even, outer = np.linspace(low, high, 2 * SAMPLES), span * BEYOND
-    x = np.unique(np.r_[low - outer, some, even, high + outer])
-    # Values that differ by little more than rounding may have one image.
-    x = x[np.r_[True, np.diff(x) > 1e-9 * span]]
-    z = _apply(fitted.transform, x)
-    found, known = "", np.isfinite(z)
-    if len(lost := x[~known & (x >= low) & (x <= high)]):
-        found = f"gives no finite number for the target {float(lost[0])!r}"
-    x, z = x[known], z[known]
-    falls, back = ~(np.diff(z) > 0), _apply(fitted.inverse_transform, z)
-    away = ~np.isclose(back, x, rtol=1e-6, atol=1e-6 * span)
-    if not found and falls.any():
-        found = f"does not increase at y = {x[:-1][falls][0]:g}"
-    elif not found and away.any():
-        a, b, c = (float(v[away][0]) for v in (x, z, back))
-        found = f"sends {a!r} to {b!r} and back to {c!r}"
-    if found:
-        raise ValueError(
-            f"Got target_map={type(transformer).__name__}(...), which {found}, but "
-            "expected a strictly increasing map with its inverse, also beyond the "
-            "training targets. Use target_map='auto', 'log' or 'sqrt', or a "
-            "transformer that neither clips nor is flat, such as PowerTransformer."
-        )
-    return MonotoneMap.through(x, z)
-
-
-def _apply(function: Callable[[Array], Any], values: Array) -> Array:
-    """Apply a function of columns to each value; NaN where there is no number."""
-    found = np.full(len(values), np.nan)
-    for k, value in enumerate(values):
-        # Box–Cox refuses all values for one that it cannot take.
-        with np.errstate(all="ignore"), suppress(ValueError, TypeError):
-            found[k] = np.asarray(function(value[None, None])).item()
-    return found
 
 
 @dataclass(frozen=True, eq=False)
