@@ -286,7 +286,7 @@ def _state(value: Any) -> dict[str, Any]:
     """What an object of one of the classes is made of."""
     if is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, tuple):
+    if hasattr(value, "_asdict"):
         return dict(value._asdict())
     if isinstance(value, nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in TABLES}

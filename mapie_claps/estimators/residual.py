@@ -180,15 +180,7 @@ class ClapsResidualRegressor(DistributionRegressor):
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict the distribution of y: that of the residual, moved by the prediction.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-
-        Returns
-        -------
-        PredictiveDistribution
-            Its ``prediction`` is the regressor's; its mean need not be.
+        Its ``prediction`` is the regressor's; its mean need not be.
         """
         check_is_fitted(self, "residual_regressor_")
         rows = self.residual_regressor_.predict_distribution(X)

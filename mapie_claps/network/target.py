@@ -89,13 +89,8 @@ class MonotoneMap:
         y_ = np.asarray(y, dtype=np.float64)
         if self.is_identity:
             return y_
-        x, inside, (x0, z0, width, rise, left, right) = self._locate(y_)
-        t = (inside - x0) / width
-        inner = t * (1 - t)
-        share = (t * t + left * inner) / (1 + (left + right - 2) * inner)
-        tail = np.where(x < inside, self.slope[0], self.slope[-1]) * (x - inside)
         has_image = (y_ >= self.domain[0]) & (y_ <= self.domain[1])
-        return np.where(has_image, z0 + rise * share + tail, np.nan)
+        return np.where(has_image, self._image(y_)[0], np.nan)
 
     def inverse(self, z: ArrayLike) -> Array:
         """Compute T⁻¹(z), clipped to the domain; ±∞ stays."""
@@ -119,14 +114,7 @@ class MonotoneMap:
     def derivative(self, y: ArrayLike) -> Array:
         """Compute T′(y)."""
         y_ = np.asarray(y, dtype=np.float64)
-        if self.is_identity:
-            return np.ones_like(y_)
-        _, inside, (x0, _, width, rise, left, right) = self._locate(y_)
-        t = (inside - x0) / width
-        inner = t * (1 - t)
-        above = right * t * t + 2 * inner + left * (1 - t) ** 2
-        slope = rise / width * above / (1 + (left + right - 2) * inner) ** 2
-        return np.asarray(slope / self.unit)
+        return np.ones_like(y_) if self.is_identity else self._image(y_)[1]
 
     def end(self, z: ArrayLike, side: float) -> Array:
         """Compute T⁻¹(z), rounded downwards (side −1) or upwards (+1); ±∞ stays."""
@@ -149,12 +137,20 @@ class MonotoneMap:
         # An infinite end holds all targets, those outside the domain as well.
         return np.where(finite, np.clip(out, *self.domain), z)
 
-    def _locate(self, y: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-        """Find x of y, the same within the knots, and the piece there."""
+    def _image(self, y: Array) -> tuple[Array, Array]:
+        """T and its slope, on the line beyond the knots."""
         with np.errstate(over="ignore"):
             x = (y - self.centre) / self.unit
         inside = np.minimum(np.maximum(x, self.x[0]), self.x[-1])
-        return x, inside, self._piece(self.x, inside)
+        x0, z0, width, rise, left, right = self._piece(self.x, inside)
+        t = (inside - x0) / width
+        inner = t * (1 - t)
+        below = 1 + (left + right - 2) * inner
+        share = (t * t + left * inner) / below
+        tail = np.where(x < inside, self.slope[0], self.slope[-1]) * (x - inside)
+        above = right * t * t + 2 * inner + left * (1 - t) ** 2
+        slope = rise / width * above / below**2
+        return z0 + rise * share + tail, np.asarray(slope / self.unit)
 
     def _piece(self, knots: Array, value: Array) -> tuple[Array, ...]:
         """Piece of each value: x, z, width, rise, both slopes in units of the chord."""
