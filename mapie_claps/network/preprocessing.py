@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.stats import norm, rankdata
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
@@ -174,7 +175,9 @@ def fit_table(
     remarks += wild[:3]  # one broken row may be wild in many columns
     transformer = ColumnTransformer(blocks, verbose_feature_names_out=False)
     transformer.set_output(transform="default")
-    values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
+    # scikit-learn 1.9's TargetEncoder cannot be fitted where routing is enabled.
+    with config_context(enable_metadata_routing=False):
+        values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
     output_names, sources = _outputs(transformer, readers, names)
     places = transformer.output_indices_
     if means := columns_of["level_mean"]:
