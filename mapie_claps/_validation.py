@@ -46,11 +46,10 @@ def check_number(
 ) -> float:
     """Return ``value`` as a float if it is a finite real number in the interval."""
     real = isinstance(value, Real) and not isinstance(value, bool)
-    if real and math.isfinite(value):
-        above = value > low if low_open else value >= low
-        below = value < high if high_open else value <= high
-        if above and below:
-            return float(value)
+    above = real and (value > low if low_open else value >= low)
+    below = real and (value < high if high_open else value <= high)
+    if above and below and math.isfinite(value):
+        return float(value)
     opening = "(" if low_open or math.isinf(low) else "["
     closing = ")" if high_open or math.isinf(high) else "]"
     interval = f"{opening}{low:g}, {high:g}{closing}"
@@ -63,10 +62,9 @@ check_share = partial(check_number, low=0, high=1, low_open=True, high_open=True
 
 def check_integer(name: str, value: Any, *, low: int, hint: str) -> int:
     """Return ``value`` as an int if it is an integer of at least ``low``."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        number = int(value)
-        if number >= low:
-            return number
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if whole and value >= low:
+        return int(value)
     raise_for(name, value, f"an integer of at least {low}", hint)
 
 
@@ -90,9 +88,8 @@ def warn_if_reordered(X: Any, y: Any) -> None:
     """
     rows: Any = getattr(X, "index", None)
     labels: Any = getattr(y, "index", None)
-    if not hasattr(rows, "equals") or not hasattr(labels, "equals"):
-        return
-    if len(rows) != len(labels) or rows.equals(labels):
+    both = hasattr(rows, "equals") and hasattr(labels, "equals")
+    if not both or rows.equals(labels):
         return
     there, here = list(rows), list(labels)  # Int64 and int64 count as equal
     if there != here and Counter(there) == Counter(here):
@@ -150,6 +147,11 @@ def check_real(name: str, values: Any, any_type: bool = False) -> None:
 
 
 check_unmasked = partial(check_real, any_type=True)
+
+
+def is_missing(value: Any) -> bool:
+    """None, or what does not equal itself: NaN, NaT, and NA, which answers with NA."""
+    return value is None or str(value == value) in ("False", "<NA>")
 
 
 def where_bad(name: str, values: Any) -> str:

@@ -1,15 +1,14 @@
 """A real table, and the paper's data, whose true mean and noise are known."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
+from sklearn.utils import Bunch, check_random_state
 
 from ._validation import check_integer, check_number
 
-__all__ = ["SyntheticData", "make_heteroscedastic_sparse", "taxis_csv"]
+__all__ = ["make_heteroscedastic_sparse", "taxis_csv"]
 
 Array = NDArray[np.float64]
 
@@ -19,34 +18,12 @@ SPARSE = (-3.0, -1.5)
 NOISE, STRONG_NOISE = 0.2, 0.5
 
 
-class SyntheticData(NamedTuple):
-    """Rows of a synthetic problem, with what a model should find.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, 1)
-        Inputs.
-    y : ndarray of shape (n,)
-        Targets.
-    mean, noise_variance : ndarray of shape (n,)
-        True mean and variance of y given X.
-    regions : dict of ndarray of bool, shape (n,)
-        Rows in the ``"sparse"`` and in the ``"noisy"`` region.
-    """
-
-    X: Array
-    y: Array
-    mean: Array
-    noise_variance: Array
-    regions: dict[str, NDArray[np.bool_]]
-
-
 def make_heteroscedastic_sparse(
     n_samples: int = 500,
     *,
     keep_probability: float = 1.0,
     random_state: int | np.random.RandomState | None = None,
-) -> SyntheticData:
+) -> Bunch:
     r"""Curve with a noisy region and, if asked, a sparse one.
 
     :math:`y = \sin(1.5x) + 0.3x + \sigma(x)\varepsilon`, x uniform on (−4, 4), σ = 0.2,
@@ -65,8 +42,9 @@ def make_heteroscedastic_sparse(
 
     Returns
     -------
-    SyntheticData
-        Inputs, targets, true mean and noise variance, regions.
+    Bunch
+        X (n, 1) and y (n,), the true ``mean`` and ``noise_variance`` of y given X, and
+        ``regions``, with masks of the rows in the "sparse" and in the "noisy" region.
 
     Examples
     --------
@@ -91,7 +69,7 @@ def make_heteroscedastic_sparse(
     mean = np.sin(1.5 * x) + 0.3 * x
     noise = np.where(regions["noisy"], STRONG_NOISE, NOISE)
     y = mean + noise * rng.standard_normal(n)
-    return SyntheticData(x[:, None], y, mean, noise**2, regions)
+    return Bunch(X=x[:, None], y=y, mean=mean, noise_variance=noise**2, regions=regions)
 
 
 def taxis_csv() -> Path:

@@ -7,7 +7,7 @@ made partition by partition. Needs ``pip install mapie-claps[dask]``.
 from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ dask = import_extra("dask", "dask", "dask.array", "dask.dataframe")
 
 __all__ = ["conformalize", "fit_posterior", "predict_interval"]
 
-Fitted = TypeVar("Fitted", bound=LastLayerEstimator)
 
-
-def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
+def fit_posterior(estimator: LastLayerEstimator, X: Any, y: Any) -> Any:
     """Return a copy whose posterior rests on all rows of a Dask collection.
 
     Networks, noise variance and scaling stay as they are: fit the estimator before, on
@@ -34,10 +32,8 @@ def fit_posterior(estimator: Fitted, X: Any, y: Any) -> Fitted:
     ----------
     estimator : ClapsRegressor or ClapsModule
         Fitted; it is not changed.
-    X : dask.array.Array of shape (n, ...) or dask.dataframe.DataFrame
-        Training inputs.
-    y : dask.array.Array of shape (n,) or dask.dataframe.Series
-        Training targets, partitioned as X is; indexes of both are compared.
+    X, y : dask.array.Array, or dask.dataframe.DataFrame and Series
+        Training rows. y is partitioned as X is; indexes of both are compared.
 
     Returns
     -------
@@ -62,8 +58,7 @@ def conformalize(
     Parameters
     ----------
     estimator, confidence_level, **params
-        Parameters of :class:`~mapie_claps.CalibratedRegressor`; the estimator is
-        fitted.
+        Parameters of :class:`~mapie_claps.CalibratedRegressor`, and a fitted estimator.
     X, y
         Calibration rows, which it has not seen, as in :func:`fit_posterior`.
     weights, partition : callable, or name of a column, optional
@@ -114,11 +109,17 @@ def predict_interval(
     (60, 2, 1)
     """
     levels = conformal.levels
-    names = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
-    columns = ["prediction", *names]
-    predict = partial(_intervals, conformal, allow_infinite_bounds, columns)
-    rows = _whole_rows("X", X)
-    if not hasattr(X, "rechunk"):
+    ends = [f"{end}_{level:g}" for end in ("lower", "upper") for level in levels]
+    columns = ["prediction", *ends]
+
+    def predict(rows: Any) -> Any:
+        points, bounds = conformal.predict_interval(rows, allow_infinite_bounds)
+        found = np.column_stack([points, bounds[:, 0], bounds[:, 1]])
+        # type(rows): a DataFrame of pandas.
+        return type(rows)(found, rows.index, columns) if is_frame else found
+
+    rows, is_frame = _whole_rows("X", X), not hasattr(X, "rechunk")
+    if is_frame:
         return rows.map_partitions(predict, meta=predict(X._meta.iloc[:0]))
     found = rows.map_blocks(
         predict,
@@ -126,16 +127,8 @@ def predict_interval(
         chunks=(X.chunks[0], len(columns)),
         meta=np.empty((0, 0)),
     )
-    ends = [found[:, 1 : 1 + len(levels)], found[:, 1 + len(levels) :]]
-    return found[:, 0], dask.array.stack(ends, axis=1, allow_unknown_chunksizes=True)
-
-
-def _intervals(conformal: Any, infinite: bool, columns: list[str], X: Any) -> Any:
-    """Points, lower and upper bounds of a partition, as an array or a frame."""
-    points, bounds = conformal.predict_interval(X, infinite)
-    found = np.column_stack([points, bounds[:, 0], bounds[:, 1]])
-    # type(X): a DataFrame of pandas.
-    return type(X)(found, X.index, columns) if hasattr(X, "iloc") else found
+    both = [found[:, 1 : 1 + len(levels)], found[:, 1 + len(levels) :]]
+    return found[:, 0], dask.array.stack(both, axis=1, allow_unknown_chunksizes=True)
 
 
 def _reduced(merge: Any, function: Callable[[Any, Any], Any], X: Any, y: Any) -> Any:
@@ -153,13 +146,13 @@ def _reduced(merge: Any, function: Callable[[Any, Any], Any], X: Any, y: Any) ->
     shared = dask.delayed(function, traverse=False)
     parts = [one(shared, *pair) for pair in zip(*pairs, strict=True)]
     found = reduce(partial(both, merge), parts).compute()
-    if found is None:
+    if not found:
         raise ValueError("Got X without rows, but expected at least one.")
-    return found
+    return found[0]
 
 
-def _of_partition(function: Callable[[Any, Any], Any], X: Any, y: Any) -> Any:
-    """What the function gives, if rows belong to their targets; None without rows."""
+def _of_partition(function: Callable[[Any, Any], Any], X: Any, y: Any) -> list[Any]:
+    """What the function gives, if rows belong to their targets; none without rows."""
     indexes = [part.index for part in (X, y) if hasattr(part, "index")]
     same = len(indexes) < 2 or indexes[0].equals(indexes[1])
     if np.shape(y) != (len(X),) or not same:
@@ -168,14 +161,11 @@ def _of_partition(function: Callable[[Any, Any], Any], X: Any, y: Any) -> Any:
             "of other rows by its index. Partition y as X is, in the same order: take "
             "both from one DataFrame, for example."
         )
-    return function(X, y) if len(X) else None
+    return [function(X, y)] if len(X) else []
 
 
-def _sum(merge: Any, first: Any, second: Any) -> Any:
-    """Sum of what is not None."""
-    if first is None or second is None:
-        return second if first is None else first
-    return merge(first, second)
+def _sum(merge: Any, first: list[Any], second: list[Any]) -> list[Any]:
+    return [merge(*first, *second)] if first and second else first + second
 
 
 def _whole_rows(name: str, values: Any) -> Any:
@@ -185,7 +175,6 @@ def _whole_rows(name: str, values: Any) -> Any:
             f"Got {name} of type {type(values).__name__}, but expected a Dask array or "
             "DataFrame. Use CalibratedRegressor for arrays and batches."
         )
-    is_array = hasattr(values, "rechunk")
-    return (
-        values.rechunk(dict.fromkeys(range(1, values.ndim), -1)) if is_array else values
-    )
+    if hasattr(values, "rechunk"):
+        return values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
+    return values

@@ -13,7 +13,7 @@ import json
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from .conformal.distribution import ScoreBounds
 from .conformal.support import Support, check_support
 from .estimators.predictive import PredictiveDistribution
 from .estimators.regressor import ClapsRegressor
-from .network.target import MonotoneMap, NoiseShape
+from .network.target import NoiseShape
 
 __all__ = ["to_onnx", "to_torch"]
 
@@ -90,10 +90,9 @@ def to_torch(model: CalibratedRegressor, path: str | Path) -> Path:
 
     Parameters
     ----------
-    model : CalibratedRegressor
-        Calibrated, over a ``ClapsRegressor`` that was fitted on numbers without gaps.
-    path : str or Path
-        File to write, by custom with the ending ``.pt2``.
+    model, path
+        As for :func:`to_onnx`, by custom with the ending ``.pt2``; a kernel member may
+        be there.
 
     Returns
     -------
@@ -114,18 +113,6 @@ def to_torch(model: CalibratedRegressor, path: str | Path) -> Path:
     return Path(path)
 
 
-class TensorMap(MonotoneMap):
-    """The same formula for tensors."""
-
-    xp: ClassVar[Any] = torch
-
-
-class TensorSupport(Support):
-    """The same formula for tensors."""
-
-    xp: ClassVar[Any] = torch
-
-
 class IntervalModule(nn.Module):
     """Columns (n, p) → prediction, lower, upper, aleatoric, epistemic."""
 
@@ -136,7 +123,6 @@ class IntervalModule(nn.Module):
         self.forward_pass, self.scale = copy.copy(estimator.forward_), estimator.scale
         if (kernel := estimator.kernel_) is not None:
             # All rows at once: the loop over blocks cannot be traced.
-            self.forward_pass._modules = dict(estimator.forward_._modules)
             self.forward_pass.kernel = copy.copy(kernel)
             vars(self.forward_pass.kernel)["predict"] = kernel.block
         self.x_mean = _constant(estimator.scaler_X_.mean_)
@@ -144,8 +130,8 @@ class IntervalModule(nn.Module):
         self.clip = estimator.recipe_.input_clip
         self.centre, self.unit = map(_constant, estimator._target_units()[:2])
         curve = estimator.noise_shape_.curve
-        self.target_map = TensorMap(**_tensors(estimator.target_map_))
-        self.support = TensorSupport(**_tensors(support))
+        self.target_map = _of_tensors(estimator.target_map_)
+        self.support = _of_tensors(support)
         self.shape = NoiseShape(nodes=_constant(estimator.noise_shape_.nodes))
         self.ends = [curve.end(ends.lower[0], -1.0), curve.end(ends.upper[0], 1.0)]
 
@@ -175,11 +161,12 @@ def _constant(values: Any) -> Any:
     return torch.as_tensor(np.array(values, dtype=np.float64))
 
 
-def _tensors(made: Any) -> dict[str, Any]:
-    """Fields of a dataclass, numbers and arrays of them as tensors."""
+def _of_tensors(made: Any) -> Any:
+    """The same formula, of a dataclass of numbers and arrays, for tensors."""
+    cls: Any = type(type(made).__name__, (type(made),), {"xp": torch})
     found = {f.name: getattr(made, f.name) for f in fields(made)}
     numbers = {k: v for k, v in found.items() if isinstance(v, float | np.ndarray)}
-    return found | {name: _constant(v) for name, v in numbers.items()}
+    return cls(**found | {name: _constant(v) for name, v in numbers.items()})
 
 
 def _intervals_of(model: Any) -> tuple[IntervalModule, str]:

@@ -35,7 +35,7 @@ from .estimators.module import ClapsModule, ModuleAdapter, private_copy
 from .estimators.regressor import ClapsRegressor
 from .exceptions import FileFormatError
 
-FORMAT = "mapie_claps 6"
+FORMAT = "mapie_claps 7"
 # Classes whose objects a file may hold, by their module. Nothing else is ever built.
 _BY_MODULE = {
     "mapie_claps.conformal.calibrated": "CalibratedRegressor",
@@ -49,7 +49,7 @@ _BY_MODULE = {
     "mapie_claps.estimators.residual": "ClapsResidualRegressor",
     "mapie_claps.network.ensemble": "BatchedLinear FirstLayer HeteroscedasticNetwork "
     "LinearPart PiecewiseLinearEncoding",
-    "mapie_claps.network.kernel": "KernelMember",
+    "mapie_claps.network.kernel": "Covariance KernelMember TrainingRows",
     "mapie_claps.network.preprocessing": "DateParts TableEncoder",
     "mapie_claps.network.tables": "ColumnReader",
     "mapie_claps.network.target": "MonotoneMap NoiseShape",
@@ -286,6 +286,8 @@ def _state(value: Any) -> dict[str, Any]:
     """What an object of one of the classes is made of."""
     if is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in fields(value)}
+    if hasattr(value, "_asdict"):
+        return dict(value._asdict())
     if isinstance(value, nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in TABLES}
         return own | value._parameters | value._buffers | value._modules
@@ -344,8 +346,8 @@ class _Reader:
 
 def _new_object(cls: Any, state: dict[str, Any]) -> Any:
     """An object of a class of the list."""
-    if is_dataclass(cls):
-        return cls(**state)  # type: ignore[operator]
+    if is_dataclass(cls) or issubclass(cls, tuple):
+        return cls(**state)
     for name in state:
         if hasattr(cls, name) or name in TABLES:  # a method, a property, hooks
             raise FileFormatError(f"Got the attribute {name!r} of a {cls.__name__}.")

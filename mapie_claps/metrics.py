@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._validation import check_real, check_share, raise_for
+from ._validation import is_missing as is_missing
 from .exceptions import CrossedBoundsWarning
 
 __all__ = ["evaluate_intervals", "neg_predictive_nll"]
@@ -141,11 +142,6 @@ def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:
     rows = distribution_of(estimator, X)
     target = _numbers("y", y, 1, len(rows))
     return float(norm.logpdf(target, rows.mean, rows.std).mean())
-
-
-def is_missing(value: Any) -> bool:
-    """None, or what does not equal itself: NaN, NaT, and NA, which answers with NA."""
-    return value is None or str(value == value) != "True"
 
 
 def _members(groups: ArrayLike | None, n: int) -> list[tuple[Any, NDArray[np.intp]]]:

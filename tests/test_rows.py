@@ -8,7 +8,7 @@ import torch
 from mapie_claps import CalibratedRegressor, ClapsRegressor
 from mapie_claps.estimators import target_choice
 from mapie_claps.network.ensemble import fit_line
-from mapie_claps.network.rows import equal_rows, folds_of, row_groups, take_groups
+from mapie_claps.network.rows import equal_rows, folds_of, rows_together, take_groups
 from mapie_claps.network.target import (
     IDENTITY,
     NoiseShape,
@@ -56,7 +56,7 @@ def test_groups_join_with_equal_rows():
     X = np.array([[0.0], [0.0], [1.0], [2.0]] + [[10.0 + i] for i in range(40)])
     y = np.r_[5.0, 5.0, 1.0, 2.0, np.arange(40.0) / 7]
     groups = np.r_[0, 1, 1, 2, np.arange(40) + 3]
-    labels = row_groups(X, y, groups)
+    labels = rows_together(X, y, groups)
     assert labels[0] == labels[1] == labels[2] != labels[3]
     kept = take_groups(labels, 0.25, np.random.default_rng(0).permutation(42))
     assert 0 < kept.sum() < 44

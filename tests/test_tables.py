@@ -803,3 +803,10 @@ def test_columns_and_targets_that_cannot_be_standardised():
             tiny(max_steps=2).fit(X, y * factor)
     with refused(match="Got the column 'x0' of X with values from .*overflows"):
         tiny(max_steps=2).fit(X * 1e200, y)
+
+
+def test_many_levels_where_metadata_routing_is_enabled():
+    X = pd.DataFrame({"a": np.arange(200.0), "b": [f"k{i % 80}" for i in range(200)]})
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = tiny().fit(X, np.arange(200.0) % 7, np.ones(200))
+    assert "b_mean" in model.input_columns(X)

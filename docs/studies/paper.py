@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from mapie_claps import ClapsRegressor, ClapsScore, conformal_quantile
-from mapie_claps.datasets import SyntheticData, make_heteroscedastic_sparse
+from mapie_claps.datasets import make_heteroscedastic_sparse
 from mapie_claps.estimators.recipe import PAPER
 from mapie_claps.network.batches import draw_seed
 
@@ -228,7 +228,7 @@ def distributional_interval(model: Any, split: Split) -> Array:
 
 def synthetic_methods(
     n_train: int, seed: int, max_steps: int
-) -> tuple[PaperMethods, SyntheticData]:
+) -> tuple[PaperMethods, Any]:
     """The methods on the synthetic problem, and its test rows."""
     # Three streams: calibration and test rows do not depend on the training size.
     parts = (

@@ -455,14 +455,13 @@ def _run(
 
 def _cast(network: nn.Module, x: Tensor) -> Tensor:
     """X on the network's device and in its dtype; integers stay for embeddings."""
-    dtype = None
-    for layer in network.modules():
-        embeds = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
-        if embeds and not x.is_floating_point():
-            dtype = x.dtype
+    kinds = nn.Embedding | nn.EmbeddingBag
+    stays = not x.is_floating_point() and any(
+        isinstance(layer, kinds) for layer in network.modules()
+    )
     for like in network.parameters():
         if like.is_floating_point():
-            return x.to(like.device, dtype or like.dtype)
+            return x.to(like.device, x.dtype if stays else like.dtype)
     return x
 
 

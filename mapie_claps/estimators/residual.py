@@ -24,6 +24,9 @@ from .predictive import DistributionRegressor, PredictiveDistribution, TargetRan
 from .regressor import ClapsRegressor
 
 Array = NDArray[np.float64]
+# Attributes and methods that are those of the model of the residuals.
+OF_RESIDUAL = {"_equal_share", "n_features_in_", "prefers_two_ranks_"}
+OF_RESIDUAL |= {"count_seen", "embed", "predict_covariance"}
 
 
 class ClapsResidualRegressor(DistributionRegressor):
@@ -67,6 +70,9 @@ class ClapsResidualRegressor(DistributionRegressor):
 
     Notes
     -----
+    ``embed``, ``predict_covariance`` and ``count_seen`` are those of
+    ``residual_regressor_``.
+
     Lack of data is that of the model of the residuals. It grows far from the training
     rows whatever the regressor does there, be it constant like a tree or linear; but it
     knows nothing of how the regressor extrapolates, and says how large errors may
@@ -174,15 +180,7 @@ class ClapsResidualRegressor(DistributionRegressor):
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict the distribution of y: that of the residual, moved by the prediction.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-
-        Returns
-        -------
-        PredictiveDistribution
-            Its ``prediction`` is the regressor's; its mean need not be.
+        Its ``prediction`` is the regressor's; its mean need not be.
         """
         check_is_fitted(self, "residual_regressor_")
         rows = self.residual_regressor_.predict_distribution(X)
@@ -191,38 +189,16 @@ class ClapsResidualRegressor(DistributionRegressor):
             rows, centre=rows.centre + point, point=point, targets=self.target_range_
         )
 
-    def predict_covariance(self, X: Any, X_other: Any) -> Array:
-        """Posterior covariance of the residual's mean; see ``ClapsRegressor``."""
-        check_is_fitted(self, "residual_regressor_")
-        return self.residual_regressor_.predict_covariance(X, X_other)
-
-    def embed(self, X: Any) -> Array:
-        """Give φ of the model of the residuals; see ``ClapsRegressor``."""
-        check_is_fitted(self, "residual_regressor_")
-        return self.residual_regressor_.embed(X)
-
-    def count_seen(self, X: Any, y: Any) -> tuple[int, int]:
-        """Count rows of the fit among others; see ``ClapsRegressor``."""
-        return self.residual_regressor_.count_seen(X, y)
-
-    @property
-    def _equal_share(self) -> float:
-        return self.residual_regressor_._equal_share
-
     @property
     def fit_id_(self) -> str:
         """Text that differs between fits."""
         return self.residual_regressor_.fit_id_
 
-    @property
-    def prefers_two_ranks_(self) -> bool:
-        """Whether held-out training rows are served better by a rank for each end."""
-        return self.residual_regressor_.prefers_two_ranks_
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of columns of X."""
-        return int(self.residual_regressor_.n_features_in_)
+    def __getattr__(self, name: str) -> Any:
+        if name not in OF_RESIDUAL:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        check_is_fitted(self)
+        return getattr(self.residual_regressor_, name)
 
     def __sklearn_clone__(self) -> Self:
         params = self.get_params(deep=False)

@@ -8,10 +8,11 @@ variance grows with the distance to the training rows. Everything is standardise
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .training import Rows, gaussian_nll, one_thread
 
@@ -119,12 +120,6 @@ class TrainingRows(NamedTuple):
         mean = none.index_add(0, group, self.y / self.noise) / precision
         return TrainingRows(different, mean, 1 / precision)
 
-    def blocks(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Rows of x, so few at a time that what is made of them stays in the cache."""
-        m, p = self.X.shape
-        size = NEAR_ELEMENTS // (N_NEIGHBOURS * max(N_NEIGHBOURS, p))
-        return torch.split(x, max(1, min(size, BLOCK_ELEMENTS // m)))
-
 
 class Near(NamedTuple):
     """Covariances of some rows with the training rows nearest to each."""
@@ -157,56 +152,34 @@ class Near(NamedTuple):
         return (k * y).sum(-1), (self.prior - k.square().sum(-1)).clamp(min=0)
 
 
-class KernelMember(nn.Module):
+@dataclass(eq=False)
+class KernelMember:
     """A fitted Gaussian process that predicts from the training rows it keeps.
 
     Its aleatoric variance is c·g(x), with g that of the networks, and what lasts of
-    φᵀΣφ. Few held-out rows had more of the rest than ``usual_epistemic``. With the mean
-    of all rows, kᵀ``dual``, φᵀΣφ is that of the nearest ones times ``variance_factor``.
+    φᵀΣφ. With the mean of all rows, kᵀ``dual``, φᵀΣφ is that of the nearest ones times
+    ``variance_factor``.
     """
 
-    inverse_scale: Tensor
-    X: Tensor
-    y: Tensor
-    noise: Tensor
-    dual: Tensor | None
-
-    def __init__(
-        self,
-        covariance: Covariance,
-        rows: TrainingRows,
-        noise_factor: float,
-        noise_floor: float,
-        lasting_epistemic: float,
-        usual_epistemic: float,
-        held_out_nll: float,
-    ) -> None:
-        super().__init__()
-        self.register_buffer("inverse_scale", covariance.inverse_scale)
-        for name, tensor in (rows._asdict() | {"dual": None}).items():
-            self.register_buffer(name, tensor)
-        self.amounts = tuple(covariance[1:])
-        self.noise_factor, self.noise_floor = noise_factor, noise_floor
-        self.lasting_epistemic = lasting_epistemic
-        self.usual_epistemic = usual_epistemic
-        self.held_out_nll, self.variance_factor = held_out_nll, 1.0
-
-    @property
-    def covariance(self) -> Covariance:
-        """Covariance function of two rows."""
-        return Covariance(self.inverse_scale, *self.amounts)
-
-    @property
-    def rows(self) -> TrainingRows:
-        """The training rows."""
-        return TrainingRows(self.X, self.y, self.noise)
+    covariance: Covariance
+    rows: TrainingRows
+    noise_factor: float  # c
+    noise_floor: float
+    lasting_epistemic: float
+    usual_epistemic: float  # few held-out rows had more of what does not last
+    held_out_nll: float
+    dual: Tensor | None = None
+    variance_factor: float = 1.0
 
     @torch.no_grad()
     def predict(self, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and both parts of v at x (n, p), where the networks' noise is g (n,)."""
-        parts = self.rows.blocks(x)
-        noise = torch.split(g, [len(part) for part in parts])
-        found = [torch.stack(self.block(*p)) for p in zip(parts, noise, strict=True)]
+        m, p = self.rows.X.shape
+        # So few rows at a time that what is made of them stays in the cache.
+        size = NEAR_ELEMENTS // (N_NEIGHBOURS * max(N_NEIGHBOURS, p))
+        size = max(1, min(size, BLOCK_ELEMENTS // m))
+        parts = zip(x.split(size), g.split(size), strict=True)
+        found = [torch.stack(self.block(*part)) for part in parts]
         mu, aleatoric, epistemic = torch.cat(found, dim=1)
         return mu, aleatoric, epistemic
 
@@ -214,7 +187,7 @@ class KernelMember(nn.Module):
         """The same for few rows, without a loop."""
         mu, epistemic = Near.of(self.covariance, self.rows, x).posterior()
         if self.dual is not None:
-            mu = self.covariance.weighted_sum(x, self.X, self.dual)
+            mu = self.covariance.weighted_sum(x, self.rows.X, self.dual)
         epistemic = self.variance_factor * epistemic
         lasting = epistemic.clamp(max=self.lasting_epistemic)
         noise = (self.noise_factor * g).clamp(min=self.noise_floor)

@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from scipy.stats import norm, rankdata
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.model_selection import PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.utils import check_array, column_or_1d
@@ -34,14 +35,13 @@ from .batches import NEEDS_Y, column
 from .rows import check_groups, equal_rows, folds_of
 from .tables import (
     ColumnReader,
-    as_numbers,
     as_table,
     column_names,
     fit_reader,
     package_of,
     read_columns,
+    read_table,
     records_of,
-    refuse_infinity,
 )
 
 Array = NDArray[np.float64]
@@ -117,16 +117,7 @@ class TableEncoder:
             return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
             return EncodedRows(_finite(self.transformer.transform(table)), None)
-        numbers = as_numbers(table) if self.is_plain else None
-        if numbers is not None:
-            codes, unseen = numbers, np.isnan(numbers)
-        else:
-            # An array of numbers knows no other types: it may stand for any column.
-            strict = not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub"
-            both = zip(self.readers, read_columns(table), strict=True)
-            found = [reader.read(column, strict) for reader, column in both]
-            codes, unseen = map(np.column_stack, zip(*found, strict=True))
-        refuse_infinity(codes, column_names(table))
+        codes, unseen = read_table(table, self.readers, self.is_plain)
         values = codes if self.is_plain else self.transformer.transform(codes)
         if not unseen.any():
             return EncodedRows(np.ascontiguousarray(values), None)
@@ -162,9 +153,7 @@ def fit_table(
     remarks: list[str] = []
     columns = read_columns(table)
     readers = [fit_reader(c, j in named, remarks) for j, c in enumerate(columns)]
-    both = zip(readers, columns, strict=True)
-    codes = np.column_stack([reader.read(column)[0] for reader, column in both])
-    refuse_infinity(codes, labels)
+    codes, _ = read_table(table, readers)
     blocks = _blocks(readers, codes)
     columns_of = {name: positions for name, _, positions in blocks}
     if not any(columns_of.values()):
@@ -186,7 +175,9 @@ def fit_table(
     remarks += wild[:3]  # one broken row may be wild in many columns
     transformer = ColumnTransformer(blocks, verbose_feature_names_out=False)
     transformer.set_output(transform="default")
-    values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
+    # scikit-learn 1.9's TargetEncoder cannot be fitted where routing is enabled.
+    with config_context(enable_metadata_routing=False):
+        values = np.ascontiguousarray(transformer.fit_transform(codes, scores))
     output_names, sources = _outputs(transformer, readers, names)
     places = transformer.output_indices_
     if means := columns_of["level_mean"]:
@@ -268,9 +259,12 @@ def _remainder(
         return scores
     with np.errstate(over="ignore", invalid="ignore"):  # refused a little later
         scaled = np.nan_to_num(StandardScaler().fit_transform(others))
-    params = {"sample_weight": weight}
-    fitted = cross_val_predict(Ridge(), scaled, scores, cv=folds, params=params)
-    return scores - np.asarray(fitted, dtype=np.float64)
+    left = scores.copy()
+    # Not cross_val_predict, which refuses weights where metadata routing is enabled.
+    for rest, held_out in folds.split():
+        line = Ridge().fit(scaled[rest], scores[rest], weight[rest])
+        left[held_out] -= line.predict(scaled[held_out])
+    return left
 
 
 def _donors(readers: list[ColumnReader], codes: Array, y: Array, seed: int) -> Array:

@@ -16,6 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import PredefinedSplit
 
+from .._validation import is_missing
 from .batches import row_hashes
 from .tables import as_table, read_columns
 
@@ -47,24 +48,6 @@ def equal_rows(X: Any, y: Array) -> Labels:
     return np.arange(len(y))
 
 
-def row_groups(X: Any, y: Array, groups: Any = None) -> Labels:
-    """Label of each row, (n,), counted from 0: equal labels stay on one side.
-
-    Equal rows belong together, and so do rows of one group.
-    """
-    equal = equal_rows(X, y)
-    if groups is None:
-        return equal
-    named = check_groups(groups, len(y))
-    n_equal, n_named = equal.max() + 1, named.max() + 1
-    # Two groups that share an equal row are one.
-    edges = np.ones(len(y)), (equal, n_equal + named)
-    size = n_equal + n_named
-    together = connected_components(coo_array(edges, shape=(size, size)))[1]
-    labels: Labels = np.unique(together[equal], return_inverse=True)[1]
-    return labels
-
-
 def check_groups(groups: Any, n: int) -> Labels:
     """One label per row, (n,), counted from 0; a gap is refused."""
     labels = np.asarray(groups)
@@ -74,7 +57,7 @@ def check_groups(groups: Any, n: int) -> Labels:
             "label per row, for rows that belong together. Groups that are to be "
             "calibrated apart are the partition of CalibratedRegressor.fit."
         )
-    gaps = [value is None or value != value for value in labels.tolist()]
+    gaps = [is_missing(value) for value in labels.tolist()]
     if any(gaps):
         raise ValueError(
             f"Got no label in row {gaps.index(True)} of groups, but expected one for "
@@ -97,10 +80,14 @@ def rows_together(X: Any, y: Array, groups: Any) -> Labels:
 
     They are numbered as they come, so that a seed divides all tables alike.
     """
-    labels = np.arange(len(y)) if groups is None else check_groups(groups, len(y))
+    n, equal = len(y), np.arange(len(y))
+    named = equal if groups is None else check_groups(groups, n)
     with suppress(TypeError, ValueError):  # texts, sparse: the estimator alone reads it
-        labels = row_groups(X, y, groups)
-    _, first, found = np.unique(labels, return_index=True, return_inverse=True)
+        equal = equal_rows(X, y)
+    # Two groups that share an equal row are one.
+    edges = np.ones(n), (named, n + equal)
+    together = connected_components(coo_array(edges, shape=(2 * n, 2 * n)))[1][named]
+    _, first, found = np.unique(together, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[found]
 
 
@@ -123,10 +110,7 @@ def take_groups(labels: Labels, share: float, order: Labels) -> NDArray[np.bool_
     """
     upto = np.cumsum(np.bincount(labels)[order])
     nearest = int(np.abs(upto - share * len(labels)).argmin()) + 1
-    marked: NDArray[np.bool_] = np.isin(
-        labels, order[: min(max(nearest, 1), len(order) - 1)]
-    )
-    return marked
+    return np.isin(labels, order[: min(max(nearest, 1), len(order) - 1)])
 
 
 def folds_of(n: int, labels: Labels | None, n_folds: int, seed: int) -> PredefinedSplit:

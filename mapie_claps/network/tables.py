@@ -7,7 +7,7 @@ too), a date the seconds since 1970. pandas, polars and pyarrow are never import
 import datetime
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.utils import check_array
 
-from .._validation import ANY_NUMBER, check_unmasked
+from .._validation import ANY_NUMBER, check_unmasked, is_missing
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -169,13 +169,6 @@ def as_numbers(X: Any) -> Array | None:
     return np.ascontiguousarray(X, dtype=np.float64)
 
 
-def refuse_infinity(numbers: Array, names: Sequence[Any]) -> None:
-    """Raise for the first number that is infinite."""
-    for row, j in np.argwhere(np.isinf(numbers)).tolist():
-        hint = "Leave the row out, or replace the value by NaN, which stands for a gap."
-        Column(names[j], "numbers", numbers[:, j]).refuse(row, "finite numbers", hint)
-
-
 def read_columns(X: Any) -> list[Column]:
     """Columns of a table by what their values are."""
     names, numbers = column_names(X), as_numbers(X)
@@ -203,7 +196,7 @@ def _from_series(series: Any, name: Any) -> Column:
 
 def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Column:
     """A column of Python objects, by what they are."""
-    present = np.array([not _is_gap(value) for value in values], dtype=bool)
+    present = np.array([not is_missing(value) for value in values], dtype=bool)
     known = [value for value, there in zip(values, present, strict=True) if there]
     kinds = {_kind(cls) for cls in set(map(type, known))} or {"numbers"}
     if kinds == NUMBER_LIKE:
@@ -236,13 +229,6 @@ def _from_objects(values: list[Any], name: Any, categorical: bool = False) -> Co
     filled = np.full(len(values), np.nan, dtype="O" if kind == "text" else np.float64)
     filled[present] = converted
     return Column(name, kind, filled, categorical)
-
-
-def _is_gap(value: Any) -> bool:
-    """Whether a value stands for none: None, NaN, NA, NaT."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    return isinstance(value, Hashable) and bool(value != value)
 
 
 def _kind(cls: type) -> str:
@@ -328,3 +314,26 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
         return ColumnReader("unused")
     levels += [None] if gaps else []
     return ColumnReader(column.kind, gaps, levels)
+
+
+def read_table(
+    X: Any, readers: list[ColumnReader], plain: bool = False
+) -> tuple[Array, Mask]:
+    """Numbers (n, n_columns), and where a value never occurred in training.
+
+    ``plain``: all columns are numbers without gaps, for which there is a short way.
+    """
+    numbers = as_numbers(X) if plain else None
+    if numbers is not None:
+        codes, unseen = numbers, np.isnan(numbers)
+    else:
+        # An array of numbers knows no other types: it may stand for any column.
+        strict = not isinstance(X, np.ndarray) or X.dtype.kind not in "fiub"
+        both = zip(readers, read_columns(X), strict=True)
+        found = [reader.read(column, strict) for reader, column in both]
+        codes, unseen = map(np.column_stack, zip(*found, strict=True))
+    for row, j in np.argwhere(np.isinf(codes)).tolist():
+        column = Column(column_names(X)[j], "numbers", codes[:, j])
+        hint = "Leave the row out, or replace the value by NaN, which stands for a gap."
+        column.refuse(row, "finite numbers", hint)
+    return codes, unseen

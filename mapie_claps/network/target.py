@@ -5,8 +5,6 @@ range. Networks, h², Σ and v live in z; the ends of intervals come back throug
 Every map is one class, so that none needs an inverse of its own. NumPy only.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, ClassVar
@@ -29,7 +27,6 @@ SPLINE_KNOTS, TAIL_ROWS = 13, 5
 SLOPE_RATIO = 100.0  # largest of a piece and the whole of a spline
 SAMPLES = 258  # of a map that has a formula
 MARGIN = 0.5  # standard deviations beyond the data where Yeo–Johnson becomes a line
-BEYOND = 2.0 ** np.arange(-12.0, 1.0)  # ranges: where a transformer is sampled too
 # By name: T, the smallest target, and how to say so.
 FORMULAS: dict[str, tuple[Any, float, str]] = {
     "log": (np.log, TINY, "positive"),
@@ -92,13 +89,8 @@ class MonotoneMap:
         y_ = np.asarray(y, dtype=np.float64)
         if self.is_identity:
             return y_
-        x, inside, (x0, z0, width, rise, left, right) = self._locate(y_)
-        t = (inside - x0) / width
-        inner = t * (1 - t)
-        share = (t * t + left * inner) / (1 + (left + right - 2) * inner)
-        tail = np.where(x < inside, self.slope[0], self.slope[-1]) * (x - inside)
         has_image = (y_ >= self.domain[0]) & (y_ <= self.domain[1])
-        return np.where(has_image, z0 + rise * share + tail, np.nan)
+        return np.where(has_image, self._image(y_)[0], np.nan)
 
     def inverse(self, z: ArrayLike) -> Array:
         """Compute T⁻¹(z), clipped to the domain; ±∞ stays."""
@@ -122,14 +114,7 @@ class MonotoneMap:
     def derivative(self, y: ArrayLike) -> Array:
         """Compute T′(y)."""
         y_ = np.asarray(y, dtype=np.float64)
-        if self.is_identity:
-            return np.ones_like(y_)
-        _, inside, (x0, _, width, rise, left, right) = self._locate(y_)
-        t = (inside - x0) / width
-        inner = t * (1 - t)
-        above = right * t * t + 2 * inner + left * (1 - t) ** 2
-        slope = rise / width * above / (1 + (left + right - 2) * inner) ** 2
-        return np.asarray(slope / self.unit)
+        return np.ones_like(y_) if self.is_identity else self._image(y_)[1]
 
     def end(self, z: ArrayLike, side: float) -> Array:
         """Compute T⁻¹(z), rounded downwards (side −1) or upwards (+1); ±∞ stays."""
@@ -152,12 +137,20 @@ class MonotoneMap:
         # An infinite end holds all targets, those outside the domain as well.
         return np.where(finite, np.clip(out, *self.domain), z)
 
-    def _locate(self, y: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-        """Find x of y, the same within the knots, and the piece there."""
+    def _image(self, y: Array) -> tuple[Array, Array]:
+        """T and its slope, on the line beyond the knots."""
         with np.errstate(over="ignore"):
             x = (y - self.centre) / self.unit
         inside = np.minimum(np.maximum(x, self.x[0]), self.x[-1])
-        return x, inside, self._piece(self.x, inside)
+        x0, z0, width, rise, left, right = self._piece(self.x, inside)
+        t = (inside - x0) / width
+        inner = t * (1 - t)
+        below = 1 + (left + right - 2) * inner
+        share = (t * t + left * inner) / below
+        tail = np.where(x < inside, self.slope[0], self.slope[-1]) * (x - inside)
+        above = right * t * t + 2 * inner + left * (1 - t) ** 2
+        slope = rise / width * above / below**2
+        return z0 + rise * share + tail, np.asarray(slope / self.unit)
 
     def _piece(self, knots: Array, value: Array) -> tuple[Array, ...]:
         """Piece of each value: x, z, width, rise, both slopes in units of the chord."""
@@ -172,11 +165,8 @@ IDENTITY = MonotoneMap(np.empty(0), np.empty(0), np.empty(0))
 
 
 def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
-    """Fit a map by its name, or a scikit-learn transformer, to training targets."""
-    needed = ("fit", "transform", "inverse_transform")
-    if all(hasattr(target_map, name) for name in needed):
-        return _sample(target_map, y)
-    hint = "Or pass a scikit-learn transformer with inverse_transform."
+    """Fit a map by its name to training targets."""
+    hint = "With another map T fit on T(y), and take the ends of intervals back."
     name = check_choice("target_map", target_map or "identity", MAPS, hint)
     if name in FORMULAS:
         return _formula(name, y)
@@ -248,54 +238,6 @@ def _formula(name: str, y: Array) -> MonotoneMap:
     x = np.geomspace(bottom, 10 * top, SAMPLES)
     x = np.r_[0.0, x] if low == 0 else x
     return MonotoneMap.through(x, function(x), domain=(low, np.inf))
-
-
-def _sample(transformer: Any, y: Array) -> MonotoneMap:
-    """Sample a scikit-learn transformer; refuse one that is flat, falls or clips.
-
-    Lines continue it more than one range beyond the training targets, and where it
-    gives no number.
-    """
-    from sklearn.base import clone
-
-    fitted, values = clone(transformer).fit(y[:, None]), np.unique(y)
-    low, high = float(values[0]), float(values[-1])
-    span = max(high - low, max(abs(low), abs(high)) * 1e-3) or 1.0
-    some = values[np.linspace(0, len(values) - 1, 2 * SAMPLES).astype(np.intp)]
-    even, outer = np.linspace(low, high, 2 * SAMPLES), span * BEYOND
-    x = np.unique(np.r_[low - outer, some, even, high + outer])
-    # Values that differ by little more than rounding may have one image.
-    x = x[np.r_[True, np.diff(x) > 1e-9 * span]]
-    z = _apply(fitted.transform, x)
-    found, known = "", np.isfinite(z)
-    if len(lost := x[~known & (x >= low) & (x <= high)]):
-        found = f"gives no finite number for the target {float(lost[0])!r}"
-    x, z = x[known], z[known]
-    falls, back = ~(np.diff(z) > 0), _apply(fitted.inverse_transform, z)
-    away = ~np.isclose(back, x, rtol=1e-6, atol=1e-6 * span)
-    if not found and falls.any():
-        found = f"does not increase at y = {x[:-1][falls][0]:g}"
-    elif not found and away.any():
-        a, b, c = (float(v[away][0]) for v in (x, z, back))
-        found = f"sends {a!r} to {b!r} and back to {c!r}"
-    if found:
-        raise ValueError(
-            f"Got target_map={type(transformer).__name__}(...), which {found}, but "
-            "expected a strictly increasing map with its inverse, also beyond the "
-            "training targets. Use target_map='auto', 'log' or 'sqrt', or a "
-            "transformer that neither clips nor is flat, such as PowerTransformer."
-        )
-    return MonotoneMap.through(x, z)
-
-
-def _apply(function: Callable[[Array], Any], values: Array) -> Array:
-    """Apply a function of columns to each value; NaN where there is no number."""
-    found = np.full(len(values), np.nan)
-    for k, value in enumerate(values):
-        # Box–Cox refuses all values for one that it cannot take.
-        with np.errstate(all="ignore"), suppress(ValueError, TypeError):
-            found[k] = np.asarray(function(value[None, None])).item()
-    return found
 
 
 @dataclass(frozen=True, eq=False)
