@@ -125,13 +125,12 @@ def test_spline_makes_a_skewed_law_normal_with_ties_in_the_middle_of_their_ranks
 )
 def test_what_cannot_be_bent_stays(y):
     assert all(fit_target_map(name, y).is_identity for name in CURVES)
-    assert candidate_maps(y) == [IDENTITY]
+    assert not candidate_maps(y)
 
 
 def test_candidates_are_those_that_bend():
-    found = candidate_maps(targets("lognormal"))
-    assert [each.is_identity for each in found] == [True, False, False]
-    assert candidate_maps(ndtri(np.linspace(0.01, 0.99, 300))) == [IDENTITY]
+    assert list(candidate_maps(targets("lognormal"))) == ["yeo-johnson", "spline"]
+    assert not candidate_maps(ndtri(np.linspace(0.01, 0.99, 300)))
 
 
 @pytest.mark.parametrize(

@@ -101,14 +101,14 @@ class ClapsRegressor(LastLayerEstimator):
         mean, aleatoric variance the geometric mean of their h², epistemic variance
         their mean φᵀΣφ plus the variance of μ over them; all are weighted by held-out
         likelihood.
-    target_map : str or transformer, optional
+    target_map : str, optional
         Strictly increasing map z = T(y), fitted on training targets, in whose units
-        networks, h², Σ and v live. "auto", the default, takes the identity, a monotone
-        spline towards a normal distribution or Yeo and Johnson's power, whichever has
-        the best interval score on held-out training rows; the identity unless the gain
-        is clear or if there are fewer than 250 rows. "identity", "spline",
-        "yeo-johnson", "log" (y > 0) and "sqrt" (y ≥ 0) are taken as said, as is a
-        scikit-learn transformer with ``inverse_transform`` that increases strictly.
+        networks, h², Σ and v live. "auto", the default, takes the identity, Yeo and
+        Johnson's power or, where X explains less than three quarters of the variance,
+        a monotone spline towards a normal distribution, whichever has the best interval
+        score on held-out training rows; the identity unless the gain is clear or if
+        there are fewer than 250 rows. "identity", "spline", "yeo-johnson", "log"
+        (y > 0) and "sqrt" (y ≥ 0) are taken as said.
     categorical_features : "from_dtype" or array-like, default="from_dtype"
         Columns of text, truth values and categorical type are always categories. More
         columns, such as numbers that are codes, can be named: by their names,

@@ -6,7 +6,6 @@ Every map is one class, so that none needs an inverse of its own. NumPy only.
 """
 
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -175,13 +174,16 @@ def fit_target_map(target_map: Any, y: Array) -> MonotoneMap:
     return IDENTITY
 
 
-def candidate_maps(y: Array) -> list[MonotoneMap]:
-    """The identity, the spline and Yeo and Johnson's power, if they bend y enough."""
+def candidate_maps(y: Array) -> dict[str, MonotoneMap]:
+    """Yeo and Johnson's power and the spline, if they bend y enough."""
     if not can_be_bent(y):
-        return [IDENTITY]
-    curves = [_spline(y), _yeo_johnson(y)]
-    bent = [np.corrcoef(T.forward(y), y)[0, 1] ** 2 < STRAIGHT for T in curves]
-    return [IDENTITY, *compress(curves, bent)]
+        return {}
+    curves = {"yeo-johnson": _yeo_johnson(y), "spline": _spline(y)}
+
+    def bends(curve: MonotoneMap) -> bool:
+        return bool(np.corrcoef(curve.forward(y), y)[0, 1] ** 2 < STRAIGHT)
+
+    return {name: curve for name, curve in curves.items() if bends(curve)}
 
 
 def can_be_bent(y: Array) -> bool:
