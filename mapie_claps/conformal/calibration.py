@@ -17,13 +17,7 @@ from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number
 from ..exceptions import EffectiveSampleSizeWarning
-from .distribution import (
-    FoldBounds,
-    ScoreBounds,
-    distribution_of,
-    fit_id_of,
-    row_parts,
-)
+from .distribution import ScoreBounds, distribution_of, fit_id_of, row_parts
 from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
 
@@ -90,8 +84,8 @@ class Calibration:
     >>> from mapie_claps.conformal.calibration import Calibration
     >>> first, second = np.array([0.5, -1.0]), np.array([2.0, -3.0])
     >>> both = Calibration(first).add(Calibration(second))
-    >>> both.bounds(np.array([0.2, 0.5]))
-    ScoreBounds(lower=array([[-3., -2.]]), upper=array([[3., 2.]]))
+    >>> both.bounds(np.array([0.2, 0.5])).upper
+    array([[3., 2.]])
     """
 
     scores: Array  # (n,), in the order in which they came
@@ -218,7 +212,7 @@ class Calibration:
         weights: Array | None = None,
         allow_infinite: bool = False,
         first_row: int = 0,
-    ) -> ScoreBounds | FoldBounds:
+    ) -> ScoreBounds:
         """Signed scores at the ends of intervals, at miscoverages (m,).
 
         ``labels`` and ``weights`` are those of n test rows; without them one row of
@@ -226,8 +220,13 @@ class Calibration:
         to 1 or more swapped ones, with no value between them. Too few scores raise,
         unless ends may be infinite or levels move.
         """
+        n_ends = 2 - sym
         if self.folds is not None:
-            return self._fold_bounds(alpha, sym, allow_infinite)
+            ranks = [conformal_rank(len(self), each / n_ends) for each in alpha]
+            if max(ranks) > len(self) and not allow_infinite:
+                raise_too_few(len(self), float(alpha.min()), n_ends)
+            scores = self._upper_scores(sym)
+            return ScoreBounds(-_turned(scores, sym), scores, self.folds, ranks)
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
         if levels is None and not ((alpha > 0) & (alpha < 1)).all():
@@ -236,7 +235,7 @@ class Calibration:
         own = np.ones(n) if weights is None else weights
         size = len(own), len(alpha)
         found = ScoreBounds(np.full(size, -np.inf), np.full(size, np.inf))
-        lacking, limit, n_ends = np.zeros(len(own), dtype=bool), np.inf, 2 - sym
+        lacking, limit = np.zeros(len(own), dtype=bool), np.inf
         for label, rows in rows_by_group(labels).items():
             if label not in self.sorted_scores(sym):
                 if finite:
@@ -271,14 +270,6 @@ class Calibration:
                 stacklevel=4,
             )
         return found
-
-    def _fold_bounds(self, alpha: Array, sym: bool, allow_infinite: bool) -> FoldBounds:
-        """Ranks among the ends that the models of the folds make."""
-        n, n_ends, upper = len(self), 2 - sym, self._upper_scores(sym)
-        ranks = [conformal_rank(n, each / n_ends) for each in alpha]
-        if max(ranks) > n and not allow_infinite:
-            raise_too_few(n, float(alpha.min()), n_ends)
-        return FoldBounds(-_turned(upper, sym), upper, np.asarray(self.folds), ranks)
 
     def observe(
         self,

@@ -54,14 +54,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     support : str, tuple, array-like or None, default="auto"
         Values that y can take: "integer" (from 0 where no training target of a
         ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
-        range as a tuple (low, high), where None is no bound, a list of values, or
-        "training", the range of the training targets, and integers if all of them are.
-        End points move to the nearest such value, and the score of a target is drawn
-        to that of the smallest interval that then holds it; it is +∞ if the target is
-        impossible. "auto" takes
-        what training targets of a ``ClapsRegressor`` tell: integers if all are, zero as
-        a bound if none is negative, and an end on which at least 1 % and ten of them
-        lie, no fewer than on the next value (a cap for prices). None takes nothing.
+        range as a tuple (low, high), where None is no bound, or a list of values. End
+        points move to the nearest such value, and the score of a target is drawn to
+        that of the smallest interval that then holds it; it is +∞ if the target is
+        impossible. "auto" takes what training targets of a ``ClapsRegressor`` tell:
+        integers if all are, zero as a bound if none is negative, and an end on which at
+        least 1 % and ten of them lie, no fewer than on the next value (a cap for
+        prices). None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both

@@ -5,7 +5,6 @@ plots, files and studies ask for nothing else. NumPy only.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -236,16 +235,6 @@ class PredictiveDistribution:
         """The distribution of some of the rows."""
         some = {k: v[rows] for k in BY_ROW if (v := getattr(self, k)) is not None}
         return replace(self, **some)
-
-    @staticmethod
-    def joined(parts: "Sequence[PredictiveDistribution]") -> "PredictiveDistribution":
-        """The distribution of the rows of all parts, which one model predicted."""
-        whole: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in BY_ROW
-            if getattr(parts[0], name) is not None
-        }
-        return replace(parts[0], **whole)
 
     def _variance_of_y(self) -> Array:
         y = self._nodes()

@@ -32,7 +32,7 @@ from mapie_claps import (
     conformal_rank,
 )
 from mapie_claps.conformal.calibrated import interval_parts
-from mapie_claps.conformal.distribution import FoldBounds, ScoreBounds
+from mapie_claps.conformal.distribution import ScoreBounds
 from mapie_claps.conformal.support import Support
 
 X, Y = table(400)
@@ -195,7 +195,7 @@ def test_a_row_lies_within_the_bounds_of_its_own_score():
         score = np.abs(ClapsScore().get_signed_conformity_scores([t], [m], y_std=[s]))
         rows = [PredictiveDistribution(np.array([m]), np.array([s]))]
         for ends in (
-            FoldBounds(-score, score, np.zeros(1, int), [1]),
+            ScoreBounds(-score, score, np.zeros(1, int), [1]),
             ScoreBounds(-score[None], score[None]),
         ):
             ((low, high),) = ends.interval(rows, Support())[..., 0]
