@@ -15,13 +15,14 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_para
 
 from .._validation import (
     check_choice,
+    check_integer,
     check_share,
     check_unmasked,
     raise_for,
 )
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import NEEDS_Y, column
-from ..network.rows import rows_together
+from ..network.rows import divide, rows_together, take_groups
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     ScoreBounds,
@@ -36,14 +37,15 @@ from .distribution import (
     row_parts,
     transformed,
 )
-from .folds import assign_folds
 from .mapie import CalibratedMapie
 from .score import UNKNOWN_SCORES, ClapsScore
-from .shift import RowValues, check_values, effective_sample_size, warn_if_few_count
+from .shift import RowValues, check_values, effective_sizes, warn_if_few_count
 from .support import check_support
 
 Array = NDArray[np.float64]
-RowsAndEnds = Iterator[tuple[list[PredictiveDistribution], ScoreBounds]]
+# With fewer rows cv="auto" takes folds: a quarter of them would be missed in the fit,
+# and be few to calibrate on.
+SMALL_TABLE, AUTO_FOLDS = 250, 5
 SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
 # Root mean square that scores of a right variance do not have; rows that tell it.
 # Without noise a floor of the variance makes it next to nothing.
@@ -80,11 +82,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         folds it takes one.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
-    cv : "auto", "split", int, splitter or None, default="auto"
-        How ``fit`` calibrates: None or "split" keeps rows back; a number K or a
-        splitter of scikit-learn fits a model for each of K folds, which scores the
-        rows of its fold (CV+). "auto" takes five folds below 250 rows, unless weights
-        or a partition are given.
+    cv : "auto", "split", int or None, default="auto"
+        How ``fit`` calibrates: None or "split" keeps rows back; a number K fits a model
+        for each of K folds, which scores the rows of its fold (CV+). "auto" takes five
+        folds below 250 rows, unless weights or a partition are given.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back, without folds.
     random_state : int, RandomState or None, default=None
@@ -240,7 +241,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not all(isinstance(value, np.ndarray | None) for value in given):
             raise TypeError(
                 "Got weights or partition as a function, but from_scores has no rows "
-                "for it. Pass a value per score: EpistemicGroups(...).labels(model, X)."
+                "for it. Pass a value per score: what the function gives for its row."
             )
         given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
@@ -299,15 +300,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "numbers. Leave such rows out, or use NaN for gaps."
             )
         given.check_length(n)
-        folds = assign_folds(
-            self.cv,
-            self.calibration_fraction,
-            X,
-            target,
-            labels=rows_together(X, target, groups),
-            with_values=any(value is not None for value in given),
-            random=random,
-        )
+        with_values = any(value is not None for value in given)
+        folds = self._folds(rows_together(X, target, groups), with_values, random)
         template = _template(self.estimator, random.randint(2**31 - 1), prefit)
         of_rows = {}
         if sample_weight is not None:
@@ -323,11 +317,13 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 del params["groups"]  # one group is left
             fitted = clone(template).fit(*training, **params)
             models.append(getattr(fitted, "best_estimator_", fitted))
-        fresh = self._copy(models)
+        fresh = copy.copy(self)  # not calibrated
+        kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fresh.__dict__ = kept | {"estimators_": models}
         if len(models) == 1:
-            kept = np.flatnonzero(folds == 0)
-            own = [v[kept] if isinstance(v, np.ndarray) else v for v in given]
-            rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
+            back = np.flatnonzero(folds == 0)
+            own = [v[back] if isinstance(v, np.ndarray) else v for v in given]
+            rows = fresh._score(_safe_indexing(X, back), target[back], *own)
         else:
             support = check_support(self.support)
             rows = Calibration.of_folds(models, folds, X, target, support)
@@ -476,8 +472,15 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         or (n,) or (n, m) for the rows.
         """
         scores, support = self._one_rank("a probability"), check_support(self.support)
-        values, stop = _checked_limits(y), 0
-        found = [np.empty((0, *values.shape[1:]))]
+        check_unmasked("y", y)
+        try:
+            values = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.full((), np.nan)
+        if values.ndim > 2 or np.isnan(values).any():
+            expected = "a number, (n,) or (n, m) numbers, none of them missing"
+            raise_for("y", y, expected, "Leave out rows without a value.")
+        stop, found = 0, [np.empty((0, *values.shape[1:]))]
         for _, each, start in distributions(self.fitted_models, X):
             stop = start + len(each[0])
             own = values[start:stop] if values.ndim else np.full(len(each[0]), values)
@@ -485,9 +488,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 break
             counted = np.ones(own.shape)
             known = scores.distribution_scores(support.of(each[0].targets))
-            for rows, of_model in zip(each, scores.by_model(known), strict=True):
+            for j, rows in enumerate(each):
                 score = rows.score(support.of(rows.targets).cut(own))
-                ordered = np.sort(of_model)
+                of_model = slice(None) if scores.folds is None else scores.folds == j
+                ordered = np.sort(known[of_model])
                 for side in ("left", "right"):  # below, and up to it
                     counted += np.searchsorted(ordered, score, side)
             found.append(counted / (2 * (len(known) + 1)))
@@ -582,19 +586,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def effective_sample_size_(self) -> float | dict[Any, float]:
         """Rows of equal weight that the calibration rows are worth; of each group."""
-        rows = self._calibrated()
-        weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-        partition = rows_by_group(rows.partition).items()
-        sizes = {k: effective_sample_size(weights[some]) for k, some in partition}
+        sizes = effective_sizes(self._calibrated())
         return sizes.get(ALL_ROWS, sizes)
-
-    @property
-    def adaptive_levels_(self) -> Any:
-        """Levels 1 − α_t of the next interval, (n_levels,); a dict if by group."""
-        rows, levels = self.calibration_, self.calibration_.levels_at(self._alpha)
-        labels = rows.labels if len(rows) else levels.labels or [ALL_ROWS]
-        found = {label: 1 - levels.of(label) for label in labels}
-        return found.get(ALL_ROWS, found)
 
     @property
     def observed_coverage_(self) -> Array:
@@ -605,7 +598,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def rows_and_ends(
         self, X: Any, allow_infinite_bounds: bool, **rows: Any
-    ) -> RowsAndEnds:
+    ) -> Iterator[tuple[list[PredictiveDistribution], ScoreBounds]]:
         """Distributions of rows and the scores at their ends, some rows at a time."""
         self._calibrated()
         given, n_rows = self._row_values("predict_interval", **rows), 0
@@ -682,7 +675,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _one_rank(self, what: str) -> Calibration:
         """Scores, if one rank holds for all rows."""
         rows = self._calibrated()
-        if not rows.is_plain:
+        if any(v is not None for v in (rows.weights, rows.partition, rows.levels)):
             raise ValueError(
                 f"Got {what} of an object whose rows differ in rank, by weights, "
                 "partition or adaptive levels. Use predict_interval."
@@ -760,12 +753,38 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__ = vars(self) | new
         return self
 
-    def _copy(self, models: list[Any]) -> Self:
-        """A copy with other fitted models, not calibrated."""
-        fresh = copy.copy(self)
-        kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fresh.__dict__ = kept | {"estimators_": models}
-        return fresh
+    def _folds(
+        self,
+        labels: NDArray[np.intp],  # rows of equal ones stay together
+        with_values: bool,  # whether rows have weights or a partition
+        random: np.random.RandomState,
+    ) -> NDArray[np.intp]:
+        """Fold of each row, (n,); where rows are kept back theirs is 0, the rest −1."""
+        cv, share = self.cv, self.calibration_fraction
+        n, n_labels = len(labels), len(np.unique(labels))
+        check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
+        if isinstance(cv, str):
+            check_choice("cv", cv, ("auto", "split", None), "Or use a number of folds.")
+            few = cv == "auto" and n_labels < SMALL_TABLE and not with_values
+            cv = max(2, min(AUTO_FOLDS, n_labels)) if few else None
+        if cv is not None:
+            if with_values:
+                raise ValueError(
+                    f"Got weights or a partition with cv={cv!r}, but calibration with "
+                    "one model for each fold (CV+) takes neither. Fit with cv=None, "
+                    "which keeps rows back."
+                )
+            hint = "Use 10, or None for a split."
+            return divide(labels, check_integer("cv", cv, low=2, hint=hint), random)
+        n_cal = round(share * n)
+        if n_cal < 1 or n - n_cal < 2 or n_labels < 2:
+            raise ValueError(
+                f"Got {n} rows, {n_labels} of them different or of different groups. "
+                f"Of these calibration_fraction={share!r} keeps back {n_cal}, but "
+                "expected at least 1 to calibrate on and 2 to fit on. Collect more "
+                "rows, or use cv=10, which keeps none back."
+            )
+        return np.where(take_groups(labels, share, random.permutation(n_labels)), 0, -1)
 
 
 StreamingConformalRegressor = CalibratedRegressor
@@ -832,16 +851,3 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
         UserWarning,
         stacklevel=4,
     )
-
-
-def _checked_limits(y: Any) -> Array:
-    """Limits as (), (n,) or (n, m), none of them NaN."""
-    check_unmasked("y", y)
-    try:
-        values = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError):
-        values = np.full((), np.nan)
-    if values.ndim > 2 or np.isnan(values).any():
-        expected = "a number, (n,) or (n, m) numbers, none of them missing"
-        raise_for("y", y, expected, "Leave out rows without a value.")
-    return values

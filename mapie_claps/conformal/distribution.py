@@ -202,26 +202,14 @@ class ScoreBounds(NamedTuple):
         self, rows: Sequence[PredictiveDistribution], support: Support
     ) -> Array:  # (n, 2, m)
         """Intervals of rows of which each model says something."""
-        if self.folds is not None:
-            return self._of_folds(rows, self.folds, support)
-        found = _of_model(rows[0], self.lower, self.upper, support)
-        for each in rows[1:]:
-            ends = _of_model(each, self.lower, self.upper, support)
-            found[:, 0] = np.minimum(found[:, 0], ends[:, 0])
-            found[:, 1] = np.maximum(found[:, 1], ends[:, 1])
-        return found
-
-    def _of_folds(
-        self,
-        rows: Sequence[PredictiveDistribution],
-        folds: NDArray[np.intp],
-        support: Support,
-    ) -> Array:
+        if self.folds is None:
+            each = [_of_model(model, self.lower, self.upper, support) for model in rows]
+            low, high = (np.stack(each)[:, :, k] for k in (0, 1))
+            return np.stack([low.min(axis=0), high.max(axis=0)], axis=1)
         found = np.empty((len(rows[0]), 2, len(self.ranks)))
-        at, own = np.array(self.ranks) - 1, [folds == j for j in range(len(rows))]
-        for block in gen_batches(
-            len(found), max(1, BLOCK_ELEMENTS // (2 * len(folds)))
-        ):
+        at, own = np.array(self.ranks) - 1, [self.folds == j for j in range(len(rows))]
+        size = max(1, BLOCK_ELEMENTS // (2 * len(self.folds)))
+        for block in gen_batches(len(found), size):
             each = [
                 _of_model(model.take(block), self.lower[i], self.upper[i], support)
                 for model, i in zip(rows, own, strict=True)

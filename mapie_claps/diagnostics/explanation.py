@@ -119,15 +119,12 @@ class Explanation:
         """Prediction, ends and the share of lack of data, as a table."""
         return repr(as_table(self._shown(), self.index))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The first rows for notebooks, with a sentence each if columns are known."""
-        columns: dict[str, list[Any]] = {
-            name: [f"{value:.4g}" for value in values[:MAX_SHOWN]]
-            for name, values in self._shown().items()
-        }
+        shown: dict[str, Any] = {k: v[:MAX_SHOWN] for k, v in self._shown().items()}
         if self.by_column is not None:
-            columns["why"] = self.by_column.first_sentences()
-        return as_html(columns, self.index, len(self.prediction))
+            shown["why"] = self.by_column.first_sentences()
+        return as_html(shown, self.index, len(self.prediction))
 
     def _shown(self) -> dict[str, Array]:
         names = ("prediction", "lower", "upper", "epistemic_fraction")
@@ -207,15 +204,14 @@ def explain_rows(
     from ..conformal.calibrated import CalibratedRegressor
     from ..conformal.distribution import NO_ROWS, average, distribution_of
     from ..conformal.mapie import CalibratedMapie
-    from ..conformal.scale_estimator import ClapsScaleEstimator
-    from ..conformal.score import ClapsScore
+    from ..conformal.score import ClapsScaleEstimator, ClapsScore
     from ..conformal.support import check_support
 
     host, levels, scaled = CalibratedMapie.of(model), list[float](), True
     if host is not None:
         levels, ours = host.checked_levels(alpha), isinstance(host.score, ClapsScore)
-        scaled = ours or host.has_std_score
-        scaled |= isinstance(host.residual_estimator, ClapsScaleEstimator)
+        ours_inside = isinstance(host.residual_estimator, ClapsScaleEstimator)
+        scaled = ours or ours_inside or host.has_std_score
         if ours and host.ensemble.is_split and not params:
             model, alpha = CalibratedRegressor.from_mapie(model, levels), None
     # Some rows at a time: what models say, points, bounds, and those with v = h².
@@ -247,8 +243,7 @@ def explain_rows(
         lower, upper = bounds[:, 0], bounds[:, 1]
         known = all(each.aleatoric is not None for each in rows)
         if need_parts or known:
-            variances = [each.variance for each in rows]
-            parts = PredictiveVariance(*np.mean(variances, axis=0))
+            parts = PredictiveVariance(*np.mean([r.variance for r in rows], axis=0))
         if known and alone is not None:
             noise = alone[:, 1] - alone[:, 0]
         else:  # the width is in proportion to √v
@@ -265,7 +260,7 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
     """Models that make the bounds; without folds, one that was fitted on all rows."""
     from ..conformal.calibrated import CalibratedRegressor
     from ..conformal.mapie import CalibratedMapie
-    from ..conformal.scale_estimator import ClapsScaleEstimator
+    from ..conformal.score import ClapsScaleEstimator
 
     if isinstance(model, CalibratedRegressor):
         return model.fitted_models if folds else model.fitted_models[:1]
