@@ -423,10 +423,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             yield points, ends.interval(part, support)
 
     def predict_frame(self, X: Any, **rows: Any) -> Any:
-        """Predict a data frame of points, ends and reasons for the widths.
-
-        As :func:`mapie_claps.diagnostics.predict_frame` does.
-        """
+        """Predict a frame, as :func:`mapie_claps.diagnostics.predict_frame` does."""
         from ..diagnostics import predict_frame
 
         return predict_frame(self, X, **rows)

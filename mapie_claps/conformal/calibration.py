@@ -47,8 +47,7 @@ class AdaptiveLevels:
         """Miscoverages (m,) of a group."""
         if label not in self.labels or self.current is None:
             return self.alpha
-        found: Array = self.current[self.labels.index(label)]
-        return found
+        return np.asarray(self.current[self.labels.index(label)])
 
     def at(self, alpha: Array) -> "AdaptiveLevels":
         """At these miscoverages: from the start, if they are others than so far."""
@@ -280,13 +279,11 @@ class Calibration:
         return found
 
     def _sides(self, sym: bool) -> tuple[Array, Array]:
-        """Scores seen from above and from below, the same ones if ``sym``.
-
-        One of +∞ is missed by both ends: it counts twice.
-        """
+        """Scores seen from above and from below, the same ones if ``sym``."""
         if sym:
             return np.abs(self.scores), np.abs(self.scores)
         scores = self.signed_scores
+        # One of +∞ is missed by both ends: it counts twice.
         return scores, np.where(np.isposinf(scores), np.inf, -scores)
 
     def _raise_unknown(self, label: Any, row: int) -> None:

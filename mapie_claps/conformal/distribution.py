@@ -162,10 +162,7 @@ def row_parts(
 def distributions(
     models: Sequence[Any], X: Any
 ) -> Iterator[tuple[Any, list[PredictiveDistribution], int]]:
-    """X, what each model says, and the number of the first row, in blocks of rows.
-
-    Memory does not grow with X.
-    """
+    """X, what each model says, and the number of the first row, in blocks of rows."""
     first_row = 0
     for part, _ in row_parts(models[0], X):
         n = _num_samples(part)
@@ -209,7 +206,8 @@ class ScoreBounds(NamedTuple):
         found = np.empty((len(rows[0]), 2, len(self.ranks)))
         at, own = np.array(self.ranks) - 1, [self.folds == j for j in range(len(rows))]
         size = max(1, BLOCK_ELEMENTS // (2 * len(self.folds)))
-        for block in gen_batches(len(found), size):
+        for start in range(0, len(found), size):
+            block = slice(start, start + size)
             each = [
                 _of_model(model.take(block), self.lower[i], self.upper[i], support)
                 for model, i in zip(rows, own, strict=True)

@@ -53,7 +53,7 @@ class Ensemble:
     def __init__(self, ensemble: Any) -> None:
         self._ensemble = ensemble
         self.point_model = ensemble.single_estimator_
-        self.fold_models = list(ensemble.estimators_)
+        self.fold_models = list(getattr(ensemble, "estimators_", ()))
         # Whether the model that makes the bounds made the scores on rows kept back.
         self.is_split = bool(ensemble.use_split_method_)
 

@@ -214,8 +214,7 @@ def explain_rows(
         scaled = ours or ours_inside or host.has_std_score
         if ours and host.ensemble.is_split and not params:
             model, alpha = CalibratedRegressor.from_mapie(model, levels), None
-    # Some rows at a time: what models say, points, bounds, and those with v = h².
-    blocks: list[Any] = []
+    blocks: list[Any]  # of rows: what models say, points, bounds, those with v = h²
     if isinstance(model, CalibratedRegressor):
         if alpha is not None:
             raise ValueError(
