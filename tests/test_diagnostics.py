@@ -327,9 +327,7 @@ def test_a_module_of_ones_own_and_images(fitted_module, data):
         (summarise, {"y": [1.0]}, r"Got y of shape \(1,\), but expected one num"),
         (rank_rows, {"by": "width"}, "Got by='width'"),
         (rank_rows, {"n_rows": 0}, "Got n_rows=0"),
-        (nearest_rows, {"n_neighbors": 0}, "Got n_neighbors=0"),
-        (nearest_rows, {}, "Got no X_train for a CalibratedRegressor"),
-        (nearest_rows, {"y_train": [1.0]}, "Got no X_train for a CalibratedRegressor"),
+        (nearest_rows, {"X_train": [[1.0]], "n_neighbors": 0}, "Got n_neighbors=0"),
         (
             nearest_rows,
             {"X_train": np.zeros((2, 3)), "y_train": [1.0]},
@@ -347,5 +345,5 @@ def test_models_that_cannot_tell_are_named(formula, data):
     with pytest.raises(TypeError, match="Got a Formula, which has no intervals to sum"):
         summarise(formula, *data[2])
     plain = LinearRegression().fit(*data[0])
-    with pytest.raises(TypeError, match="LinearRegression, which has no predict_covar"):
+    with pytest.raises(TypeError, match="LinearRegression, which has no representatio"):
         nearest_rows(plain, data[2][0], data[0][0])

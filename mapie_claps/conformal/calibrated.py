@@ -382,8 +382,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._one_rank("quantiles")
         one = self._takes_one_rank(rows)
         ends = rows.bounds(self._alpha, sym=one, allow_infinite=allow_infinite_bounds)
-        found: Array = ends.upper[0] if one else np.concatenate(ends[:2])
-        return found
+        return np.asarray(ends.upper[0] if one else np.concatenate(ends[:2]))
 
     def predict(self, X: Any) -> Array:
         """Predict the mean of y, (n,)."""

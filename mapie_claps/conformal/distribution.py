@@ -99,7 +99,9 @@ def transformed(model: Any, X: Any) -> Any:
 
 def fit_id_of(*models: Any) -> str | None:
     """Identity of the fit, or of all fits; None for models that have none."""
-    found: list[Any] = [getattr(last_step(m), "fit_id_", None) for m in models]
+    found: list[Any] = []
+    for model in models:
+        found.append(getattr(last_step(model), "fit_id_", None))
     return None if None in found else " ".join(found)
 
 
@@ -200,9 +202,12 @@ class ScoreBounds(NamedTuple):
     ) -> Array:  # (n, 2, m)
         """Intervals of rows of which each model says something."""
         if self.folds is None:
-            each = [_of_model(model, self.lower, self.upper, support) for model in rows]
-            low, high = (np.stack(each)[:, :, k] for k in (0, 1))
-            return np.stack([low.min(axis=0), high.max(axis=0)], axis=1)
+            found = _of_model(rows[0], self.lower, self.upper, support)
+            for model in rows[1:]:
+                ends = _of_model(model, self.lower, self.upper, support)
+                found[:, 0] = np.minimum(found[:, 0], ends[:, 0])
+                found[:, 1] = np.maximum(found[:, 1], ends[:, 1])
+            return found
         found = np.empty((len(rows[0]), 2, len(self.ranks)))
         at, own = np.array(self.ranks) - 1, [self.folds == j for j in range(len(rows))]
         size = max(1, BLOCK_ELEMENTS // (2 * len(self.folds)))

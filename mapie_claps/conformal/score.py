@@ -160,7 +160,8 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         scores = self.get_signed_conformity_scores(y, y_pred, **kwargs)
         if not self.sym:
             return scores
-        return StdArray.carry(np.abs(scores), scores.fit_id, rows=scores.rows)
+        absolute = np.abs(np.asarray(scores))
+        return StdArray.carry(absolute, scores.fit_id, rows=scores.rows)
 
     def get_estimation_distribution(
         self,
@@ -213,7 +214,6 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         models = _mapie.Ensemble(estimator)
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
-
         ends_of = partial(
             Calibration.bounds,
             alpha=np.asarray(alpha_np),

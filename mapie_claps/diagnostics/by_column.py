@@ -124,8 +124,8 @@ class ColumnContributions:
         names = range(len(self.values)) if self.index is None else self.index
         pairs = zip(names, self.first_sentences(), strict=False)
         lines = [f"row {name}: {said}" for name, said in pairs]
-        more = len(self.values) > MAX_SHOWN
-        return "\n".join(lines + [f"... of {len(self.values)} rows"] * more)
+        n = len(self.values)
+        return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
 
     def _repr_html_(self) -> str | None:
         """The first rows in words, for notebooks."""

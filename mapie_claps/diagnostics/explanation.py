@@ -250,7 +250,7 @@ def explain_rows(
         found.append((points, lower, upper, *parts, noise))
     whole: Any = map(np.concatenate, zip(*found, strict=True))
     points, lower, upper, h2, lack, noise = whole
-    noise, level = noise if scaled else None, tuple(levels)
+    level, noise = tuple(levels), noise if scaled else None
     index = X.index if hasattr(X, "iloc") and X.ndim == 2 else None  # not of one row
     return Explanation(points, lower, upper, level, h2, lack, noise, index=index)
 

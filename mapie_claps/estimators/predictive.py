@@ -87,18 +87,16 @@ class TargetRange:
         integer = bool((values == np.round(values)).all())
         if not learn:
             return cls(low, integer)
-        floor = 0.0 if low >= 0 else -np.inf
-        floor = low if _piles_up(counts) else floor
+        zero = 0.0 if low >= 0 else -np.inf
+        floor = low if _piles_up(counts) else zero
         ceiling = float(values[-1]) if _piles_up(counts[::-1]) else np.inf
         return cls(low, integer, floor, ceiling, True)
 
 
 def _piles_up(counts: NDArray[np.intp]) -> bool:
     """Whether the first value is frequent, and at least as much as the next one."""
-    if len(counts) < 2:
-        return False
     least = max(MIN_ROWS_AT_BOUND, MIN_SHARE_AT_BOUND * counts.sum())
-    return bool(counts[0] >= least and counts[0] >= counts[1])
+    return len(counts) > 1 and bool(counts[0] >= max(least, counts[1]))
 
 
 @dataclass(frozen=True, eq=False)
