@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # `as` makes a name public
     )
     from .conformal.quantile import conformal_quantile as conformal_quantile
     from .conformal.quantile import conformal_rank as conformal_rank
-    from .conformal.scale_estimator import ClapsScaleEstimator as ClapsScaleEstimator
+    from .conformal.score import ClapsScaleEstimator as ClapsScaleEstimator
     from .conformal.score import ClapsScore as ClapsScore
     from .conformal.shift import ColumnGroups as ColumnGroups
     from .conformal.shift import EpistemicGroups as EpistemicGroups
@@ -55,8 +55,7 @@ if TYPE_CHECKING:  # `as` makes a name public
 _MODULES = {
     "conformal.calibrated": "CalibratedRegressor StreamingConformalRegressor",
     "conformal.quantile": "conformal_quantile conformal_rank",
-    "conformal.scale_estimator": "ClapsScaleEstimator",
-    "conformal.score": "ClapsScore",
+    "conformal.score": "ClapsScaleEstimator ClapsScore",
     "conformal.shift": "ColumnGroups EpistemicGroups likelihood_ratio",
     "diagnostics": "Explanation explain",
     "estimators.module": "ClapsModule",

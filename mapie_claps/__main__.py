@@ -61,7 +61,7 @@ def fit(args: argparse.Namespace) -> None:
 
     estimator = ClapsRegressor(verbose=1, random_state=args.seed)
     model: Any = CalibratedRegressor(estimator, levels, random_state=args.seed)
-    model.fit(_typed(X, numbers, args.table), y)
+    model.fit(X.assign(**{k: _numbers(X, k, args.table) for k in numbers}), y)
     # The file keeps what it takes to read another table in the same way.
     model.csv_ = {"target": args.target, "columns": list(X), "numbers": numbers}
     model.save(args.out)
@@ -101,14 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="fit | predict | report")
     several: Any = {"action": "append", "default": [], "metavar": "COLUMN"}
-    for run, out in (
-        (fit, "x.claps"),
-        (predict, "intervals.csv"),
-        (report, "report.html"),
-    ):
-        one = commands.add_parser(
-            run.__name__, help=run.__doc__, description=run.__doc__
-        )
+    for run, out in ((fit, "x.claps"), (predict, "x.csv"), (report, "x.html")):
+        does = run.__doc__
+        one = commands.add_parser(run.__name__, help=does, description=does)
         if run is not fit:
             one.add_argument("model", help="file that fit wrote")
         one.add_argument("table", help="CSV file in UTF-8 with a line of column names")
@@ -119,9 +114,8 @@ def _parser() -> argparse.ArgumentParser:
             text = "level of the intervals, 0.9 by default; may be repeated"
             one.add_argument("--level", type=float, action="append", help=text)
             one.add_argument("--drop", **several, help="column to leave out")
-            one.add_argument(
-                "--text", **several, help="column of codes, not of numbers"
-            )
+            text = "column of codes, not of numbers"
+            one.add_argument("--text", **several, help=text)
             one.add_argument("--seed", type=int, default=0, help="0 by default")
         if run is report:
             one.add_argument("--group", **several, help="coverage by this column too")
@@ -139,7 +133,8 @@ def _model_and_rows(args: argparse.Namespace) -> tuple[Any, Any, Any]:
         raise ValueError(f"Got {args.model}, which was not written by the command fit.")
     hint = f"{args.model} was fitted with it."
     _check_columns(about["columns"], table, args.table, hint)
-    return model, table, _typed(table[about["columns"]], about["numbers"], args.table)
+    numbers = {name: _numbers(table, name, args.table) for name in about["numbers"]}
+    return model, table, table[about["columns"]].assign(**numbers)
 
 
 def _read(path: str) -> Any:
@@ -168,10 +163,6 @@ def _is_number(column: Any) -> bool:
     values = column.dropna()
     known = pd.to_numeric(values, errors="coerce").notna().all()
     return bool(known) and not values.str.match(CODE).any()
-
-
-def _typed(table: Any, numbers: list[str], path: str) -> Any:
-    return table.assign(**{name: _numbers(table, name, path) for name in numbers})
 
 
 def _numbers(table: Any, name: str, path: str, gaps: bool = True) -> Any:

@@ -144,10 +144,8 @@ class IntervalDisplay(ExplanationDisplay):
         centre = np.where(infinite, np.nan, ends).mean(axis=0)
         layers = [(why.width, ALEATORIC, "interval")]
         if why.noise_width is not None:
-            layers = [
-                (why.width, EPISTEMIC, LACK),
-                (why.aleatoric_width, ALEATORIC, NOISE),
-            ]
+            inner = why.aleatoric_width, ALEATORIC, NOISE
+            layers = [(why.width, EPISTEMIC, LACK), inner]
         draw, lw = (ax.vlines, 2.5) if bars else (ax.fill_between, 0)
         for width, colour, label in layers:
             half = width[order, self.level] / 2

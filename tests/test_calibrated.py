@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import tiny
-from known_model import Plain, Shaped, grades, table
+from known_model import Plain, Shaped, explained, grades, table
 from mapie_api import calibrated_prefit
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -23,8 +23,8 @@ from mapie_claps import (
     CalibratedRegressor,
     ClapsScore,
     StreamingConformalRegressor,
+    explain,
 )
-from mapie_claps.conformal.calibrated import interval_parts
 
 X, Y = table(500)
 CAL, TEST = slice(100, 300), slice(300, 500)
@@ -65,8 +65,8 @@ def test_one_interval_by_every_way(cal):
         again.predict_interval(X[TEST]),
         loader.predict_interval([X[300:310], torch.from_numpy(X[310:])]),
         stored.predict_interval(iter([(X[300:400], None), X[400:400], X[400:]])),
-        (points, interval_parts(mapie, X[TEST], **options).bounds),
-        interval_parts(cal, X[TEST])[:2],
+        explained(mapie, X[TEST], **options),
+        explained(cal, X[TEST]),
     ):
         np.testing.assert_array_equal(found[0], points)
         np.testing.assert_array_equal(found[1], bounds)
@@ -74,57 +74,48 @@ def test_one_interval_by_every_way(cal):
 
 
 def test_large_tables_are_predicted_in_blocks(cal, monkeypatch):
-    expected, draws = cal.predict_interval(X), cal.sample(X, 3, 0)
+    expected, shares = cal.predict_interval(X), cal.cdf(X, Z)
     monkeypatch.setattr("mapie_claps.conformal.distribution.BLOCK_ROWS", 64)
     np.testing.assert_array_equal(cal.predict_interval(X)[1], expected[1])
     assert [len(p) for p, _ in cal.iter_intervals(X)] == [64] * 7 + [52]
-    np.testing.assert_array_equal(cal.sample(X, 3, 0), draws)
-    np.testing.assert_array_equal(interval_parts(cal, X).bounds, expected[1])
+    np.testing.assert_array_equal(cal.cdf(X, Z), shares)
+    np.testing.assert_array_equal(explained(cal, X)[1], expected[1])
 
 
 def test_parts_of_intervals(cal):
-    found = interval_parts(cal, [X[300:310], X[310:310], X[310:]])
-    (rows,) = found.distributions
+    found = explain(cal, [X[300:310], X[310:310], X[310:]])
     expected = MODEL.predict_distribution(X[TEST])
-    np.testing.assert_array_equal(rows.epistemic, expected.epistemic)
-    np.testing.assert_array_equal(rows.mean, found.points)
-    low, high = np.moveaxis(found.noise_bounds, 1, 0)
+    np.testing.assert_array_equal(found.epistemic, expected.variance.epistemic)
+    np.testing.assert_array_equal(found.prediction, expected.mean)
     q = cal.quantiles()
-    np.testing.assert_array_equal(high, expected.noise_alone.interval(-q, q)[1])
-    assert (found.bounds[:, 0] < low).all()
-    assert found.levels == LEVELS
-    nothing = interval_parts(cal, iter([]))
-    assert nothing.bounds.shape == (0, 2, 2)
-    alone = interval_parts(MODEL, X)
-    assert alone.bounds.shape == (500, 2, 0)
+    low, high = expected.noise_alone.interval(-q, q)
+    np.testing.assert_array_equal(found.noise_width, high - low)
+    assert (found.lower < low).all()
+    assert found.confidence_level == tuple(LEVELS)
+    assert explain(cal, iter([])).noise_width.shape == (0, 2)
+    assert explain(MODEL, X).lower.shape == (500, 0)
     plain = CalibratedRegressor(Plain().fit(X, Y)).conformalize(X, Y)
-    assert interval_parts(plain, X).noise_bounds is None
+    assert plain.predict_frame(X)["aleatoric_width"].isna().all()
     with pytest.raises(ValueError, match="Got alpha with a CalibratedRegressor"):
-        interval_parts(cal, X, alpha=0.1)
+        explain(cal, X, alpha=0.1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'partition'"):
-        interval_parts(MODEL, X, partition=1)
+        explain(MODEL, X, partition=1)
 
 
 # Fit
 
 
 def test_fit_keeps_rows_back():
-    model = CalibratedRegressor(
-        Shaped(), LEVELS, random_state=0, keep_training_rows=True
-    )
+    model = CalibratedRegressor(Shaped(), LEVELS, random_state=0)
     assert model.fit(X, Y) is model
     assert len(model.conformity_scores) == 125
-    X_fit, y_fit = model.training_rows_
-    assert X_fit.shape == (375, 3)
-    kept = ~np.isin(Y, y_fit)
+    assert len(model.estimator_.y_) == 375
+    kept = ~np.isin(Y, model.estimator_.y_)
     np.testing.assert_array_equal(
         np.sort(model.signed_scores_), np.sort(model.score_rows(X[kept], Y[kept], True))
     )
-    other = (
-        clone(model).set_params(keep_training_rows=False).fit(X.tolist(), Y.tolist())
-    )
+    other = clone(model).fit(X.tolist(), Y.tolist())
     np.testing.assert_array_equal(other.signed_scores_, model.signed_scores_)
-    assert not hasattr(other, "training_rows_")
     assert model.estimator_ is not model.estimator
     assert not hasattr(model.estimator, "fit_id_")
 
@@ -169,7 +160,6 @@ def test_fit_of_the_default_estimator_hands_weights_on():
             (X[:9], Y[:9]),
             "0.9 keeps back 8, but expect",
         ),
-        ({"keep_training_rows": 1}, (X, Y), "Got keep_training_rows=1"),
         ({"confidence_level": 1.5}, (X, Y), "Got confidence_level=1.5"),
         ({"confidence_level": []}, (X, Y), "expected at least one level"),
         ({"sym": "both"}, (X, Y), "Got sym='both'"),
@@ -277,7 +267,7 @@ def test_an_estimator_that_was_fitted_again_is_refused():
     for call in (
         lambda: next(batches),
         lambda: cal.predict_interval(X),
-        lambda: cal.sample(X),
+        lambda: cal.cdf(X, 0.0),
         lambda: cal.partial_conformalize(X, Y),
         lambda: cal.observe(X, Y),
     ):
@@ -373,24 +363,14 @@ def test_the_distribution_is_exact_at_the_ranks(cal):
     outer = [0.5 / (n + 1), 1 - 0.5 / (n + 1)]
     edge = cal.predict_quantiles(X[TEST], outer)
     np.testing.assert_array_equal(edge, np.tile([-np.inf, np.inf], (200, 1)))
-    tail = cal.predict_quantiles(X[TEST], outer, "normal")
-    assert (tail[:, 0] < at[:, 0]).all()
-    assert (tail[:, 1] > at[:, -1]).all()
-    assert np.isfinite(tail).all()
 
 
-def test_draws_and_probabilities_follow_it(cal):
-    draws = cal.sample(X[:4], 4000, random_state=0)
+def test_probabilities_follow_it(cal):
+    ranks = np.random.default_rng(0).integers(1, 201, 4000)
+    draws = cal.predict_quantiles(X[:4], ranks / 201)  # as the page says
     for level in (0.2, 0.5, 0.9):
         limit = np.quantile(draws, level, axis=1)
         np.testing.assert_allclose(cal.cdf(X[:4], limit), level, atol=0.03)
-    above = cal.probability(X, above=2.0)
-    below = cal.probability(iter([X[:30], X[30:]]), below=2.0)
-    np.testing.assert_allclose(above, 1 - cal.cdf(X, 2.0))
-    np.testing.assert_allclose(above + below, 1)
-    between = cal.probability(X, above=1.0, below=2.0)
-    np.testing.assert_allclose(between, below - cal.cdf(X, 1.0))
-    assert (cal.probability(X, above=2.0, below=1.0) == 0).all()
     # Nothing is below the domain of the logarithm, but for what ranks leave open.
     np.testing.assert_allclose(cal.cdf(X, -0.1), 0.5 / 201)
     by_row = cal.cdf(X, np.stack([Z, Z + 1], axis=1))
@@ -407,11 +387,9 @@ def test_probabilities_of_counts_stand_between_them(support):
     by_value = np.stack([cal.cdf(at, v) for v in range(3)])
     assert (np.diff(by_value, axis=0) >= 0).all()
     for v in (1, 2):
-        np.testing.assert_allclose(cal.probability(at, above=v), 1 - by_value[v])
-        np.testing.assert_allclose(cal.probability(at, below=v), by_value[v - 1])
         np.testing.assert_allclose(cal.cdf(at, v - 0.5), by_value[v - 1])
-    draws = cal.sample(at, 50, 0)
-    np.testing.assert_array_equal(draws, np.round(draws))
+    values = cal.predict_quantiles(at, np.arange(1, 201) / 201)
+    np.testing.assert_array_equal(values, np.round(values))
 
 
 def test_limits_and_levels_are_checked(cal):
@@ -424,28 +402,20 @@ def test_limits_and_levels_are_checked(cal):
     ):
         with pytest.raises(ValueError, match=match):
             cal.cdf(X, wrong)
-    with pytest.raises(ValueError, match="neither above nor below"):
-        cal.probability(X)
     with pytest.raises(ValueError, match="Got levels=1.0"):
         cal.predict_quantiles(X, [0.5, 1.0])
-    with pytest.raises(ValueError, match="Got tails='fat'"):
-        cal.predict_quantiles(X, 0.5, "fat")
-    with pytest.raises(ValueError, match="Got n_samples=0"):
-        cal.sample(X, 0)
     unsigned = CalibratedRegressor.from_scores(MODEL, np.ones(50))
     with pytest.raises(ValueError, match="Got absolute scores"):
-        unsigned.sample(X)
+        unsigned.cdf(X, 0.0)
 
 
-@pytest.mark.parametrize("tails", ["infinite", "normal"])
-def test_infinite_scores_do_not_cross_quantiles(tails):
+def test_infinite_scores_do_not_cross_quantiles():
     score = np.r_[np.random.default_rng(0).normal(size=40), np.full(9, np.inf)]
     some = CalibratedRegressor.from_scores(MODEL, score, signed=True)
-    found = some.predict_quantiles(X[:5], np.arange(1, 100) / 100, tails)
+    found = some.predict_quantiles(X[:5], np.arange(1, 100) / 100)
     assert (found[:, 1:] >= found[:, :-1]).all()
     none = CalibratedRegressor.from_scores(MODEL, np.full(20, np.inf), signed=True)
-    assert not np.isfinite(none.sample(X[:2], 30, 0)).any(axis=1).all()
-    assert np.isposinf(none.predict_quantiles(X[:2], [0.9], tails)).all()
+    assert np.isposinf(none.predict_quantiles(X[:2], [0.9])).all()
 
 
 def test_explain_is_the_function():

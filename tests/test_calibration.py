@@ -30,20 +30,20 @@ def weighted_quantile(scores, weights, own, alpha):
 
 def test_one_rank_and_two_by_hand():
     rows = Calibration(np.array([-4.0, 1.0, 2.0, 3.0, -0.5, 0.25, 8.0]))
-    lower, upper = rows.bounds(np.array([0.25, 0.5]))
+    lower, upper = rows.bounds(np.array([0.25, 0.5]))[:2]
     assert (lower.tolist(), upper.tolist()) == ([[-4, -2]], [[4, 2]])
-    lower, upper = rows.bounds(np.array([0.25, 0.5]), sym=False)
+    lower, upper = rows.bounds(np.array([0.25, 0.5]), sym=False)[:2]
     assert (lower.tolist(), upper.tolist()) == ([[-4, -0.5]], [[8, 3]])
     # One score of +∞ is missed on both sides.
     rows = Calibration(np.r_[rows.scores[:-1], np.inf])
-    lower, upper = rows.bounds(np.array([0.5]), sym=False)
+    lower, upper = rows.bounds(np.array([0.5]), sym=False)[:2]
     assert (lower.tolist(), upper.tolist()) == ([[-4]], [[3]])
     # Two ranks at 0.4: ⌈4 · 0.8⌉ = 4 of 3 scores are not there.
     few = Calibration(np.arange(1.0, 4))
     with pytest.raises(ValueError, match="0.6 with sym=False needs at least 4"):
         few.bounds(np.array([0.4]), sym=False)
     infinite = few.bounds(np.array([0.4]), sym=False, allow_infinite=True)
-    assert np.isinf(infinite).all()
+    assert np.isinf(infinite[:2]).all()
     assert few.bounds(np.array([0.4])).upper.tolist() == [[3]]
     for alpha in (0.0, 1.0):
         with pytest.raises(ValueError, match=f"Got confidence_level={1 - alpha:g}"):
@@ -61,7 +61,8 @@ def test_weighted_ranks_are_those_of_the_definition(seed, sym):
     weights = rng.exponential(size=60) * (rng.uniform(size=60) > 0.2)
     own = rng.exponential(5.0, size=40)
     rows = Calibration(scores, weights=weights)
-    lower, upper = rows.bounds(ALPHA, sym=sym, weights=own, allow_infinite=True)
+    ends = rows.bounds(ALPHA, sym=sym, weights=own, allow_infinite=True)
+    lower, upper = ends[:2]
     assert np.isinf(upper).any()
     assert np.isfinite(upper).any()
     for i, w in enumerate(own):
@@ -82,7 +83,7 @@ def test_the_unit_of_weights_does_not_matter(unit, sym):
     plain = Calibration(scores).bounds(ALPHA, sym=sym)
     even = Calibration(scores, weights=np.full(50, unit))
     found = even.bounds(ALPHA, sym=sym, weights=np.full(7, unit))
-    for end, expected in zip(found, plain, strict=True):
+    for end, expected in zip(found[:2], plain[:2], strict=True):
         np.testing.assert_array_equal(end, np.tile(expected, (7, 1)))
     huge = even.bounds(
         ALPHA, sym=sym, weights=np.array([1.7e308, 0.0]), allow_infinite=True
@@ -102,7 +103,7 @@ def test_a_row_too_heavy_for_the_others_has_infinite_ends():
     np.testing.assert_array_equal(np.flatnonzero(infinite[:, 2]), [7, 9])
     assert not infinite[:, :2].any()
     silent = rows.bounds(ALPHA, weights=own, allow_infinite=True)
-    np.testing.assert_array_equal(silent, found)
+    np.testing.assert_array_equal(silent[:2], found[:2])
 
 
 @pytest.mark.parametrize("sym", [True, False])
@@ -122,11 +123,10 @@ def test_each_group_is_calibrated_as_if_alone(sym, weighted):
         alone = Calibration(scores[cal], **{k: v[cal] for k, v in given.items()})
         of_test = {k: v[test] for k, v in of_rows.items()}
         expected = alone.bounds(ALPHA, sym=sym, **of_test)
-        for end, wanted in zip(found, expected, strict=True):
+        for end, wanted in zip(found[:2], expected[:2], strict=True):
             np.testing.assert_array_equal(
                 end[test], np.broadcast_to(wanted, (test.sum(), 3))
             )
-    assert whole.labels == sorted(set(groups))
 
 
 def test_groups_without_enough_rows_are_named():
@@ -161,14 +161,14 @@ def test_rows_add_up_in_their_order():
     mixed = plain.add(Calibration(np.array([3.0]), signed=False))
     assert (mixed.scores.tolist(), mixed.signed) == ([1, 2, 3], False)
     for other, message in (
-        (a, "Got rows with weights, but the 2 calibration rows .* came without them"),
-        (Calibration(np.ones(1), partition=as_labels("x")), "Got rows with partition"),
+        (a, "or only some of them with weights"),
+        (Calibration(np.ones(1), partition=as_labels("x")), "only some of them"),
         (Calibration(np.ones(1), fit_id="other"), "scored with another fit, scale or"),
         (Calibration(np.ones(1), support=Support(0.0)), "another fit, scale or suppor"),
     ):
         with pytest.raises(ValueError, match=message):
             plain.add(other)
-    with pytest.raises(ValueError, match="Got rows without weights"):
+    with pytest.raises(ValueError, match="or only some of them with weights"):
         a.add(plain)
 
 
@@ -178,7 +178,8 @@ def test_sorted_scores_stay_out_of_copies():
     again = pickle.loads(pickle.dumps(rows))
     assert "_sorted" not in vars(again)
     np.testing.assert_array_equal(
-        again.bounds(ALPHA, labels=("a",)), rows.bounds(ALPHA, labels=("a",))
+        again.bounds(ALPHA, labels=("a",)).upper,
+        rows.bounds(ALPHA, labels=("a",)).upper,
     )
 
 
@@ -198,7 +199,7 @@ def test_an_interval_that_holds_nothing_lies_at_the_median():
 def drawn(n_cal, n_draws, sym, seed):
     """Coverage of N(0, 1) scores at both levels, over many calibration sets."""
     scores = np.random.default_rng(seed).normal(size=(n_draws, n_cal))
-    ends = [Calibration(s).bounds(np.array([0.5, 0.1]), sym=sym) for s in scores]
+    ends = [Calibration(s).bounds(np.array([0.5, 0.1]), sym=sym)[:2] for s in scores]
     lower, upper = (np.concatenate(end) for end in zip(*ends, strict=True))
     return norm.cdf(upper) - norm.cdf(lower)
 

@@ -171,7 +171,7 @@ def test_reasons_groups_and_tables_as_for_our_own_networks(calibrated):
     assert "narrowing" in diagnose(calibrated, NEW)
     table = nearest_rows(calibrated, NEW[:2], X[:200], y_train=Y[:200], n_neighbors=2)
     assert len(table) == 4
-    assert len(rank_rows(calibrated, NEW[:20], by="gain", n_rows=2)) == 2
+    assert len(rank_rows(calibrated, NEW[:20], n_rows=2)) == 2
     frame = calibrated.predict_frame(pd.DataFrame(NEW, index=range(9, 189)))
     assert frame.index[0] == 9
     assert frame.equals(predict_frame(calibrated, pd.DataFrame(NEW, index=frame.index)))

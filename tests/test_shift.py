@@ -81,7 +81,6 @@ def test_weights_on_one_side_only():
         lambda: shifted.predict_quantiles(X[TEST], 0.9),
         lambda: shifted.quantiles(),
         lambda: shifted.cdf(X[TEST], 0.0),
-        lambda: shifted.sample(X[TEST]),
     ):
         with pytest.raises(ValueError, match="rows differ in rank"):
             call()
@@ -176,7 +175,7 @@ def test_bins_of_the_epistemic_fraction():
     fraction = rows.variance.epistemic_fraction
     groups = EpistemicGroups.from_training(MODEL, X, n_groups=3)
     np.testing.assert_allclose(groups.edges, np.quantile(fraction, [1 / 3, 2 / 3]))
-    labels = groups.labels(MODEL, X)
+    labels = groups(rows)
     np.testing.assert_array_equal(labels, np.searchsorted(groups.edges, fraction))
     given = calibrated(partition=labels[CAL])
     np.testing.assert_array_equal(
@@ -187,10 +186,10 @@ def test_bins_of_the_epistemic_fraction():
         given.predict_interval(X[TEST], partition=groups)[1],
         given.predict_interval(X[TEST], partition=labels[TEST])[1],
     )
-    with pytest.raises(TypeError, match=r"as a function, .*EpistemicGroups\(...\).lab"):
+    with pytest.raises(TypeError, match=r"as a function, .*Pass a value per score"):
         CalibratedRegressor.from_scores(MODEL, np.ones(9), partition=groups)
     with pytest.raises(ValueError, match="gives a standard deviation alone"):
-        EpistemicGroups([0.1]).labels(Plain().fit(X, Y), X)
+        EpistemicGroups.from_training(Plain().fit(X, Y), X)
     for edges in ([], [0.5, 0.2], [0.0], [1.2], [0.3, 0.3], [[0.1]]):
         with pytest.raises(ValueError, match="ascending numbers between 0 and 1"):
             EpistemicGroups(edges)

@@ -126,7 +126,7 @@ def test_where_the_line_is_cut(given, up_to, below):
 def test_supports_that_are_none(given):
     message = (
         f"Got support={given!r}, but expected 'auto', 'integer', 'non-negative', "
-        "'count', 'training', a tuple (low, high) or a list of finite numbers. Use "
+        "'count', a tuple (low, high) or a list of finite numbers. Use "
         "'count', a range as a tuple, for example (0, 100), or list the values, for "
         "example np.arange(11)."
     )
@@ -135,9 +135,6 @@ def test_supports_that_are_none(given):
 
 
 def test_what_training_targets_tell():
-    learned = TargetRange.fit(np.array([1.0, 2.0, 2.5]))
-    found = check_support("training").of(learned)
-    assert (found.low, found.high, found.integer) == (1, 2.5, False)
     found = check_support("auto").of(grades())
     assert (found.low, found.high, found.integer) == (0, 3, True)
     assert check_support("auto").of(None).key == Support().key
@@ -157,8 +154,6 @@ def test_what_training_targets_tell():
         assert (found.low, found.high, found.integer) == (low, high, integer)
     lows = [check_support("integer").of(t).low for t in (grades(), signed, None)]
     assert lows == [0, -INF, -INF]
-    with pytest.raises(ValueError, match=r"support='training'.*\(0, 100\)"):
-        check_support("training").of(None)
 
 
 def test_ends_are_possible_and_rows_outside_make_the_quantile_larger():
@@ -268,8 +263,6 @@ def test_ends_and_probabilities_of_counts():
     np.testing.assert_array_equal(stored.predict_interval(X)[1], bounds)
     with pytest.raises(ValueError, match="computed elsewhere, of a target with gaps"):
         stored.cdf(X, 1.0)
-    with pytest.raises(ValueError, match="computed elsewhere, of a target with gaps"):
-        stored.sample(X)
 
 
 def test_a_support_that_changes_after_calibration_is_refused():

@@ -395,9 +395,9 @@ def fit(
             ends = conformal.predict_interval(X)[1]
             return ends[:, 0, 0], ends[:, 1, 0]
 
-        return bounds, lambda X: conformal.predict_quantiles(
-            X, CRPS_LEVELS, tails="normal"
-        )
+        n = len(conformal.conformity_scores)  # beyond its scores it promises nothing
+        levels = CRPS_LEVELS.clip(1 / (n + 1), n / (n + 1))
+        return bounds, lambda X: conformal.predict_quantiles(X, levels)
     band = method.fit(X, y, params, seed)
     seen = band(X_cal)
     (q,) = conformal_quantile(seen.scores(y_cal), [ALPHA])

@@ -2,13 +2,12 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing, check_random_state, indexable
@@ -23,11 +22,9 @@ from .._validation import (
 )
 from ..estimators.predictive import PredictiveDistribution
 from ..network.batches import NEEDS_Y, column
-from ..network.rows import rows_together
+from ..network.rows import divide, rows_together, take_groups
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
-    NO_ROWS,
-    FoldBounds,
     ScoreBounds,
     average,
     check_gives_std,
@@ -37,19 +34,18 @@ from .distribution import (
     fit_id_of,
     gives_std,
     last_step,
-    mean_of,
     row_parts,
     transformed,
 )
-from .folds import assign_folds
 from .mapie import CalibratedMapie
-from .scale_estimator import ClapsScaleEstimator
 from .score import UNKNOWN_SCORES, ClapsScore
-from .shift import RowValues, check_values, effective_sample_size, warn_if_few_count
-from .support import Support, check_support
+from .shift import RowValues, check_values, effective_sizes, warn_if_few_count
+from .support import check_support
 
 Array = NDArray[np.float64]
-RowsAndEnds = Iterator[tuple[list[PredictiveDistribution], ScoreBounds | FoldBounds]]
+# With fewer rows cv="auto" takes folds: a quarter of them would be missed in the fit,
+# and be few to calibrate on.
+SMALL_TABLE, AUTO_FOLDS = 250, 5
 SEEN_SHARE = 0.05  # of calibration rows; fewer hardly change a rank
 # Root mean square that scores of a right variance do not have; rows that tell it.
 # Without noise a floor of the variance makes it next to nothing.
@@ -67,7 +63,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     fitted estimator, ``conformalize`` calibrates on rows that it has not seen.
     Intervals are those of ``SplitConformalRegressor(estimator,
     conformity_score=ClapsScore(), prefit=True)`` of MAPIE, to the last bit; beyond
-    them the same scores give quantiles, probabilities and draws.
+    them the same scores give quantiles and probabilities.
 
     Parameters
     ----------
@@ -86,17 +82,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         folds it takes one.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
-    cv : "auto", "split", int, splitter or None, default="auto"
-        How ``fit`` calibrates: None or "split" keeps rows back; a number K or a
-        splitter of scikit-learn fits a model for each of K folds, which scores the
-        rows of its fold (CV+). "auto" takes five folds below 250 rows, unless weights
-        or a partition are given.
+    cv : "auto", "split", int or None, default="auto"
+        How ``fit`` calibrates: None or "split" keeps rows back; a number K fits a model
+        for each of K folds, which scores the rows of its fold (CV+). "auto" takes five
+        folds below 250 rows, unless weights or a partition are given.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back, without folds.
-    keep_training_rows : bool, default=False
-        Whether ``fit`` keeps the rows that it fitted on, for
-        :func:`~mapie_claps.diagnostics.nearest_rows`. They stay in memory and in
-        pickles; ``save`` never writes them.
     random_state : int, RandomState or None, default=None
         Seed of the split, and of a default estimator.
 
@@ -106,8 +97,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         The fitted estimator, or those of the folds.
     calibration_ : Calibration
         Scores of the calibration rows, with their weights, partition or folds.
-    training_rows_ : tuple of X and y
-        The rows that ``fit`` fitted on, if ``keep_training_rows``.
 
     Notes
     -----
@@ -143,7 +132,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ((5, 2, 1), True)
     >>> model.predict_quantiles(X[:5], [0.05, 0.5, 0.95]).shape
     (5, 3)
-    >>> bool(model.probability([[0.0]], above=5.0)[0] < 0.1)
+    >>> bool(model.cdf([[0.0]], 5.0)[0] > 0.9)
     True
 
     A fitted estimator, and calibration rows in batches:
@@ -159,7 +148,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     calibration_: Calibration
     weights_: Any  # function of X, if calibration was given one
     partition_: Any
-    training_rows_: tuple[Any, Any]
 
     def __init__(
         self,
@@ -170,7 +158,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         support: Any = "auto",
         cv: Any = "auto",
         calibration_fraction: float = 0.25,
-        keep_training_rows: bool = False,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.estimator = estimator
@@ -179,7 +166,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.support = support
         self.cv = cv
         self.calibration_fraction = calibration_fraction
-        self.keep_training_rows = keep_training_rows
         self.random_state = random_state
 
     @classmethod
@@ -255,7 +241,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not all(isinstance(value, np.ndarray | None) for value in given):
             raise TypeError(
                 "Got weights or partition as a function, but from_scores has no rows "
-                "for it. Pass a value per score: EpistemicGroups(...).labels(model, X)."
+                "for it. Pass a value per score: what the function gives for its row."
             )
         given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
@@ -287,23 +273,20 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         weights, partition : callable or array-like of shape (n,), optional
             For calibration; see Notes.
         """
-        random = check_random_state(self.random_state)
         given = check_values(weights, partition)
-        return self._fit(_template, X, y, given, random, groups, sample_weight)
+        return self._fit(X, y, given, sample_weight, groups)
 
     def _fit(
         self,
-        template_of: Callable[[Any, int], Any],  # estimator, seed → what is cloned
         X: Any,
         y: Any,
         given: RowValues,
-        random: np.random.RandomState,
-        groups: Any = None,
         sample_weight: Any = None,
+        groups: Any = None,
+        prefit: bool = False,  # the estimator itself is not fitted again
     ) -> Self:
         """Fit copies of a template, and calibrate on rows that they have not seen."""
-        keep = self.keep_training_rows
-        check_choice("keep_training_rows", keep, (True, False), "Use False.")
+        random = check_random_state(self.random_state)
         if y is None:
             raise ValueError(NEEDS_Y)
         X, y = indexable(X)[0], indexable(y)[0]
@@ -317,16 +300,9 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "numbers. Leave such rows out, or use NaN for gaps."
             )
         given.check_length(n)
-        folds = assign_folds(
-            self.cv,
-            self.calibration_fraction,
-            X,
-            target,
-            labels=rows_together(X, target, groups),
-            with_values=any(value is not None for value in given),
-            random=random,
-        )
-        template = template_of(self.estimator, random.randint(2**31 - 1))
+        with_values = any(value is not None for value in given)
+        folds = self._folds(rows_together(X, target, groups), with_values, random)
+        template = _template(self.estimator, random.randint(2**31 - 1), prefit)
         of_rows = {}
         if sample_weight is not None:
             of_rows["sample_weight"] = column("sample_weight", sample_weight, n).numpy()
@@ -341,16 +317,16 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 del params["groups"]  # one group is left
             fitted = clone(template).fit(*training, **params)
             models.append(getattr(fitted, "best_estimator_", fitted))
-        fresh = self._copy(models)
+        fresh = copy.copy(self)  # not calibrated
+        kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
+        fresh.__dict__ = kept | {"estimators_": models}
         if len(models) == 1:
-            kept = np.flatnonzero(folds == 0)
-            own = [v[kept] if isinstance(v, np.ndarray) else v for v in given]
-            rows = fresh._score(_safe_indexing(X, kept), target[kept], *own)
+            back = np.flatnonzero(folds == 0)
+            own = [v[back] if isinstance(v, np.ndarray) else v for v in given]
+            rows = fresh._score(_safe_indexing(X, back), target[back], *own)
         else:
-            support, training = check_support(self.support), (X, y)
+            support = check_support(self.support)
             rows = Calibration.of_folds(models, folds, X, target, support)
-        if keep:
-            fresh.training_rows_ = training
         self.__dict__ = fresh._set(rows, given).__dict__
         return self
 
@@ -380,8 +356,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     f"Got batches, or no y, for a {type(model).__name__}, whose errors "
                     "are learned from some of the rows. Pass X and y as arrays."
                 )
-            random = check_random_state(self.random_state)
-            return self._fit(_around_fitted, X, y, given, random)
+            check_is_fitted(model)
+            return self._fit(X, y, given, prefit=True)
         rows = Calibration.joined(self._scored(X, y, given, by_hand=True))
         return self._set(rows, given)
 
@@ -406,8 +382,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self._one_rank("quantiles")
         one = self._takes_one_rank(rows)
         ends = rows.bounds(self._alpha, sym=one, allow_infinite=allow_infinite_bounds)
-        found: Array = ends.upper[0] if one else np.concatenate(ends[:2])
-        return found
+        return np.asarray(ends.upper[0] if one else np.concatenate(ends[:2]))
 
     def predict(self, X: Any) -> Array:
         """Predict the mean of y, (n,)."""
@@ -443,13 +418,11 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Predict as ``predict_interval`` does, one batch at a time, in flat memory."""
         support = check_support(self.support)
         for part, ends in self.rows_and_ends(X, allow_infinite_bounds, **rows):
-            yield mean_of(part), ends.interval(part, support)
+            points = average([each.prediction for each in part])
+            yield points, ends.interval(part, support)
 
     def predict_frame(self, X: Any, **rows: Any) -> Any:
-        """Predict a data frame of points, ends and reasons for the widths.
-
-        As :func:`mapie_claps.diagnostics.predict_frame` does.
-        """
+        """Predict a frame, as :func:`mapie_claps.diagnostics.predict_frame` does."""
         from ..diagnostics import predict_frame
 
         return predict_frame(self, X, **rows)
@@ -460,9 +433,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         return explain(self, X, **params)
 
-    def predict_quantiles(
-        self, X: Any, levels: float | ArrayLike, tails: str = "infinite"
-    ) -> Array:
+    def predict_quantiles(self, X: Any, levels: float | ArrayLike) -> Array:
         r"""Predict calibrated quantiles of y: a conformal predictive system.
 
         Parameters
@@ -473,26 +444,18 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Levels τ in (0, 1): rank :math:`\lceil\tau(n+1)\rceil` among the signed
             scores from the median up, :math:`\lfloor\tau(n+1)\rfloor` below it, so that
             quantiles (n, m) err outwards: α/2 and 1 − α/2 make the interval of
-            ``sym=False``.
-        tails : {"infinite", "normal"}, default="infinite"
-            What lies beyond the outermost scores: infinity, or a normal tail of the
-            scores' standard deviation, without a guarantee.
+            ``sym=False``. Beyond the outermost scores they are infinite.
         """
         hint = "Use for example [0.05, 0.5, 0.95]."
         each = np.atleast_1d(np.asarray(levels, dtype=object))
         wanted = np.array([check_share("levels", level, hint=hint) for level in each])
-        check_choice("tails", tails, ("infinite", "normal"), "Use 'infinite'.")
         scores, lower = self._one_rank("quantiles"), wanted < 0.5
         # Both ends of intervals of which one counts; 1 itself is no miscoverage.
         alpha = np.minimum(2 * np.minimum(wanted, 1 - wanted), np.nextafter(1, 0))
         ends = scores.bounds(alpha, sym=False, allow_infinite=True)
-        beyond = ScoreBounds(*2 * [_normal_tail(scores.scores, wanted)[None]])
         support, found = check_support(self.support), [np.empty((0, len(wanted)))]
         for _, rows, _ in distributions(self.fitted_models, X):
             bounds = ends.interval(rows, support)
-            if tails == "normal":
-                outer = beyond.interval(rows, support)
-                bounds = np.where(np.isfinite(bounds), bounds, outer)
             found.append(np.where(lower, bounds[:, 0], bounds[:, 1]))
         return np.concatenate(found)
 
@@ -504,51 +467,36 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         has gaps, the score is taken half way to the next value. Values y are a number,
         or (n,) or (n, m) for the rows.
         """
-        return self._probability_up_to(X, y, "y")
-
-    def probability(
-        self, X: Any, *, above: ArrayLike | None = None, below: ArrayLike | None = None
-    ) -> Array:
-        """Predict the probability (n,) of a target above, below or between limits.
-
-        Limits are numbers or (n,), and do not count themselves.
-        """
-        if above is None and below is None:
+        scores, support = self._one_rank("a probability"), check_support(self.support)
+        check_unmasked("y", y)
+        try:
+            values = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.full((), np.nan)
+        if values.ndim > 2 or np.isnan(values).any():
+            expected = "a number, (n,) or (n, m) numbers, none of them missing"
+            raise_for("y", y, expected, "Leave out rows without a value.")
+        stop, found = 0, [np.empty((0, *values.shape[1:]))]
+        for _, each, start in distributions(self.fitted_models, X):
+            stop = start + len(each[0])
+            own = values[start:stop] if values.ndim else np.full(len(each[0]), values)
+            if len(own) != len(each[0]):
+                break
+            counted = np.ones(own.shape)
+            known = scores.distribution_scores(support.of(each[0].targets))
+            for j, rows in enumerate(each):
+                score = rows.score(support.of(rows.targets).cut(own))
+                of_model = slice(None) if scores.folds is None else scores.folds == j
+                ordered = np.sort(known[of_model])
+                for side in ("left", "right"):  # below, and up to it
+                    counted += np.searchsorted(ordered, score, side)
+            found.append(counted / (2 * (len(known) + 1)))
+        if values.ndim and len(values) != stop:
             raise ValueError(
-                "Got neither above nor below, but expected a limit. Use for example "
-                "probability(X, above=10.0)."
+                f"Got y for {len(values)} rows, but X has "
+                f"{'at least ' * (len(values) < stop)}{stop}. Pass one number, or as "
+                "many as X has rows."
             )
-        X = list(X) if isinstance(X, Iterator) else X
-        up_to = np.ones(())
-        if below is not None:
-            up_to = self._probability_up_to(X, below, "below", strict=True)
-        if above is not None:
-            up_to = up_to - self._probability_up_to(X, above, "above")
-        return np.maximum(up_to, 0.0)
-
-    def sample(
-        self,
-        X: Any,
-        n_samples: int = 1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> Array:
-        """Draw from the predictive distribution of each row, (n, n_samples).
-
-        Each draw is the value of y that has the score of a calibration row at random.
-        """
-        n_samples = check_integer("n_samples", n_samples, low=1, hint="Use 100.")
-        rows = self._one_rank("draws")
-        random, support = check_random_state(random_state), check_support(self.support)
-        found = [np.empty((0, n_samples))]
-        for _, each, _ in distributions(self.fitted_models, X):
-            scores = rows.distribution_scores(support.of(each[0].targets))
-            at = random.randint(len(scores), size=(len(each[0]), n_samples))
-            drawn = np.empty(at.shape)
-            for j, model in enumerate(each):
-                values = support.of(model.targets).nearest(model.quantile(scores[at]))
-                own = np.zeros(at.shape) if rows.folds is None else rows.folds[at]
-                drawn = np.where(own == j, values, drawn)
-            found.append(drawn)
         return np.concatenate(found)
 
     def observe(
@@ -634,19 +582,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def effective_sample_size_(self) -> float | dict[Any, float]:
         """Rows of equal weight that the calibration rows are worth; of each group."""
-        rows = self._calibrated()
-        weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-        partition = rows_by_group(rows.partition).items()
-        sizes = {k: effective_sample_size(weights[some]) for k, some in partition}
+        sizes = effective_sizes(self._calibrated())
         return sizes.get(ALL_ROWS, sizes)
-
-    @property
-    def adaptive_levels_(self) -> Any:
-        """Levels 1 − α_t of the next interval, (n_levels,); a dict if by group."""
-        rows, levels = self.calibration_, self.calibration_.levels_at(self._alpha)
-        labels = rows.labels if len(rows) else levels.labels or [ALL_ROWS]
-        found = {label: 1 - levels.of(label) for label in labels}
-        return found.get(ALL_ROWS, found)
 
     @property
     def observed_coverage_(self) -> Array:
@@ -657,7 +594,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def rows_and_ends(
         self, X: Any, allow_infinite_bounds: bool, **rows: Any
-    ) -> RowsAndEnds:
+    ) -> Iterator[tuple[list[PredictiveDistribution], ScoreBounds]]:
         """Distributions of rows and the scores at their ends, some rows at a time."""
         self._calibrated()
         given, n_rows = self._row_values("predict_interval", **rows), 0
@@ -734,7 +671,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _one_rank(self, what: str) -> Calibration:
         """Scores, if one rank holds for all rows."""
         rows = self._calibrated()
-        if not rows.is_plain:
+        if any(v is not None for v in (rows.weights, rows.partition, rows.levels)):
             raise ValueError(
                 f"Got {what} of an object whose rows differ in rank, by weights, "
                 "partition or adaptive levels. Use predict_interval."
@@ -812,101 +749,44 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__ = vars(self) | new
         return self
 
-    def _copy(self, models: list[Any]) -> Self:
-        """A copy with other fitted models, not calibrated."""
-        fresh = copy.copy(self)
-        kept = {k: v for k, v in vars(self).items() if not k.endswith("_")}
-        fresh.__dict__ = kept | {"estimators_": models}
-        return fresh
-
-    def _probability_up_to(
-        self, X: Any, limit: Any, name: str, strict: bool = False
-    ) -> Array:
-        """P(y ≤ limit), or P(y < limit); they differ where a support has gaps."""
-        scores = self._one_rank("a probability")
-        values, support = _checked_limits(name, limit), check_support(self.support)
-        found, stop = [np.empty((0, *values.shape[1:]))], 0
-        for _, each, start in distributions(self.fitted_models, X):
-            stop = start + len(each[0])
-            own = values[start:stop] if values.ndim else np.full(len(each[0]), values)
-            if len(own) != len(each[0]):
-                break
-            counted = np.ones(own.shape)
-            known = scores.distribution_scores(support.of(each[0].targets))
-            for rows, of_model in zip(each, scores.by_model(known), strict=True):
-                score = rows.score(support.of(rows.targets).cut(own, strict))
-                ordered = np.sort(of_model)
-                for side in ("left", "right"):  # below, and up to it
-                    counted += np.searchsorted(ordered, score, side)
-            found.append(counted / (2 * (len(known) + 1)))
-        if values.ndim and len(values) != stop:
+    def _folds(
+        self,
+        labels: NDArray[np.intp],  # rows of equal ones stay together
+        with_values: bool,  # whether rows have weights or a partition
+        random: np.random.RandomState,
+    ) -> NDArray[np.intp]:
+        """Fold of each row, (n,); where rows are kept back theirs is 0, the rest −1."""
+        cv, share = self.cv, self.calibration_fraction
+        n, n_labels = len(labels), len(np.unique(labels))
+        check_share("calibration_fraction", share, hint="Use 0.25 if unsure.")
+        if isinstance(cv, str):
+            check_choice("cv", cv, ("auto", "split", None), "Or use a number of folds.")
+            few = cv == "auto" and n_labels < SMALL_TABLE and not with_values
+            cv = max(2, min(AUTO_FOLDS, n_labels)) if few else None
+        if cv is not None:
+            if with_values:
+                raise ValueError(
+                    f"Got weights or a partition with cv={cv!r}, but calibration with "
+                    "one model for each fold (CV+) takes neither. Fit with cv=None, "
+                    "which keeps rows back."
+                )
+            hint = "Use 10, or None for a split."
+            return divide(labels, check_integer("cv", cv, low=2, hint=hint), random)
+        n_cal = round(share * n)
+        if n_cal < 1 or n - n_cal < 2 or n_labels < 2:
             raise ValueError(
-                f"Got {name} for {len(values)} rows, but X has "
-                f"{'at least ' * (len(values) < stop)}{stop}. Pass one number, or as "
-                "many as X has rows."
+                f"Got {n} rows, {n_labels} of them different or of different groups. "
+                f"Of these calibration_fraction={share!r} keeps back {n_cal}, but "
+                "expected at least 1 to calibrate on and 2 to fit on. Collect more "
+                "rows, or use cv=10, which keeps none back."
             )
-        return np.concatenate(found)
+        return np.where(take_groups(labels, share, random.permutation(n_labels)), 0, -1)
 
 
 StreamingConformalRegressor = CalibratedRegressor
 
 
-class IntervalParts(NamedTuple):
-    """Intervals, and the distributions that made them."""
-
-    points: Array  # (n,)
-    bounds: Array  # (n, 2, n_levels)
-    levels: list[float]  # none if the model is not calibrated
-    distributions: list[PredictiveDistribution]  # one, or one per fold
-    # Intervals with v = h² at the same scores; None where several models, or MAPIE's
-    # own score, make the bounds, or a model gives no parts of v.
-    noise_bounds: Array | None = None
-    scaled: bool = True  # whether √v makes the width
-
-
-def interval_parts(
-    model: Any,
-    X: Any,
-    alpha: Any = None,
-    allow_infinite_bounds: bool = False,
-    **params: Any,
-) -> IntervalParts:
-    """Intervals and what they are made of, in one pass where the score is ours.
-
-    Of a ``CalibratedRegressor`` (parameters: weights and partition), a calibrated MAPIE
-    regressor (``alpha`` for MAPIE 0.9, parameters of its ``predict_interval``), or a
-    fitted estimator, which has no levels (parameters of its ``predict``).
-    """
-    if isinstance(model, CalibratedRegressor):
-        if alpha is not None:
-            raise ValueError(
-                "Got alpha with a CalibratedRegressor, whose levels are its "
-                "confidence_level. Leave it out."
-            )
-        pairs = list(model.rows_and_ends(X, allow_infinite_bounds, **params))
-        return _joined(pairs, check_support(model.support), model.levels)
-    host = CalibratedMapie.of(model)
-    if host is None:
-        rows = distribution_of(model, X, params)
-        none = np.empty((len(rows), 2, 0))
-        return IntervalParts(rows.prediction, none, [], [rows], none)
-    levels, ensemble = host.checked_levels(alpha), host.ensemble
-    ours = isinstance(host.score, ClapsScore)
-    if ours and ensemble.is_split and not params:
-        same = CalibratedRegressor.from_mapie(model, levels)
-        return interval_parts(same, X, None, allow_infinite_bounds)
-    if allow_infinite_bounds:
-        params["allow_infinite_bounds"] = True
-    points, bounds = host.predict_interval(model, X, alpha, params)
-    scale, scaled = host.residual_estimator, ours or host.has_std_score
-    models = ensemble.fold_models if ensemble.uses_folds() else [ensemble.point_model]
-    if isinstance(scale, ClapsScaleEstimator):
-        models, scaled = [scale.estimator], True
-    found = [distribution_of(each, X) for each in models]
-    return IntervalParts(points, bounds, levels, found, None, scaled)
-
-
-def _template(estimator: Any, seed: int) -> Any:
+def _template(estimator: Any, seed: int, prefit: bool = False) -> Any:
     """What ``fit`` clones: the estimator, or CLAPS around one without a deviation."""
     if estimator is None:
         from ..estimators.regressor import ClapsRegressor
@@ -918,30 +798,7 @@ def _template(estimator: Any, seed: int) -> Any:
         return estimator
     from ..estimators.residual import ClapsResidualRegressor
 
-    return ClapsResidualRegressor(estimator, random_state=seed)
-
-
-def _around_fitted(estimator: Any, seed: int) -> Any:
-    """CLAPS around a regressor that is not fitted again."""
-    from ..estimators.residual import ClapsResidualRegressor
-
-    check_is_fitted(estimator)
-    return ClapsResidualRegressor(estimator, prefit=True, random_state=seed)
-
-
-def _joined(pairs: Any, support: Support, levels: list[float]) -> IntervalParts:
-    """Parts of rows that came some at a time."""
-    none = np.empty((0, len(levels)))
-    found = [pair for pair in pairs if len(pair[0][0])]
-    found = found or [([NO_ROWS], ScoreBounds(none, none))]
-    bounds = [ends.interval(rows, support) for rows, ends in found]
-    noise = None
-    if found[0][0][0].aleatoric is not None:
-        alone = [([r.noise_alone for r in rows], ends) for rows, ends in found]
-        noise = np.concatenate([ends.interval(rows, support) for rows, ends in alone])
-    by_model = zip(*(rows for rows, _ in found), strict=True)
-    joined = [PredictiveDistribution.joined(parts) for parts in by_model]
-    return IntervalParts(mean_of(joined), np.concatenate(bounds), levels, joined, noise)
+    return ClapsResidualRegressor(estimator, prefit=prefit, random_state=seed)
 
 
 def _warn_if_unusual(rows: Calibration, alpha: float) -> None:
@@ -990,28 +847,3 @@ def _warn_if_seen(model: Any, known: int, compared: int) -> None:
         UserWarning,
         stacklevel=4,
     )
-
-
-def _normal_tail(scores: Array, level: Array) -> Array:
-    """Scores beyond the outermost, as if normal; +∞ counts twice, as for ranks."""
-    finite = np.sort(scores[np.isfinite(scores)])
-    if not len(finite):
-        return np.where(level < 0.5, -np.inf, np.inf)
-    n, high, lower = len(scores) + 1, np.isposinf(scores).sum(), level < 0.5
-    edge = np.where(lower, 1 + np.isneginf(scores).sum() + high, n - 1 - high) / n
-    start = np.where(lower, finite[0], finite[-1])
-    tail: Array = start + finite.std() * (ndtri(level) - ndtri(edge))
-    return tail
-
-
-def _checked_limits(name: str, limit: Any) -> Array:
-    """Limits as (), (n,) or (n, m), none of them NaN."""
-    check_unmasked(name, limit)
-    try:
-        values = np.asarray(limit, dtype=np.float64)
-    except (TypeError, ValueError):
-        values = np.full((), np.nan)
-    if values.ndim > 2 or np.isnan(values).any():
-        expected = "a number, (n,) or (n, m) numbers, none of them missing"
-        raise_for(name, limit, expected, "Leave out rows without a value.")
-    return values

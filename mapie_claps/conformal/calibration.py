@@ -17,13 +17,7 @@ from sklearn.utils import _safe_indexing
 
 from .._validation import check_integer, check_number
 from ..exceptions import EffectiveSampleSizeWarning
-from .distribution import (
-    FoldBounds,
-    ScoreBounds,
-    distribution_of,
-    fit_id_of,
-    row_parts,
-)
+from .distribution import ScoreBounds, distribution_of, fit_id_of, row_parts
 from .quantile import SortedScores, conformal_rank, raise_too_few
 from .support import Support
 
@@ -53,8 +47,7 @@ class AdaptiveLevels:
         """Miscoverages (m,) of a group."""
         if label not in self.labels or self.current is None:
             return self.alpha
-        found: Array = self.current[self.labels.index(label)]
-        return found
+        return np.asarray(self.current[self.labels.index(label)])
 
     def at(self, alpha: Array) -> "AdaptiveLevels":
         """At these miscoverages: from the start, if they are others than so far."""
@@ -82,17 +75,7 @@ class AdaptiveLevels:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Scores of calibration rows, with weights, partition and levels that may move.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps.conformal.calibration import Calibration
-    >>> first, second = np.array([0.5, -1.0]), np.array([2.0, -3.0])
-    >>> both = Calibration(first).add(Calibration(second))
-    >>> both.bounds(np.array([0.2, 0.5]))
-    ScoreBounds(lower=array([[-3., -2.]]), upper=array([[3., 2.]]))
-    """
+    """Scores of calibration rows, with weights, partition and levels that may move."""
 
     scores: Array  # (n,), in the order in which they came
     signed: bool = True  # without signs there is one rank, and no distribution
@@ -126,18 +109,6 @@ class Calibration:
         return cls(scores[0], fit_id=fit_id_of(*models), support=support, **given)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether one rank holds for all rows."""
-        return self.weights is None and self.partition is None and self.levels is None
-
-    @property
-    def labels(self) -> list[Any]:
-        """Groups that calibration rows belong to, in order."""
-        if self.partition is None:
-            return [ALL_ROWS]
-        return sorted(set(self.partition), key=lambda v: (isinstance(v, str), v))
-
-    @property
     def signed_scores(self) -> Array:
         """Scores, if they have their sign."""
         if not self.signed:
@@ -158,12 +129,6 @@ class Calibration:
         scores = self.signed_scores
         return scores if self.target_scores is None else self.target_scores
 
-    def by_model(self, values: Array) -> list[Array]:
-        """Values of calibration rows, by the model that made their scores."""
-        if self.folds is None:
-            return [values]
-        return [values[self.folds == j] for j in range(self.folds.max() + 1)]
-
     def add(self, other: "Calibration") -> "Calibration":
         """Rows of both; what Dask, Ray and Spark reduce with."""
         return Calibration.joined([self, other])
@@ -173,20 +138,16 @@ class Calibration:
         """Rows of all, scored with the same fit and support; levels of the first."""
         first, *rest = calibrations
         for other in rest:
+            same = first.fit_id == other.fit_id
+            same &= first.support.key == other.support.key
             for name in ("weights", "partition"):
-                had = getattr(first, name) is not None
-                if had == (getattr(other, name) is None):
-                    raise ValueError(
-                        f"Got rows {'without' if had else 'with'} {name}, but the "
-                        f"{len(first)} calibration rows that there are came "
-                        f"{'with' if had else 'without'} them. Give {name} to all of "
-                        "them or to none; conformalize starts again."
-                    )
-            if (first.fit_id, first.support.key) != (other.fit_id, other.support.key):
+                same &= (getattr(first, name) is None) == (getattr(other, name) is None)
+            if not same:
                 raise ValueError(
                     "Got calibration rows that were scored with another fit, scale or "
-                    "support than those that there are. Score all rows with one "
-                    "estimator; conformalize starts again."
+                    "support than those that there are, or only some of them with "
+                    "weights or a partition. Score all rows with one estimator and in "
+                    "one way; conformalize starts again."
                 )
         each, whole = [first, *rest], dict[str, Any]()
         for name in BY_ROW:
@@ -218,7 +179,7 @@ class Calibration:
         weights: Array | None = None,
         allow_infinite: bool = False,
         first_row: int = 0,
-    ) -> ScoreBounds | FoldBounds:
+    ) -> ScoreBounds:
         """Signed scores at the ends of intervals, at miscoverages (m,).
 
         ``labels`` and ``weights`` are those of n test rows; without them one row of
@@ -226,8 +187,13 @@ class Calibration:
         to 1 or more swapped ones, with no value between them. Too few scores raise,
         unless ends may be infinite or levels move.
         """
+        n_ends = 2 - sym
         if self.folds is not None:
-            return self._fold_bounds(alpha, sym, allow_infinite)
+            ranks = [conformal_rank(len(self), each / n_ends) for each in alpha]
+            if max(ranks) > len(self) and not allow_infinite:
+                raise_too_few(len(self), float(alpha.min()), n_ends)
+            scores, turned = self._sides(sym)
+            return ScoreBounds(-turned, scores, self.folds, ranks)
         levels = None if self.levels is None else self.levels.at(alpha)
         finite = not allow_infinite and levels is None
         if levels is None and not ((alpha > 0) & (alpha < 1)).all():
@@ -236,7 +202,7 @@ class Calibration:
         own = np.ones(n) if weights is None else weights
         size = len(own), len(alpha)
         found = ScoreBounds(np.full(size, -np.inf), np.full(size, np.inf))
-        lacking, limit, n_ends = np.zeros(len(own), dtype=bool), np.inf, 2 - sym
+        lacking, limit = np.zeros(len(own), dtype=bool), np.inf
         for label, rows in rows_by_group(labels).items():
             if label not in self.sorted_scores(sym):
                 if finite:
@@ -272,14 +238,6 @@ class Calibration:
             )
         return found
 
-    def _fold_bounds(self, alpha: Array, sym: bool, allow_infinite: bool) -> FoldBounds:
-        """Ranks among the ends that the models of the folds make."""
-        n, n_ends, upper = len(self), 2 - sym, self._upper_scores(sym)
-        ranks = [conformal_rank(n, each / n_ends) for each in alpha]
-        if max(ranks) > n and not allow_infinite:
-            raise_too_few(n, float(alpha.min()), n_ends)
-        return FoldBounds(-_turned(upper, sym), upper, np.asarray(self.folds), ranks)
-
     def observe(
         self,
         new: "Calibration",
@@ -307,16 +265,11 @@ class Calibration:
         return replace(rows, levels=levels.after(new.partition, missed))
 
     def sorted_scores(self, sym: bool) -> dict[Any, tuple[SortedScores, SortedScores]]:
-        """Scores of each group, and from above to below; of many sorted once.
-
-        Absolute ones if ``sym``; they are the same in both.
-        """
+        """Scores of each group, from both sides; of many sorted once."""
         known: dict[bool, Any] = self.__dict__.setdefault("_sorted", {})
         if sym in known:
             return known[sym]  # type: ignore[no-any-return]
-        scores = self._upper_scores(sym)
-        turned = _turned(scores, sym)
-        found = {}
+        (scores, turned), found = self._sides(sym), {}
         for label, rows in rows_by_group(self.partition).items():
             weights = None if self.weights is None else self.weights[rows]
             above = SortedScores.of(scores[rows], weights)
@@ -325,22 +278,23 @@ class Calibration:
         known[sym] = found  # at once: other threads must not see a part of it
         return found
 
-    def _upper_scores(self, sym: bool) -> Array:
-        return np.abs(self.scores) if sym else self.signed_scores
+    def _sides(self, sym: bool) -> tuple[Array, Array]:
+        """Scores seen from above and from below, the same ones if ``sym``."""
+        if sym:
+            return np.abs(self.scores), np.abs(self.scores)
+        scores = self.signed_scores
+        # One of +∞ is missed by both ends: it counts twice.
+        return scores, np.where(np.isposinf(scores), np.inf, -scores)
 
     def _raise_unknown(self, label: Any, row: int) -> None:
         """Raise for a group without calibration rows."""
-        shown = ", ".join(map(repr, self.labels[:10])) + ", …" * (len(self.labels) > 10)
+        known = list(rows_by_group(self.partition))
+        shown = ", ".join(map(repr, known[:10])) + ", …" * (len(known) > 10)
         raise ValueError(
             f"Got the group {label!r} in row {row}, of which there is no calibration "
             f"row; known are {shown}. Calibrate on rows of this group, merge groups "
             "with ColumnGroups.from_training, or pass allow_infinite_bounds=True."
         )
-
-
-def _turned(scores: Array, sym: bool) -> Array:
-    """Scores from above to below; one of +∞ is missed by both ends: it counts twice."""
-    return scores if sym else np.where(np.isposinf(scores), np.inf, -scores)
 
 
 def rows_by_group(partition: Groups | None) -> dict[Any, Any]:

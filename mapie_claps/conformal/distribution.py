@@ -119,28 +119,27 @@ def check_same_fit(models: Sequence[Any], fit_id: str | None) -> None:
 
 def gives_std(model: Any) -> bool:
     """Whether a model gives a distribution, or ``predict`` takes ``return_std``."""
-    last = model
-    while isinstance(last, Pipeline):
-        last = last[-1]
-    names = signature(getattr(last, "predict", object)).parameters
-    return hasattr(last, "predict_distribution") or "return_std" in names
+    while isinstance(model, Pipeline):
+        model = model[-1]
+    names = signature(getattr(model, "predict", object)).parameters
+    return hasattr(model, "predict_distribution") or "return_std" in names
 
 
 def check_gives_std(model: Any) -> None:
     """Raise unless ``predict`` of the model takes ``return_std``."""
     last = last_step(model)
-    name, is_search = type(last).__name__, hasattr(last, "best_estimator_")
-    if gives_std(model) and not is_search:
-        return
     do = (
         "Keep its predictions with ClapsResidualRegressor(model) or "
         "CalibratedRegressor(model), or use ClapsRegressor or a Gaussian process."
     )
-    if is_search:
+    if hasattr(last, "best_estimator_"):
         do = (
             "Pass the model that it chose, search.best_estimator_, with prefit=True; "
             "or let CalibratedRegressor(search).fit(X, y) do both."
         )
+    elif gives_std(model):
+        return
+    name = type(last).__name__
     raise TypeError(f"Got a {name}, whose predict takes no return_std. {do}")
 
 
@@ -162,34 +161,20 @@ def row_parts(
         yield x, target
 
 
-def row_blocks(X: Any) -> Iterator[Any]:
-    """Some thousand rows at a time, so that memory does not grow with X."""
-    n = _num_samples(X)
-    if n <= BLOCK_ROWS:
-        yield X
-        return
-    for rows in gen_batches(n, BLOCK_ROWS):
-        yield _safe_indexing(X, rows)
-
-
 def distributions(
     models: Sequence[Any], X: Any
 ) -> Iterator[tuple[Any, list[PredictiveDistribution], int]]:
-    """Some rows at a time: X, what each model says, and the number of the first one."""
+    """X, what each model says, and the number of the first row, in blocks of rows."""
     first_row = 0
     for part, _ in row_parts(models[0], X):
-        for block in row_blocks(part):
-            if not _num_samples(block):
-                yield block, [NO_ROWS] * len(models), first_row
-                continue
-            each = [distribution_of(m, block, first_row=first_row) for m in models]
+        n = _num_samples(part)
+        for rows in gen_batches(max(n, 1), BLOCK_ROWS):
+            block = part if n <= BLOCK_ROWS else _safe_indexing(part, rows)
+            each = [NO_ROWS] * len(models)
+            if n:
+                each = [distribution_of(m, block, first_row=first_row) for m in models]
             yield block, each, first_row
             first_row += len(each[0])
-
-
-def mean_of(rows: Sequence[PredictiveDistribution]) -> Array:
-    """Predictions (n,); of several models their mean."""
-    return average([each.prediction for each in rows])
 
 
 def average(each: Sequence[Array]) -> Array:
@@ -201,59 +186,42 @@ def average(each: Sequence[Array]) -> Array:
 class ScoreBounds(NamedTuple):
     """Signed scores between which intervals lie, (n, m), or (1, m) for all rows.
 
-    Of several models the outermost ends count (minmax).
+    Of several models the outermost ends count (minmax). With folds (CV+) the scores are
+    those of all calibration rows: the model of row i's fold, which has not seen it,
+    makes an end of the row's score; the k-th smallest of all upper ends counts, and the
+    k-th largest of all lower ones.
     """
 
-    lower: Array
+    lower: Array  # or (n_cal,)
     upper: Array
+    folds: NDArray[np.intp] | None = None  # (n_cal,)
+    ranks: Sequence[int] = ()  # k of each level; beyond n_cal ends are infinite
 
     def interval(
         self, rows: Sequence[PredictiveDistribution], support: Support
     ) -> Array:  # (n, 2, m)
         """Intervals of rows of which each model says something."""
-        found = _of_model(rows[0], self.lower, self.upper, support)
-        for each in rows[1:]:
-            ends = _of_model(each, self.lower, self.upper, support)
-            found[:, 0] = np.minimum(found[:, 0], ends[:, 0])
-            found[:, 1] = np.maximum(found[:, 1], ends[:, 1])
-        return found
-
-
-class FoldBounds(NamedTuple):
-    """Scores of all calibration rows, and ranks among the ends that they make (CV+).
-
-    The model of row i's fold, which has not seen it, makes an end of the row's score;
-    the k-th smallest of all upper ends counts, and the k-th largest of all lower ones.
-    """
-
-    lower: Array  # (n_cal,), signed
-    upper: Array  # (n_cal,)
-    folds: NDArray[np.intp]  # (n_cal,)
-    ranks: list[int]  # k of each level; beyond n_cal ends are infinite
-
-    def interval(
-        self, rows: Sequence[PredictiveDistribution], support: Support
-    ) -> Array:  # (n, 2, m)
-        """Intervals of rows of which the model of each fold says something."""
+        if self.folds is None:
+            found = _of_model(rows[0], self.lower, self.upper, support)
+            for model in rows[1:]:
+                ends = _of_model(model, self.lower, self.upper, support)
+                found[:, 0] = np.minimum(found[:, 0], ends[:, 0])
+                found[:, 1] = np.maximum(found[:, 1], ends[:, 1])
+            return found
         found = np.empty((len(rows[0]), 2, len(self.ranks)))
+        at, own = np.array(self.ranks) - 1, [self.folds == j for j in range(len(rows))]
         size = max(1, BLOCK_ELEMENTS // (2 * len(self.folds)))
-        own = [self.folds == j for j in range(len(rows))]
         for start in range(0, len(found), size):
             block = slice(start, start + size)
             each = [
                 _of_model(model.take(block), self.lower[i], self.upper[i], support)
                 for model, i in zip(rows, own, strict=True)
             ]
-            low, high = np.moveaxis(np.concatenate(each, axis=2), 1, 0)
-            found[block, 0] = -self._smallest(-low)
-            found[block, 1] = self._smallest(high)
+            ends = np.concatenate(each, axis=2) * [[-1], [1]]  # outwards is up
+            padded = np.pad(ends, ((0, 0), (0, 0), (0, 1)), constant_values=np.inf)
+            padded.partition(np.unique(at), axis=2)
+            found[block] = padded[:, :, at] * [[-1], [1]]
         return np.sort(found, axis=1)  # they may cross at levels below one half
-
-    def _smallest(self, ends: Array) -> Array:
-        at = np.array(self.ranks) - 1
-        padded = np.pad(ends, ((0, 0), (0, 1)), constant_values=np.inf)
-        padded.partition(np.unique(at), axis=1)
-        return padded[:, at]
 
 
 def _of_model(

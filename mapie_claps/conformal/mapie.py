@@ -27,7 +27,6 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   predicts; below the clip, intervals lose their coverage without a word.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,32 +47,20 @@ SCORE_OPTIONS = {} if MAPIE_PASSES_STD else {"consistency_check": False}
 RESIDUAL_SCORE_CLIP = 1e-8
 
 
-@dataclass(frozen=True)
 class Ensemble:
     """The models of a MAPIE object."""
 
-    _ensemble: Any
-
-    @property
-    def point_model(self) -> Any:
-        """Model that makes the point predictions."""
-        return self._ensemble.single_estimator_
-
-    @property
-    def fold_models(self) -> list[Any]:
-        """Models of the folds."""
-        return list(self._ensemble.estimators_)
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the model that makes the bounds made the scores on rows kept back."""
-        return bool(self._ensemble.use_split_method_)
+    def __init__(self, ensemble: Any) -> None:
+        self._ensemble = ensemble
+        self.point_model = ensemble.single_estimator_
+        self.fold_models = list(getattr(ensemble, "estimators_", ()))
+        # Whether the model that makes the bounds made the scores on rows kept back.
+        self.is_split = bool(ensemble.use_split_method_)
 
     def uses_folds(self, method: str | None = None) -> bool:
         """Whether bounds come from the models of the folds."""
-        return (method or self._ensemble.method) in ("plus", "minmax") and (
-            not self.is_split
-        )
+        plus = (method or self._ensemble.method) in ("plus", "minmax")
+        return plus and not self.is_split
 
     @property
     def folds(self) -> NDArray[np.intp] | None:
@@ -84,9 +71,8 @@ class Ensemble:
 
     def by_row(self, by_fold: Array) -> Array:
         """From one column per fold to one per calibration row, (n_test, n_cal)."""
-        return np.asarray(
-            self._ensemble._aggregate_with_mask(by_fold, self._ensemble.k_)
-        )
+        found = self._ensemble._aggregate_with_mask(by_fold, self._ensemble.k_)
+        return np.asarray(found)
 
     def aggregate(self, by_row: Array) -> Array:
         """Point predictions from those of the folds, by MAPIE's own function."""
@@ -100,6 +86,8 @@ class CalibratedMapie(NamedTuple):
     score: Any
     conformity_scores: Array  # as the score returned them
     levels: list[float] | None  # None in MAPIE 0.9, which takes them when it predicts
+    has_std_score: bool  # whether MAPIE's own score makes widths in proportion to √v
+    residual_estimator: Any  # predicts the scale of a ``ResidualNormalisedScore``
 
     @classmethod
     def of(cls, mapie: Any) -> "CalibratedMapie | None":
@@ -118,18 +106,10 @@ class CalibratedMapie(NamedTuple):
         # Levels are kept as 1 − level; twelve digits undo the rounding.
         levels = None if alphas is None else [round(1 - float(a), 12) for a in alphas]
         score = inner.conformity_score_function_
-        return cls(Ensemble(ensemble), score, scores, levels)
-
-    @property
-    def has_std_score(self) -> bool:
-        """Whether MAPIE's score has widths in proportion to a standard deviation."""
-        passes = MAPIE_PASSES_STD and isinstance(self.score, StdConformityScore)
-        return passes and self.score.pow == 1
-
-    @property
-    def residual_estimator(self) -> Any:
-        """What predicts the scale of a ``ResidualNormalisedScore``, if it is one."""
-        return getattr(self.score, "residual_estimator_", None)
+        passes = MAPIE_PASSES_STD and isinstance(score, StdConformityScore)
+        scale = getattr(score, "residual_estimator_", None)
+        by_std = passes and score.pow == 1
+        return cls(Ensemble(ensemble), score, scores, levels, by_std, scale)
 
     def checked_levels(self, alpha: Any) -> list[float]:
         """Confidence levels: the object's, or those that MAPIE 0.9 is to be given."""
@@ -154,15 +134,3 @@ class CalibratedMapie(NamedTuple):
         if self.levels is None:
             return mapie.predict(X, alpha=alpha, **params)  # type: ignore[no-any-return]
         return mapie.predict_interval(X, **params)  # type: ignore[no-any-return]
-
-
-def check_out_of_sample(y_pred: Array) -> None:
-    """Raise if there are rows that no model predicted out of sample."""
-    missing = int(np.isnan(y_pred).sum())
-    if missing:
-        raise ValueError(
-            f"Got {missing} of {len(y_pred)} rows without an out-of-sample prediction, "
-            "so that they have no score. With CrossConformalRegressor use a splitter "
-            "whose test folds hold every row, such as KFold; with "
-            "JackknifeAfterBootstrapRegressor raise resampling=...."
-        )

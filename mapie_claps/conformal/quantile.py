@@ -66,8 +66,7 @@ def conformal_quantile(
         if conformal_rank(len(values), each) > len(values) and not allow_infinite:
             raise_too_few(len(values), each)
     ordered = SortedScores.of(values)
-    found: Array = ordered.scores[ordered.place(alpha, np.ones(1))[0]]
-    return found
+    return np.asarray(ordered.scores[ordered.place(alpha, np.ones(1))[0]])
 
 
 def raise_too_few(n: int, alpha: float, n_ends: int = 1, of: str = "") -> None:

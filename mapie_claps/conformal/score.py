@@ -1,12 +1,14 @@
-"""v → score → interval: ``ClapsScore``, for MAPIE's regressors."""
+"""v → score → interval, for MAPIE: ``ClapsScore`` and ``ClapsScaleEstimator``."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import gen_batches
+from sklearn.utils.validation import check_is_fitted
 
 from .._validation import check_choice, check_real, where_bad
 from ..estimators.predictive import PredictiveDistribution, StdArray
@@ -54,14 +56,13 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     support : str, tuple, array-like or None, default="auto"
         Values that y can take: "integer" (from 0 where no training target of a
         ``ClapsRegressor`` was negative), "non-negative", "count" (integers from 0), a
-        range as a tuple (low, high), where None is no bound, a list of values, or
-        "training", the range of the training targets, and integers if all of them are.
-        End points move to the nearest such value, and the score of a target is drawn
-        to that of the smallest interval that then holds it; it is +∞ if the target is
-        impossible. "auto" takes
-        what training targets of a ``ClapsRegressor`` tell: integers if all are, zero as
-        a bound if none is negative, and an end on which at least 1 % and ten of them
-        lie, no fewer than on the next value (a cap for prices). None takes nothing.
+        range as a tuple (low, high), where None is no bound, or a list of values. End
+        points move to the nearest such value, and the score of a target is drawn to
+        that of the smallest interval that then holds it; it is +∞ if the target is
+        impossible. "auto" takes what training targets of a ``ClapsRegressor`` tell:
+        integers if all are, zero as a bound if none is negative, and an end on which at
+        least 1 % and ten of them lie, no fewer than on the next value (a cap for
+        prices). None takes nothing.
     sym : bool, default=True
         One rank of the absolute scores for both ends. False takes the
         :math:`\lceil(n+1)(1-\alpha/2)\rceil`-th score on each side, which adapts both
@@ -114,7 +115,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         X: ArrayLike | None = None,
         y_std: Any = None,
         **kwargs: Any,
-    ) -> Array:
+    ) -> StdArray:
         """Signed scores (n,): (y − μ)/√v, or what the model's distribution says.
 
         Scores know the identity of the fit if the whole distribution made them, which
@@ -131,7 +132,15 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         if not np.isfinite(target).all():  # scikit-learn may be told not to look
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
         if y_std is not None:
-            _mapie.check_out_of_sample(mu)
+            missing = int(np.isnan(mu).sum())
+            if missing:
+                raise ValueError(
+                    f"Got {missing} of {len(mu)} rows without an out-of-sample "
+                    "prediction, so that they have no score. With "
+                    "CrossConformalRegressor use a splitter whose test folds hold "
+                    "every row, such as KFold; with JackknifeAfterBootstrapRegressor "
+                    "raise resampling=...."
+                )
         rows, fit_id, again = self._rows(mu, X, y_std), None, None
         if self.estimator is not None:
             fit_id = fit_id_of(self.estimator)
@@ -149,11 +158,10 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
     ) -> Array:
         """Scores (n,), absolute if one rank is taken."""
         scores = self.get_signed_conformity_scores(y, y_pred, **kwargs)
-        if self.sym:
-            carried: Any = scores
-            scores = np.abs(np.asarray(scores))
-            scores = StdArray.carry(scores, carried.fit_id, rows=carried.rows)
-        return scores
+        if not self.sym:
+            return scores
+        absolute = np.abs(np.asarray(scores))
+        return StdArray.carry(absolute, scores.fit_id, rows=scores.rows)
 
     def get_estimation_distribution(
         self,
@@ -206,7 +214,6 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         models = _mapie.Ensemble(estimator)
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
-
         ends_of = partial(
             Calibration.bounds,
             alpha=np.asarray(alpha_np),
@@ -300,3 +307,65 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             "(cv='prefit' in MAPIE 0.9); to scale another model's intervals use "
             "ClapsScaleEstimator."
         )
+
+
+class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Fitted regressor whose prediction is its local scale, :math:`\sqrt{v(x)}`.
+
+    For MAPIE's ``ResidualNormalisedScore(residual_estimator=..., prefit=True)``, also
+    when another model makes the point predictions: a gradient booster in the centre,
+    CLAPS for the width. The regressor must not have seen the calibration rows.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted estimator with ``predict(X, return_std=True)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mapie_claps import ClapsRegressor, ClapsScaleEstimator
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> model = ClapsRegressor.paper(random_state=0).fit(X, X[:, 0])
+    >>> scale = ClapsScaleEstimator(model)
+    >>> np.array_equal(scale.predict(X), model.predict(X, return_std=True)[1])
+    True
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> NoReturn:
+        """Refuse: what is wrapped is fitted already."""
+        raise TypeError(
+            "ClapsScaleEstimator wraps an estimator that is already fitted, and has "
+            "nothing to fit. Use ResidualNormalisedScore(residual_estimator="
+            "ClapsScaleEstimator(fitted), prefit=True)."
+        )
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Predict √v(x), (n,), in units of y."""
+        check_is_fitted(self)
+        std = distribution_of(self.estimator, X).std
+        if len(std) and std.min() < _mapie.RESIDUAL_SCORE_CLIP:
+            raise ValueError(
+                f"Got a scale of {float(std.min())!r}, but MAPIE's "
+                f"ResidualNormalisedScore clips it at {_mapie.RESIDUAL_SCORE_CLIP} "
+                "when calibrating and not when predicting, which ruins the coverage. "
+                "Fit on y multiplied by a constant, or use ClapsScore."
+            )
+        return std
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns that the wrapped estimator was fitted on."""
+        n_features: int = self.estimator.n_features_in_
+        return n_features
+
+    def __sklearn_is_fitted__(self) -> bool:
+        check_is_fitted(self.estimator)
+        return True
+
+    def __sklearn_clone__(self) -> Self:
+        # A clone of the wrapped estimator would be unfitted, hence useless.
+        return self

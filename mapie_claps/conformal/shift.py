@@ -117,14 +117,10 @@ class EpistemicGroups:
         # Raises if all rows are known equally well.
         return cls(edges[(edges > 0) & (edges < 1)].tolist())
 
-    def labels(self, estimator: Any, X: Any) -> tuple[int, ...]:
-        """Number of the bin of each row, for ``from_scores`` or MAPIE's own classes."""
-        return self(distribution_of(estimator, X))
-
     def __call__(self, rows: PredictiveDistribution) -> tuple[int, ...]:
-        """Number of the bin of each row of a predictive distribution."""
-        fraction = _epistemic_fraction(rows)
-        return tuple(np.searchsorted(self.edges, fraction, side="right").tolist())
+        """Number of the bin of each row of what ``predict_distribution`` gives."""
+        found = np.searchsorted(self.edges, _epistemic_fraction(rows), side="right")
+        return tuple(found.tolist())
 
 
 def _epistemic_fraction(rows: PredictiveDistribution) -> Array:
@@ -202,12 +198,15 @@ def checked_weights(weights: Any, n: int | None = None) -> Array:
     return values
 
 
-def effective_sample_size(weights: Array) -> float:
-    """(Σ w)² / Σ w²: how many rows of equal weight the weighted ones are worth."""
-    if not weights.any():
-        return 0.0
-    share = weights / weights.max()  # sums and squares could overflow
-    return float(share.sum() ** 2 / np.square(share).sum())
+def effective_sizes(rows: Calibration) -> dict[Any, float]:
+    """(Σ w)² / Σ w² of each group: rows of equal weight that its rows are worth."""
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    sizes = {}
+    for label, some in rows_by_group(rows.partition).items():
+        largest = weights[some].max(initial=0.0) or 1.0
+        share = weights[some] / largest  # sums and squares could overflow
+        sizes[label] = float(share.sum() ** 2 / (np.square(share).sum() or 1.0))
+    return sizes
 
 
 def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
@@ -219,16 +218,15 @@ def warn_if_few_count(rows: Calibration, levels: Sequence[float]) -> None:
             f"Got weights that are zero in all {len(rows)} calibration rows, so that "
             "no interval is finite. Calibrate on rows like those to predict."
         )
-    needed = ROWS_PER_MISS / (1 - max(levels))
-    for label, some in rows_by_group(rows.partition).items():
-        weights = rows.weights[some]
-        n_effective = effective_sample_size(weights)
+    needed, groups = ROWS_PER_MISS / (1 - max(levels)), rows_by_group(rows.partition)
+    for label, n_effective in effective_sizes(rows).items():
+        n = len(rows.weights[groups[label]])
         # Few rows of about equal weight are what there is; a few heavy ones are not.
-        if n_effective >= min(needed, len(weights) / 2):
+        if n_effective >= min(needed, n / 2):
             continue
         of = "" if label is ALL_ROWS else f" of the group {label!r}"
         warnings.warn(
-            f"Got {len(weights)} weighted calibration rows{of} that are worth "
+            f"Got {n} weighted calibration rows{of} that are worth "
             f"{n_effective:.1f} rows of equal weight, where {needed:.0f} are enough: "
             "coverage depends on a few of them. Calibrate on more, or clip harder.",
             EffectiveSampleSizeWarning,

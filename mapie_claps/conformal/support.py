@@ -17,7 +17,7 @@ ROUNDING = 1e-12  # by which a limit may
 # cover no more than their level; but a miss among grades is a whole grade, and interval
 # scores are best where fewer are missed. With none of it, grades cover 0.98 for 0.9.
 KNOWN = 0.6
-NAMES = ("auto", "integer", "non-negative", "count", "training")
+NAMES = ("auto", "integer", "non-negative", "count")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Support:
     high: float = np.inf
     integer: bool = False
     values: Array | None = None
-    learned: str | None = None  # "auto", "training" or "integer": from training targets
+    learned: str | None = None  # "auto" or "integer": from training targets
 
     @property
     def is_everything(self) -> bool:
@@ -59,17 +59,9 @@ class Support:
         if self.learned == "integer":  # no negative end where nothing was negative
             counted = targets is not None and targets.low >= 0
             return Support(0.0 if counted else -np.inf, integer=True)
-        if self.learned == "auto":
-            if targets is None or not targets.learned:
-                return Support()
-            return Support(targets.floor, targets.ceiling, targets.integer)
-        if targets is None:
-            raise ValueError(
-                "Got support='training', but the estimator does not say which targets "
-                "it was trained on. Use ClapsRegressor, or give the bounds, for "
-                "example support=(0, 100)."
-            )
-        return Support(targets.low, targets.high, targets.integer)
+        if targets is None or not targets.learned:
+            return Support()
+        return Support(targets.floor, targets.ceiling, targets.integer)
 
     def contains(self, y: Array) -> NDArray[np.bool_]:
         """Which targets are possible."""
@@ -152,10 +144,8 @@ def check_support(support: Any) -> Support:
     if isinstance(support, Support):
         return support
     if isinstance(support, str) and support in NAMES:
-        if support in ("auto", "training"):
-            return Support(learned=support)
-        if support == "integer":
-            return Support(integer=True, learned="integer")
+        if support in ("auto", "integer"):
+            return Support(integer=support == "integer", learned=support)
         return Support(0.0, integer=support == "count")
     hint = (
         "Use 'count', a range as a tuple, for example (0, 100), or list the values, "

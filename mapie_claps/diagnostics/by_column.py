@@ -9,7 +9,6 @@ shared evenly. The mean over all orders would be the Shapley value.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -122,12 +121,13 @@ class ColumnContributions:
 
     def __repr__(self) -> str:
         """The first rows in words."""
-        n, names = len(self.values), row_names(self.index, len(self.values))
+        names = range(len(self.values)) if self.index is None else self.index
         pairs = zip(names, self.first_sentences(), strict=False)
         lines = [f"row {name}: {said}" for name, said in pairs]
+        n = len(self.values)
         return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The first rows in words, for notebooks."""
         return as_html({"why": self.first_sentences()}, self.index, len(self.values))
 
@@ -217,21 +217,16 @@ def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
     return pd.DataFrame(columns, index=index)
 
 
-def row_names(index: Any, n: int) -> list[Any]:
-    """Names of the first rows that are shown; positions if they have none."""
-    return list((range(n) if index is None else index)[:MAX_SHOWN])
+def as_html(columns: dict[str, Any], index: Any, n: int) -> str | None:
+    """The first of n rows as a table for notebooks; None where pandas is missing."""
+    table = as_table(columns, None if index is None else index[:MAX_SHOWN])
+    if isinstance(table, dict):
+        return None
+    import pandas as pd
 
-
-def as_html(columns: dict[str, list[Any]], index: Any, n: int) -> str:
-    """The first of n rows as a table for notebooks; text of a user is escaped."""
-    by_row = zip(row_names(index, n), *columns.values(), strict=False)
-    rows = [("th", ("row", *columns)), *(("td", row) for row in by_row)]
-    rows += [("td", (f"... of {n} rows",))] * (n > MAX_SHOWN)
-    lines = [
-        "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
-        for tag, cells in rows
-    ]
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    with pd.option_context("display.max_colwidth", None):  # no sentence is cut
+        shown: str = table.to_html(float_format="{:.4g}".format)
+    return shown + f"<p>... of {n} rows</p>" * (n > MAX_SHOWN)
 
 
 def _in_print(noise: float, lack: float) -> list[str]:

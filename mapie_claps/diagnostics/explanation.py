@@ -119,15 +119,12 @@ class Explanation:
         """Prediction, ends and the share of lack of data, as a table."""
         return repr(as_table(self._shown(), self.index))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """The first rows for notebooks, with a sentence each if columns are known."""
-        columns: dict[str, list[Any]] = {
-            name: [f"{value:.4g}" for value in values[:MAX_SHOWN]]
-            for name, values in self._shown().items()
-        }
+        shown: dict[str, Any] = {k: v[:MAX_SHOWN] for k, v in self._shown().items()}
         if self.by_column is not None:
-            columns["why"] = self.by_column.first_sentences()
-        return as_html(columns, self.index, len(self.prediction))
+            shown["why"] = self.by_column.first_sentences()
+        return as_html(shown, self.index, len(self.prediction))
 
     def _shown(self) -> dict[str, Array]:
         names = ("prediction", "lower", "upper", "epistemic_fraction")
@@ -178,7 +175,7 @@ def explain(
     >>> bool((why.epistemic_fraction < 1).all()), why.by_column.names
     (True, ('x0',))
     """
-    why = explain_rows(model, X, predict_params)
+    why = explain_rows(model, X, **predict_params)
     if not by_column and background is None:
         return why
     background = X if background is None else background
@@ -189,38 +186,80 @@ def explain(
                 f"Got {name} of single rows together with a background, whose rows are "
                 f"predicted too. Calibrate with {name} as a function of X."
             )
-    explained = partial(explain_rows, model, params=predict_params)
+    explained = partial(explain_rows, model, **predict_params)
     adds = column_contributions(explained, X, why, background)
     return replace(why, by_column=adds)
 
 
 def explain_rows(
-    model: Any, X: Any, params: dict[str, Any], need_parts: bool = True
+    model: Any,
+    X: Any,
+    alpha: Any = None,
+    allow_infinite_bounds: bool = False,
+    need_parts: bool = True,
+    **params: Any,
 ) -> Explanation:
     """The interval and both parts of v of some rows, in one pass of each model."""
     # What calibrates loads MAPIE and torch.
-    from ..conformal.calibrated import interval_parts
+    from ..conformal.calibrated import CalibratedRegressor
+    from ..conformal.distribution import NO_ROWS, average, distribution_of
+    from ..conformal.mapie import CalibratedMapie
+    from ..conformal.score import ClapsScaleEstimator, ClapsScore
+    from ..conformal.support import check_support
 
-    found, noise = interval_parts(model, X, **params), None
-    lower, upper = found.bounds[:, 0], found.bounds[:, 1]
-    parts = PredictiveVariance(*np.full((2, len(lower)), np.nan))
-    if need_parts or all(rows.aleatoric is not None for rows in found.distributions):
-        of_models = [rows.variance for rows in found.distributions]
-        parts = PredictiveVariance(*np.mean(of_models, axis=0))
-    if found.noise_bounds is not None:
-        noise = found.noise_bounds[:, 1] - found.noise_bounds[:, 0]
-    elif found.scaled:  # the width is in proportion to √v
-        noise = (upper - lower) / parts.scale_ratio[:, None]
-    ends = found.points, lower, upper, tuple(found.levels)
+    host, levels, scaled = CalibratedMapie.of(model), list[float](), True
+    if host is not None:
+        levels, ours = host.checked_levels(alpha), isinstance(host.score, ClapsScore)
+        ours_inside = isinstance(host.residual_estimator, ClapsScaleEstimator)
+        scaled = ours or ours_inside or host.has_std_score
+        if ours and host.ensemble.is_split and not params:
+            model, alpha = CalibratedRegressor.from_mapie(model, levels), None
+    blocks: list[Any]  # of rows: what models say, points, bounds, those with v = h²
+    if isinstance(model, CalibratedRegressor):
+        if alpha is not None:
+            raise ValueError(
+                "Got alpha with a CalibratedRegressor, whose levels are its "
+                "confidence_level. Leave it out."
+            )
+        levels, support = model.levels, check_support(model.support)
+        blocks = [([NO_ROWS], np.empty(0), *np.empty((2, 0, 2, len(levels))))]
+        for rows, at in model.rows_and_ends(X, allow_infinite_bounds, **params):
+            alone = [each.noise_alone for each in rows]
+            both = [at.interval(each, support) for each in (rows, alone)]
+            blocks.append((rows, average([each.prediction for each in rows]), *both))
+    elif host is None:
+        rows = [distribution_of(model, X, params)]
+        blocks = [(rows, rows[0].prediction, *np.empty((2, len(rows[0]), 2, 0)))]
+    else:
+        if allow_infinite_bounds:
+            params["allow_infinite_bounds"] = True
+        intervals = host.predict_interval(model, X, alpha, params)
+        rows = [distribution_of(each, X) for each in models_of(model)]
+        blocks = [(rows, *intervals, None)]
+    found = []
+    for rows, points, bounds, alone in blocks:
+        parts = PredictiveVariance(*np.full((2, len(points)), np.nan))
+        lower, upper = bounds[:, 0], bounds[:, 1]
+        known = all(each.aleatoric is not None for each in rows)
+        if need_parts or known:
+            parts = PredictiveVariance(*np.mean([r.variance for r in rows], axis=0))
+        if known and alone is not None:
+            noise = alone[:, 1] - alone[:, 0]
+        else:  # the width is in proportion to √v
+            noise = (upper - lower) / parts.scale_ratio[:, None]
+        found.append((points, lower, upper, *parts, noise))
+    whole: Any = map(np.concatenate, zip(*found, strict=True))
+    points, lower, upper, h2, lack, noise = whole
+    level, noise = tuple(levels), noise if scaled else None
     index = X.index if hasattr(X, "iloc") and X.ndim == 2 else None  # not of one row
-    return Explanation(*ends, *parts, noise, index=index)
+    return Explanation(points, lower, upper, level, h2, lack, noise, index=index)
 
 
 def models_of(model: Any, folds: bool = True) -> list[Any]:
     """Models that make the bounds; without folds, one that was fitted on all rows."""
     from ..conformal.calibrated import CalibratedRegressor
     from ..conformal.mapie import CalibratedMapie
-    from ..conformal.scale_estimator import ClapsScaleEstimator
+    from ..conformal.score import ClapsScaleEstimator
 
     if isinstance(model, CalibratedRegressor):
         return model.fitted_models if folds else model.fitted_models[:1]
@@ -229,6 +268,5 @@ def models_of(model: Any, folds: bool = True) -> list[Any]:
         return [model]
     if isinstance(host.residual_estimator, ClapsScaleEstimator):
         return [host.residual_estimator.estimator]
-    ensemble = host.ensemble
-    use_folds = folds and ensemble.uses_folds()
-    return ensemble.fold_models if use_folds else [ensemble.point_model]
+    use_folds = folds and host.ensemble.uses_folds()
+    return host.ensemble.fold_models if use_folds else [host.ensemble.point_model]

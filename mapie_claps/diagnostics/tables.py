@@ -1,11 +1,6 @@
 """why → what to do: tables of rows, of groups and of measurements to make.
 
 Tables are pandas DataFrames if pandas is installed, else dicts of arrays.
-
-A measurement at z, with noise h²(z), contracts the posterior by one row in closed form:
-the epistemic variance at x falls by c(x, z)² / (h²(z) + c(z, z)), c being the epistemic
-covariance. Networks, noise and the conformal quantile q stay as they are, so that an
-interval shrinks with √v.
 """
 
 import math
@@ -16,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.neighbors import NearestNeighbors
-from sklearn.utils import _safe_indexing, check_consistent_length
+from sklearn.utils import check_consistent_length
 
 from .._validation import check_choice, check_integer
 from ..exceptions import OutsideCalibrationWarning
@@ -30,8 +25,6 @@ MIN_NARROWING = 0.05  # from which data are worth collecting
 # Probability with which exchangeable rows are reported: a table by a warning, a row as
 # outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
 SIGNIFICANCE = 0.01
-MAX_WATCHED = 1000  # rows for a mean narrowing, evenly spread
-MAX_CANDIDATES = 2000  # of more, those of the largest epistemic variance
 
 
 def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
@@ -58,7 +51,7 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     >>> list(predict_frame(model.fit(X, X[:, 0]), X[:3]))[:2]
     ['prediction', 'aleatoric']
     """
-    why = explain_rows(model, X, predict_params, need_parts=False)
+    why = explain_rows(model, X, need_parts=False, **predict_params)
     if why.noise_width is None:
         why = replace(why, noise_width=np.full_like(why.lower, np.nan))
     if type(X).__module__.partition(".")[0] == "polars":
@@ -122,7 +115,7 @@ def diagnose(
 
 def _standing(model: Any, X: Any, lack: Array, X_calibration: Any) -> dict[str, Any]:
     """Where rows stand among the calibration rows; warns if too many are beyond."""
-    of_models = [explain_rows(each, X_calibration, {}) for each in models_of(model)]
+    of_models = [explain_rows(each, X_calibration) for each in models_of(model)]
     known = np.sort(np.mean([why.epistemic for why in of_models], axis=0))
     n, n_known = len(lack), len(known)
     beyond: dict[str, int] = {}
@@ -215,24 +208,21 @@ def rank_rows(
     n_rows: int = 10,
     **diagnose_params: Any,
 ) -> Any:
-    """Rank rows by what measuring them would bring, or by noise or lack of data.
+    """Rank rows by lack of data, by its share, or by noise.
 
     Parameters
     ----------
     model, X, **diagnose_params
         What :func:`diagnose` accepts.
-    by : {"epistemic", "epistemic_fraction", "aleatoric", "gain"}, default="epistemic"
-        What to rank by, largest first; "gain" is what a measurement brings for all rows
-        together, after those above it (of 1,000 rows and 2,000 candidates at most).
+    by : {"epistemic", "epistemic_fraction", "aleatoric"}, default="epistemic"
+        What to rank by, largest first.
     n_rows : int, default=10
         Number of rows to return.
 
     Returns
     -------
     DataFrame or dict of ndarray
-        ``row`` (position in X) and the columns of :func:`diagnose`. With "gain" also
-        ``mean_narrowing``, what each measurement adds to the mean share by which
-        intervals become narrower.
+        ``row`` (position in X) and the columns of :func:`diagnose`.
 
     Examples
     --------
@@ -245,22 +235,19 @@ def rank_rows(
     >>> int(table["row"][0]), str(table["reason"][0])
     (1, 'collect data here')
     """
-    choices = ("epistemic", "epistemic_fraction", "aleatoric", "gain")
+    choices = ("epistemic", "epistemic_fraction", "aleatoric")
     check_choice("by", by, choices, "Use the default if unsure.")
     check_integer("n_rows", n_rows, low=1, hint="Use 10.")
-    table, added = diagnose(model, X, **diagnose_params), {}
-    if by == "gain":
-        order, added["mean_narrowing"] = _best_order(model, X, n_rows)
-    else:
-        order = np.argsort(-np.asarray(table[by]), kind="stable")[:n_rows]
+    table = diagnose(model, X, **diagnose_params)
+    order = np.argsort(-np.asarray(table[by]), kind="stable")[:n_rows]
     ranked = {name: np.asarray(values)[order] for name, values in table.items()}
-    return as_table({"row": order} | ranked | added)
+    return as_table({"row": order} | ranked)
 
 
 def nearest_rows(
     model: Any,
     X: ArrayLike,
-    X_train: ArrayLike | None = None,
+    X_train: ArrayLike,
     *,
     y_train: ArrayLike | None = None,
     n_neighbors: int = 3,
@@ -271,9 +258,10 @@ def nearest_rows(
     ----------
     model, X
         What :func:`~mapie_claps.explain` accepts, of our own estimators.
-    X_train, y_train : array-like of shape (m, p) and (m,), optional
-        Training rows, and their targets to show; those that a ``CalibratedRegressor``
-        with ``keep_training_rows=True`` has kept if None.
+    X_train : array-like of shape (m, p)
+        Training rows.
+    y_train : array-like of shape (m,), optional
+        Their targets, to be shown.
     n_neighbors : int, default=3
         Training rows to show for each row.
 
@@ -295,17 +283,18 @@ def nearest_rows(
     >>> bool(x[table["neighbour"][0]] > 0.5)
     True
     """
+    from ..conformal.distribution import last_step, transformed  # loads torch
+
     check_integer("n_neighbors", n_neighbors, low=1, hint="Use 3.")
-    if X_train is None and y_train is None:
-        X_train, y_train = getattr(model, "training_rows_", (None, None))
-    if X_train is None:
-        raise ValueError(
-            f"Got no X_train for a {type(model).__name__}. Pass the rows that it was "
-            "fitted on, or fit with CalibratedRegressor(keep_training_rows=True)."
-        )
     check_consistent_length(X_train, y_train)
-    pairs = [_posterior(model, rows) for rows in (X, X_train)]
-    phi, known = (last.embed(rows) for last, rows in pairs)
+    (fitted,) = models_of(model, folds=False)
+    last = last_step(fitted)
+    if not hasattr(last, "embed"):
+        raise TypeError(
+            f"Got a {type(last).__name__}, which has no representation φ of rows. Use "
+            "ClapsRegressor or ClapsModule, or rank rows by 'epistemic'."
+        )
+    phi, known = (last.embed(transformed(fitted, rows)) for rows in (X, X_train))
     k = min(n_neighbors, len(known))
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(known)
     distance, near = search.kneighbors(phi)
@@ -318,47 +307,3 @@ def nearest_rows(
     if y_train is not None:
         columns["y"] = np.asarray(y_train)[near.ravel()]
     return as_table(columns)
-
-
-def _best_order(model: Any, X: Any, n_rows: int) -> tuple[NDArray[np.intp], Array]:
-    """Rows to measure one after another, and what each adds to the mean narrowing."""
-    last, seen = _posterior(model, X)
-    rows = last.predict_distribution(seen)
-    candidates = np.argsort(-rows.epistemic, kind="stable")[:MAX_CANDIDATES]
-    m, n = len(candidates), len(rows)
-    spread = np.linspace(0, n - 1, min(n, MAX_WATCHED)).round().astype(int)
-    some, watched = (_safe_indexing(seen, at) for at in (candidates, spread))
-    # Candidates first, then watched rows: both parts, and covariances with the first.
-    both = rows.take(np.concatenate([candidates, spread]))
-    noise, c = both.aleatoric, both.epistemic
-    across = np.hstack([last.predict_covariance(some, z) for z in (some, watched)])
-    np.fill_diagonal(across[:, :m], c[:m])
-    first = np.sqrt(noise + c)[m:]
-    order: list[int] = []
-    reached = [0.0]  # mean narrowing
-    for _ in range(min(n_rows, m)):
-        left = c[m:] - across[:, m:] ** 2 / (noise + c)[:m, None]
-        scale = np.sqrt(noise[m:] + np.maximum(left, 0.0))
-        narrowing = 1 - np.mean(scale / first, axis=1)
-        narrowing[order] = -np.inf
-        best = int(np.argmax(narrowing))
-        order.append(best)
-        reached.append(narrowing[best])
-        step = across[best] / np.sqrt(noise[best] + c[best])
-        across = across - np.outer(step[:m], step)
-        c = np.maximum(c - step**2, 0.0)
-    return candidates[order], np.diff(reached)
-
-
-def _posterior(model: Any, X: Any) -> tuple[Any, Any]:
-    """The estimator that has a posterior, and the rows as it sees them."""
-    from ..conformal.distribution import last_step, transformed
-
-    (fitted,) = models_of(model, folds=False)
-    last = last_step(fitted)
-    if not hasattr(last, "predict_covariance"):
-        raise TypeError(
-            f"Got a {type(last).__name__}, which has no predict_covariance. Use "
-            "ClapsRegressor or ClapsModule, or rank rows by 'epistemic'."
-        )
-    return last, transformed(fitted, X)

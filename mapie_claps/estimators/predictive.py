@@ -5,7 +5,6 @@ plots, files and studies ask for nothing else. NumPy only.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -68,14 +67,13 @@ class PredictiveVariance(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetRange:
-    """Ends of training targets, what they tell of bounds, and whether all are integers.
+    """Smallest training target, what they tell of bounds, and whether all are integers.
 
     A bound is zero where no target is negative, or an end on which rows pile up: a cap
     for prices.
     """
 
     low: float
-    high: float
     integer: bool
     floor: float = -np.inf
     ceiling: float = np.inf
@@ -85,22 +83,20 @@ class TargetRange:
     def fit(cls, y: Array, learn: bool = True) -> "TargetRange":
         """Range of training targets; bounds only if they are learned."""
         values, counts = np.unique(y, return_counts=True)
-        low, high = float(values[0]), float(values[-1])
+        low = float(values[0])
         integer = bool((values == np.round(values)).all())
         if not learn:
-            return cls(low, high, integer)
-        floor = 0.0 if low >= 0 else -np.inf
-        floor = low if _piles_up(counts) else floor
-        ceiling = high if _piles_up(counts[::-1]) else np.inf
-        return cls(low, high, integer, floor, ceiling, True)
+            return cls(low, integer)
+        zero = 0.0 if low >= 0 else -np.inf
+        floor = low if _piles_up(counts) else zero
+        ceiling = float(values[-1]) if _piles_up(counts[::-1]) else np.inf
+        return cls(low, integer, floor, ceiling, True)
 
 
 def _piles_up(counts: NDArray[np.intp]) -> bool:
     """Whether the first value is frequent, and at least as much as the next one."""
-    if len(counts) < 2:
-        return False
     least = max(MIN_ROWS_AT_BOUND, MIN_SHARE_AT_BOUND * counts.sum())
-    return bool(counts[0] >= least and counts[0] >= counts[1])
+    return len(counts) > 1 and bool(counts[0] >= max(least, counts[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,16 +233,6 @@ class PredictiveDistribution:
         some = {k: v[rows] for k in BY_ROW if (v := getattr(self, k)) is not None}
         return replace(self, **some)
 
-    @staticmethod
-    def joined(parts: "Sequence[PredictiveDistribution]") -> "PredictiveDistribution":
-        """The distribution of the rows of all parts, which one model predicted."""
-        whole: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in BY_ROW
-            if getattr(parts[0], name) is not None
-        }
-        return replace(parts[0], **whole)
-
     def _variance_of_y(self) -> Array:
         y = self._nodes()
         variance: Array = ((y - y.mean(axis=1)[:, None]) ** 2).mean(axis=1)
@@ -267,29 +253,18 @@ class StdArray(np.ndarray):  # type: ignore[type-arg]
     MAPIE (1.5 or later) hands the array that ``predict(X, return_std=True)`` returned
     to the score, and keeps what the score returns. Views and copies may hold other
     rows, and forget all of it; arithmetic gives ordinary arrays.
-
-    Attributes
-    ----------
-    fit_id : str or None
-        Identity of the fit whose distribution the numbers come from; None for those of
-        mean and standard deviation alone, "" where that is forgotten.
-    distribution : PredictiveDistribution or None
-        Of standard deviations: distribution of these rows.
-    rows : tuple of X and y, or None
-        Of scores: the calibration rows, if a model of each fold is to score them again.
     """
 
+    # Identity of the fit whose distribution the numbers come from; None for those of
+    # mean and standard deviation alone, "" where that is forgotten.
     fit_id: str | None = ""
-    distribution: PredictiveDistribution | None = None
+    distribution: PredictiveDistribution | None = None  # of standard deviations
+    # Of scores: X and y, if a model of each fold is to score these rows again.
     rows: tuple[Any, Array] | None = None
 
     @classmethod
     def carry(
-        cls,
-        values: Array,
-        fit_id: str | None,
-        distribution: PredictiveDistribution | None = None,
-        rows: tuple[Any, Array] | None = None,
+        cls, values: Any, fit_id: str | None, distribution: Any = None, rows: Any = None
     ) -> "StdArray":
         """A view of the values that carries what is given."""
         view = np.asarray(values).view(cls)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from known_model import Plain, Shaped, table
+from known_model import Plain, Shaped, explained, table
 from mapie.conditional_conformal_prediction import ConditionalSplitConformalRegressor
 from mapie.conformity_scores import ResidualNormalisedScore, StdConformityScore
 from mapie.exchangeability_testing import OnlineMartingaleTest, PValuePermutationTest
@@ -31,8 +31,7 @@ from mapie_claps import (
     PredictiveDistribution,
     conformal_rank,
 )
-from mapie_claps.conformal.calibrated import interval_parts
-from mapie_claps.conformal.distribution import FoldBounds, ScoreBounds
+from mapie_claps.conformal.distribution import ScoreBounds
 from mapie_claps.conformal.support import Support
 
 X, Y = table(400)
@@ -88,13 +87,13 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="return_std"):  # in Python's words
         split(HistGradientBoostingRegressor(max_iter=2))
     mapie = split(Shaped())
-    for call in (mapie.predict_interval, lambda X, **p: interval_parts(mapie, X, **p)):
+    for call in (mapie.predict_interval, lambda X, **p: explained(mapie, X, **p)):
         with pytest.raises(ValueError, match="minimize_interval_width=True"):
             call(TEST[0], minimize_interval_width=True)
     with pytest.raises(ValueError, match=r"Got alpha=0.1, .*confidence_level=\[0.9\]"):
-        interval_parts(mapie, TEST[0], alpha=0.1)
+        explained(mapie, TEST[0], alpha=0.1)
     raw = SplitConformalRegressor(Shaped(), 0.9, ClapsScore(), prefit=False)
-    for call in (CalibratedRegressor.from_mapie, lambda m: interval_parts(m, X)):
+    for call in (CalibratedRegressor.from_mapie, lambda m: explained(m, X)):
         with pytest.raises(ValueError, match="not calibrated"):
             call(raw)
     held = ClapsScore(Shaped().fit(*FIT))
@@ -115,7 +114,7 @@ def test_one_score_for_two_models_and_a_model_fitted_again():
     model.fit(*FIT)
     for call in (
         mapie.predict_interval,
-        lambda X: interval_parts(mapie, X),
+        lambda X: explained(mapie, X),
         lambda X: CalibratedRegressor.from_mapie(mapie),
     ):
         with pytest.raises(ValueError, match="Got a Shaped that was fitted again"):
@@ -155,10 +154,8 @@ def test_cross_conformal_against_its_definition(method, aggregate, monkeypatch):
         np.testing.assert_allclose(got[:, :, j], expected, rtol=1e-9, atol=1e-12)
     single = mapie._mapie_regressor.estimator_.single_estimator_.predict(TEST[0])
     assert np.array_equal(points, single) == (aggregate is None)
-    found = interval_parts(mapie, TEST[0], aggregate_point_predictions=aggregate)
-    np.testing.assert_array_equal(found.bounds, got)
-    assert len(found.distributions) == 3
-    assert found.noise_bounds is None
+    found = explained(mapie, TEST[0], aggregate_point_predictions=aggregate)
+    np.testing.assert_array_equal(found[1], got)
     whole = cross(method=method, score=ClapsScore(support="integer"))
     _, bounds = whole.predict_interval(TEST[0])
     np.testing.assert_array_equal(bounds, np.round(bounds))
@@ -169,9 +166,9 @@ def test_cross_conformal_base_uses_mean_and_std_of_the_model_of_all_rows():
     mapie = cross(method="base")
     mu, bounds = mapie.predict_interval(TEST[0])
     np.testing.assert_allclose(bounds.mean(axis=1)[:, 0], mu, rtol=1e-8, atol=1e-10)
-    found = interval_parts(mapie, TEST[0])
-    np.testing.assert_array_equal(found.bounds, bounds)
-    assert found.scaled
+    found = explained(mapie, TEST[0])
+    np.testing.assert_array_equal(found[1], bounds)
+    assert found[2] is not None
     two = cross(method="plus", score=ClapsScore(sym=False)).predict_interval(TEST[0])
     assert (two[1][:, 0] < two[1][:, 1]).all()
 
@@ -184,8 +181,8 @@ def test_cross_conformal_with_infinite_bounds(method):
     _, bounds = mapie.predict_interval(TEST[0], allow_infinite_bounds=True)
     assert np.isinf(bounds[:, :, 0]).all()
     assert np.isfinite(bounds[:, :, 1]).all()
-    found = interval_parts(mapie, TEST[0], allow_infinite_bounds=True)
-    np.testing.assert_array_equal(found.bounds, bounds)
+    found = explained(mapie, TEST[0], allow_infinite_bounds=True)
+    np.testing.assert_array_equal(found[1], bounds)
 
 
 def test_a_row_lies_within_the_bounds_of_its_own_score():
@@ -195,7 +192,7 @@ def test_a_row_lies_within_the_bounds_of_its_own_score():
         score = np.abs(ClapsScore().get_signed_conformity_scores([t], [m], y_std=[s]))
         rows = [PredictiveDistribution(np.array([m]), np.array([s]))]
         for ends in (
-            FoldBounds(-score, score, np.zeros(1, int), [1]),
+            ScoreBounds(-score, score, np.zeros(1, int), [1]),
             ScoreBounds(-score[None], score[None]),
         ):
             ((low, high),) = ends.interval(rows, Support())[..., 0]
