@@ -39,10 +39,6 @@ class Formula(RegressorMixin, BaseEstimator):
         rows = self.predict_distribution(X)
         return (rows.mean, rows.std) if return_std else rows.mean
 
-    def predict_covariance(self, X, Z):
-        roots = [np.sqrt(self.predict_distribution(rows).epistemic) for rows in (X, Z)]
-        return np.outer(*roots) * np.exp(-self.squares(X, Z))
-
     def embed(self, X):
         return np.asarray(X, dtype=np.float64)
 

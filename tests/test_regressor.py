@@ -489,22 +489,6 @@ def test_prior_precision_can_be_changed_without_training(fitted, data):
         fitted.with_prior_precision("grid")
 
 
-def test_covariance_of_a_row_with_itself_is_its_epistemic_variance(
-    fitted_regressor, data
-):
-    X = data[2][0][:20]
-    found = fitted_regressor.predict_covariance(X, X)
-    np.testing.assert_allclose(found, found.T, rtol=1e-9)
-    np.testing.assert_allclose(
-        np.diag(found), fitted_regressor.predict_distribution(X).epistemic, rtol=1e-9
-    )
-    assert np.linalg.eigvalsh(found).min() > -1e-9
-    plain = copy.copy(fitted_regressor).set_params(scale="aleatoric")
-    with pytest.raises(ValueError, match="counts no lack of data. Use 'claps'"):
-        plain.predict_covariance(X, X)
-    assert fitted_regressor.embed(X).shape == (20, 128)
-
-
 def test_scales(data):
     X, y = data[0]
     model = tiny(n_members=2).fit(X, y)

@@ -126,41 +126,6 @@ class LastLayerEstimator(DistributionRegressor):
             mu * unit + centre, std, aleatoric, epistemic, **settings
         )
 
-    def predict_covariance(self, X: Any, X_other: Any) -> Array:
-        """Posterior covariance between the means of two sets of rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs.
-        X_other : array-like of shape (m, p)
-            Other inputs.
-
-        Returns
-        -------
-        ndarray of shape (n, m)
-            φᵀΣφ' (and the covariance of the members' means, if there are several), in
-            the units in which the networks see the target. Of a row with itself it is
-            the epistemic variance.
-        """
-        check_is_fitted(self, "forward_")
-        scale = check_choice("scale", self.scale, SCALES, SCALE_HINT)
-        if scale in ("aleatoric", "constant"):
-            raise ValueError(
-                f"Got scale={scale!r}, which counts no lack of data. Use 'claps'."
-            )
-        vectors, unit = [], self._target_units()[1]
-        with new_tensors_on("cpu"), torch.no_grad():
-            for rows in (X, X_other):
-                seen = [self.forward_.deviations(x) for x in self._inputs(rows)]
-                lack = torch.cat([p.epistemic for p in self._predicted(rows, scale)])
-                found = torch.cat(seen)
-                # What else counts as lack of data, a kernel's, has no direction in φ:
-                # it is shared in proportion.
-                ratio = lack / found.square().sum(1).clamp(min=1e-300)
-                vectors.append(found * ratio.sqrt()[:, None])
-        return np.asarray(vectors[0] @ vectors[1].mT * unit**2)
-
     def embed(self, X: Any) -> Array:
         """Give φ, the representation in which rows are near or far for the model.
 

@@ -26,7 +26,7 @@ from .regressor import ClapsRegressor
 Array = NDArray[np.float64]
 # Attributes and methods that are those of the model of the residuals.
 OF_RESIDUAL = {"_equal_share", "n_features_in_", "prefers_two_ranks_"}
-OF_RESIDUAL |= {"count_seen", "embed", "predict_covariance"}
+OF_RESIDUAL |= {"count_seen", "embed"}
 
 
 class ClapsResidualRegressor(DistributionRegressor):
@@ -70,7 +70,7 @@ class ClapsResidualRegressor(DistributionRegressor):
 
     Notes
     -----
-    ``embed``, ``predict_covariance`` and ``count_seen`` are those of
+    ``embed`` and ``count_seen`` are those of
     ``residual_regressor_``.
 
     Lack of data is that of the model of the residuals. It grows far from the training

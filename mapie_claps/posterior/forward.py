@@ -103,17 +103,6 @@ class ForwardPass(nn.Module):
         phi: Tensor = self.network(x).phi * self.member_weight.sqrt()[:, None, None]
         return phi.movedim(0, 1).flatten(1)
 
-    def deviations(self, x: Tensor) -> Tensor:  # (n, K·(d + 2))
-        """Vectors whose products are posterior covariances between means of rows.
-
-        φᵀΣφ' as the mean over the members, and the covariance of their means.
-        """
-        out, layers, weight = self.network(x), self.last_layers, self.member_weight
-        by_member, root = layers.mu(out), weight.sqrt()[:, None]
-        vectors = (layers.whitened(out.phi) * root[..., None]).movedim(0, 1).flatten(1)
-        spread = (by_member - weight @ by_member) * root
-        return torch.cat([vectors, spread.mT], dim=1)
-
     def sum_rows(
         self, rows: Iterable[tuple[Tensor, Tensor, Tensor]], like: LastLayerSums
     ) -> LastLayerSums:

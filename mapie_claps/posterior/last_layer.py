@@ -283,13 +283,11 @@ class LastLayers:
 
     def epistemic(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n)
         """φᵀΣφ as a sum of squares, so that it cannot be negative."""
-        return self.whitened(phi).square_().sum(2)
-
-    def whitened(self, phi: Tensor) -> Tensor:  # (K, n, d) → (K, n, d + 1)
-        """Vectors whose products are φᵀΣφ' of any two rows."""
         if self.scale.ndim == 2:
-            return pad(phi, (0, 1), value=1.0) * self.scale[:, None]
-        return torch.baddbmm(self.scale[:, -1:], phi, self.scale[:, :-1])
+            whitened = pad(phi, (0, 1), value=1.0) * self.scale[:, None]
+        else:
+            whitened = torch.baddbmm(self.scale[:, -1:], phi, self.scale[:, :-1])
+        return whitened.square_().sum(2)
 
     def covariance(self) -> Tensor:
         """Σ of every member, shape (K, d + 1, d + 1)."""
