@@ -45,7 +45,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 #: change: all runs are then computed again. Raise "claps" when a fitted ClapsRegressor
 #: or ClapsScore predicts something else with the same parameters: only the runs that
 #: contain it are computed again. Other defaults need neither: they are in the key.
-RESULTS_VERSION = {"protocol": 1, "claps": 6}
+RESULTS_VERSION = {"protocol": 1, "claps": 7}
 
 
 # Commands -----------------------------------------------------------------------------
