@@ -6,6 +6,7 @@ made partition by partition. Needs ``pip install mapie-claps[dask]``.
 
 from collections.abc import Callable
 from functools import partial, reduce
+from itertools import zip_longest
 from operator import add
 from typing import Any
 
@@ -137,14 +138,10 @@ def _reduced(merge: Any, function: Callable[[Any, Any], Any], X: Any, y: Any) ->
     if hasattr(y, "rechunk") and hasattr(X, "rechunk") and y.shape == X.shape[:1]:
         y = y.rechunk({0: X.chunks[0]})
     pairs = [np.ravel(values.to_delayed()).tolist() for values in (X, y)]
-    n_parts = [len(parts) for parts in pairs]
-    if len(set(n_parts)) > 1:
-        raise ValueError(
-            f"Got X and y cut into {n_parts} partitions. Partition y as X is."
-        )
     one, both = (dask.delayed(f, traverse=False) for f in (_of_partition, _sum))
     shared = dask.delayed(function, traverse=False)
-    parts = [one(shared, *pair) for pair in zip(*pairs, strict=True)]
+    matched = zip_longest(*pairs, fillvalue=np.empty(0))
+    parts = [one(shared, *pair) for pair in matched]
     found = reduce(partial(both, merge), parts).compute()
     if not found:
         raise ValueError("Got X without rows, but expected at least one.")

@@ -59,6 +59,7 @@ _BY_MODULE = {
     "sklearn.decomposition": "PCA",
     "sklearn.feature_selection": "VarianceThreshold",
     "sklearn.impute": "MissingIndicator SimpleImputer",
+    "sklearn.model_selection": "GroupKFold KFold LeaveOneGroupOut LeaveOneOut",
     "sklearn.pipeline": "FeatureUnion Pipeline",
     "sklearn.preprocessing": "FunctionTransformer LabelBinarizer LabelEncoder "
     "MaxAbsScaler MinMaxScaler OneHotEncoder OrdinalEncoder PolynomialFeatures "
@@ -291,9 +292,7 @@ def _state(value: Any) -> dict[str, Any]:
     if isinstance(value, nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in TABLES}
         return own | value._parameters | value._buffers | value._modules
-    state = dict(value.__getstate__())
-    state.pop("training_rows_", None)  # these stay with the user
-    return state
+    return dict(value.__getstate__())
 
 
 class _Reader:
@@ -353,7 +352,8 @@ def _new_object(cls: Any, state: dict[str, Any]) -> Any:
             raise FileFormatError(f"Got the attribute {name!r} of a {cls.__name__}.")
     made = cls.__new__(cls)
     if not isinstance(made, nn.Module):
-        made.__setstate__(state)  # scikit-learn's compares versions
+        # That of scikit-learn's estimators compares versions.
+        getattr(made, "__setstate__", vars(made).update)(state)
         return made
     nn.Module.__init__(made)
     if cls is ModuleAdapter:  # its constructor watches layers of a copy of the network
@@ -428,8 +428,8 @@ def _refused(value: Any, at: str) -> TypeError:
     return TypeError(
         f"Got {at.removeprefix('.')} of type {kind}, which a file cannot hold. Use an "
         "integer or None as random_state; ColumnGroups, EpistemicGroups, "
-        "likelihood_ratio or values of the rows as partition and weights; and as "
-        f"transformers {', '.join(names)}."
+        "likelihood_ratio or values of the rows as partition and weights; and of "
+        f"scikit-learn {', '.join(names)}."
     )
 
 

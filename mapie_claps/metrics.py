@@ -75,7 +75,14 @@ def evaluate_intervals(
     if len(levels) not in (1, n_levels):
         expected = f"one number or {n_levels}"
         raise_for("confidence_level", confidence_level, expected, hint)
-    members = _members(groups, n_rows)
+    labels = np.asarray([] if groups is None else groups, dtype=object)  # keeps types
+    n_missing = sum(map(is_missing, labels.ravel()))
+    if groups is not None and (labels.shape != (n_rows,) or n_missing):
+        raise ValueError(
+            f"Got groups of shape {labels.shape} for {n_rows} rows, with {n_missing} "
+            "missing labels, but expected one label per row. Give rows without one a "
+            "label of their own."
+        )
     empty = np.flatnonzero((lower > upper).any(axis=1))
     if len(empty):
         warnings.warn(
@@ -95,8 +102,11 @@ def evaluate_intervals(
     }
     for name, values in (figures or {}).items():
         means[name] = np.broadcast_to(values.T, lower.T.shape).T
+    # Numbers and text have no common order.
+    distinct = sorted(set(labels), key=lambda label: (type(label).__name__, label))
+    of_groups = [(each, np.flatnonzero(labels == each)) for each in distinct]
     table: list[dict[str, Any]] = []
-    for label, rows in members:
+    for label, rows in [("all", np.arange(n_rows)), *of_groups]:
         for j, level in enumerate(np.zeros(n_levels) + levels):
             row = {"group": label, "n": len(rows), "confidence_level": level}
             row |= {name: values[rows, j].mean() for name, values in means.items()}
@@ -142,22 +152,6 @@ def neg_predictive_nll(estimator: Any, X: Any, y: ArrayLike) -> float:
     rows = distribution_of(estimator, X)
     target = _numbers("y", y, 1, len(rows))
     return float(norm.logpdf(target, rows.mean, rows.std).mean())
-
-
-def _members(groups: ArrayLike | None, n: int) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Labels of groups with their rows; all rows first."""
-    labels = np.asarray([] if groups is None else groups, dtype=object)  # keeps types
-    n_missing = sum(map(is_missing, labels.ravel()))
-    if groups is not None and (labels.shape != (n,) or n_missing):
-        raise ValueError(
-            f"Got groups of shape {labels.shape} for {n} rows, with {n_missing} "
-            "missing labels, but expected one label per row. Give rows without one a "
-            "label of their own."
-        )
-    # Numbers and text have no common order.
-    distinct = sorted(set(labels), key=lambda label: (type(label).__name__, label))
-    of_groups = [(each, np.flatnonzero(labels == each)) for each in distinct]
-    return [("all", np.arange(n)), *of_groups]
 
 
 def _numbers(name: str, values: ArrayLike, ndim: int, n: int | None = None) -> Array:

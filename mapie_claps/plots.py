@@ -133,7 +133,15 @@ class IntervalDisplay(ExplanationDisplay):
 
     def _draw(self, ax: Any) -> None:
         title = f"{self._percent()} prediction interval and why it is wide"
-        why, (x, xlabel, bars) = self.explanation, self._axis()
+        why, xlabel = self.explanation, "rows, sorted by prediction"
+        X = np.empty((0, 0)) if self.X is None else self.X
+        given = columns_of(X) or {"x": X}
+        columns = {str(name): np.asarray(c) for name, c in given.items()}
+        varying = [name for name, c in columns.items() if len(set(map(str, c))) > 1]
+        bars = len(varying) != 1 or columns[varying[0]].dtype.kind not in "iufM"
+        x = np.argsort(np.argsort(why.prediction, kind="stable"))
+        if not bars:
+            x, xlabel = columns[varying[0]], varying[0]
         order = np.argsort(x)
         if bars and len(order) > MAX_BARS:
             order = order[np.linspace(0, len(order) - 1, MAX_BARS).round().astype(int)]
@@ -162,17 +170,6 @@ class IntervalDisplay(ExplanationDisplay):
             title += f"\n({infinite.sum()} of {len(x)} are infinite and not drawn)"
         ax.set(xlabel=xlabel, ylabel="y", title=title)
         ax.legend(**LEGEND)
-
-    def _axis(self) -> tuple[Any, str, bool]:
-        """Positions and name of the horizontal axis, and whether rows are bars."""
-        X = np.empty((0, 0)) if self.X is None else self.X
-        columns = columns_of(X) or {"x": X}
-        values = {str(name): np.asarray(c) for name, c in columns.items()}
-        varying = [name for name, c in values.items() if len(set(map(str, c))) > 1]
-        if len(varying) == 1 and values[varying[0]].dtype.kind in "iufM":
-            return values[varying[0]], varying[0], False
-        rank = np.argsort(np.argsort(self.explanation.prediction, kind="stable"))
-        return rank, "rows, sorted by prediction", True
 
 
 @dataclass(eq=False, repr=False)

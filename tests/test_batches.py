@@ -123,7 +123,7 @@ def first(*args, **options):
             r"batch \(dict, ndarray\).* as one array",
         ),
         (lambda: first(X, Y[:3]), r"Got y of shape \(3,\) for 10 rows of X"),
-        (lambda: first(X, Y, -Y), r"Got sample_weight=-9.0 in a row"),
+        (lambda: first(X, Y, -Y), r"Got sample_weight=-9.0 in row"),
         (lambda: first(np.ones(3)), "Reshape"),
         (lambda: first(torch.ones(3)), r"Got X of shape \(3,\)"),
         (lambda: first(X * np.nan), "X contains NaN"),

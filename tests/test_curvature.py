@@ -278,9 +278,9 @@ def test_calls_that_are_refused(call, message):
     ("column", "value", "message"),
     [
         *((0, bad, f"Got {bad} in y, row 3") for bad in (math.nan, math.inf)),
-        (1, -1e-9, "sample_weight=-1e-09 in a row"),
+        (1, -1e-9, "sample_weight=-1e-09 in row"),
         *((1, bad, f"Got {bad} in sample_weight") for bad in (math.nan, math.inf)),
-        *((2, bad, f"noise_variance={bad!r} in a row") for bad in (0.0, -1.0)),
+        *((2, bad, f"noise_variance={bad!r} in row") for bad in (0.0, -1.0)),
         *((2, bad, f"Got {bad} in noise_var.*, row 3") for bad in (math.inf, math.nan)),
     ],
 )

@@ -105,7 +105,7 @@ def test_errors(module):
         conformalize(module, rows, y)
     with pytest.raises(ValueError, match="Got weights of 600 rows, but X has 100"):
         conformalize(module, rows, targets, weights=np.ones(600))
-    with pytest.raises(ValueError, match=r"Got X and y cut into \[6, 3\] partitions"):
+    with pytest.raises(ValueError, match=r"100 rows of X with y of shape \(0,\)"):
         conformalize(module, rows, targets[:300])
     with pytest.raises(ValueError, match=r"100 rows of X with y of shape \(50,\)"):
         fit_posterior(module, rows, targets[:300].rechunk(50))

@@ -12,7 +12,7 @@ import torch
 from conftest import tiny
 from known_model import Plain, Shaped, grades, table
 from sklearn.linear_model import BayesianRidge
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -138,7 +138,11 @@ def test_how_rows_are_divided():
         (1, "Got cv=1, but expected an integer of at least 2"),
         (61, "Got n_samples=60, 60 of them different .* for 61 folds"),
         ("many", "Got cv='many', but expected one of 'auto', 'split', None"),
-        (KFold(3), r"Got cv=KFold\(.*, but expected an integer of at least 2"),
+        (True, "Got cv=True, but expected an integer of at least 2"),
+        (object(), "Expected .?cv.? as an integer, a cross-validation object"),
+        (ShuffleSplit(3), r"Got cv=Shuf.* every row in exactly one .* Use KFold, Gr"),
+        (TimeSeriesSplit(3), r"Got cv=TimeSeriesSplit\(.*every row in exactly one"),
+        ([(range(60), range(60))], r"Got cv=.*every row in exactly one of at least tw"),
     ):
         with pytest.raises(ValueError, match=message):
             auto.set_params(cv=cv).fit(*FIT)
@@ -147,6 +151,30 @@ def test_how_rows_are_divided():
             auto.set_params(cv=3).fit(*FIT, **given)
     with pytest.raises(ValueError, match="needs at least 99.* or with cv=10"):
         auto.set_params(cv=3, confidence_level=0.99).fit(*FIT).predict_interval(TEST)
+
+
+def test_a_splitter_says_which_fold_a_row_is_in(tmp_path):
+    cv = KFold(4, shuffle=True, random_state=1)
+    expected = np.empty(60, dtype=int)
+    for fold, (_, test) in enumerate(pairs := list(cv.split(X[:60]))):
+        expected[test] = fold
+    for given in (cv, pairs):
+        model = CalibratedRegressor(tiny(max_steps=2), 0.8, cv=given).fit(*FIT)
+        np.testing.assert_array_equal(model.calibration_.folds, expected)
+        model.save(tmp_path / "folds.claps")
+        again = load(tmp_path / "folds.claps")
+        assert repr(again.cv) == repr(given)
+        np.testing.assert_array_equal(again.predict(TEST), model.predict(TEST))
+    groups = np.arange(60) // 2 % 6
+    model = CalibratedRegressor(Plain(), cv=GroupKFold(3)).fit(*FIT, groups=groups)
+    folds = model.calibration_.folds
+    assert all(len(set(folds[groups == g])) == 1 for g in range(6))
+    for more, twice in (({"groups": groups}, FIT), ({}, [np.r_[a, a] for a in FIT])):
+        with (
+            pytest.warns(UserWarning, match="groups parameter is ignored"),
+            pytest.raises(ValueError, match=r"cv=KFold\(.*equal or of one group"),
+        ):
+            CalibratedRegressor(Plain(), cv=KFold(3)).fit(*twice, **more)
 
 
 @pytest.mark.parametrize("cv", [None, 4])

@@ -479,6 +479,9 @@ def test_rows_as_records():
         ):
             np.testing.assert_array_equal(found, expected)
     assert model.predict([record, record]).shape == (2,)
+    for wrong in ("many", np.inf):
+        with refused(match=f"Got {wrong!r} in column 'area', row 1"):
+            model.predict([record, record | {"area": wrong}])
     short = {key: record[key] for key in list(record)[1:]} | {"heat": 1}
     for X in (short, [short], [record, short]):
         with refused(match=r"row \d of X, in which \['area', 'heat'\] are missing"):
@@ -745,7 +748,7 @@ def test_rows_of_weight_zero_are_left_out_of_every_kind_of_table():
         ([1.0, None, 2.0], None, "Got None in y, row 1"),
         ([1.0, "a", 2.0], None, "Got 'a' in y, row 1"),
         (np.ones((3, 2)), None, "1d array"),
-        ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0], r"Got sample_weight=-1.0 in a row"),
+        ([1.0, 2.0, 3.0], [1.0, -1.0, 1.0], r"Got sample_weight=-1.0 in row 1"),
         ([1.0, 2.0, 3.0], [1.0, np.inf, 1.0], "Got inf in sample_weight, row 1"),
         ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0], "zero in all rows but 1, but expected at"),
         ([1.0, 2.0, 3.0], [1.0], r"Got sample_weight of shape \(1,\) for 3 rows"),

@@ -4,12 +4,14 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
@@ -21,6 +23,8 @@ from .._validation import (
     raise_for,
 )
 from ..estimators.predictive import PredictiveDistribution
+from ..estimators.regressor import ClapsRegressor
+from ..estimators.residual import ClapsResidualRegressor
 from ..network.batches import NEEDS_Y, column
 from ..network.rows import divide, rows_together, take_groups
 from .calibration import ALL_ROWS, Calibration, rows_by_group
@@ -82,10 +86,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         folds it takes one.
     support : str, tuple, array-like or None, default="auto"
         Values that y can take; see :class:`~mapie_claps.ClapsScore`.
-    cv : "auto", "split", int or None, default="auto"
+    cv : "auto", "split", int, splitter or None, default="auto"
         How ``fit`` calibrates: None or "split" keeps rows back; a number K fits a model
         for each of K folds, which scores the rows of its fold (CV+). "auto" takes five
-        folds below 250 rows, unless weights or a partition are given.
+        folds below 250 rows, unless weights or a partition are given. A splitter of
+        scikit-learn, such as ``KFold(10)``, must have every row in one test fold, and
+        rows that are equal or of one group in the same.
     calibration_fraction : float, default=0.25
         Share of the rows that ``fit`` keeps back, without folds.
     random_state : int, RandomState or None, default=None
@@ -301,7 +307,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         given.check_length(n)
         with_values = any(value is not None for value in given)
-        folds = self._folds(rows_together(X, target, groups), with_values, random)
+        labels = rows_together(X, target, groups)
+        folds = self._folds(X, target, labels, with_values, random)
         template = _template(self.estimator, random.randint(2**31 - 1), prefit)
         of_rows = {}
         if sample_weight is not None:
@@ -589,8 +596,7 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def observed_coverage_(self) -> Array:
         """Share of the observed rows that their intervals covered, (n_levels,)."""
         levels = self.calibration_.levels_at(self._alpha)
-        n_observed = levels.n_observed or np.nan
-        return np.asarray(1 - levels.n_missed / n_observed)
+        return np.asarray(1 - levels.n_missed / (levels.n_observed or np.nan))
 
     def rows_and_ends(
         self, X: Any, allow_infinite_bounds: bool, **rows: Any
@@ -751,6 +757,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _folds(
         self,
+        X: Any,
+        y: Array,
         labels: NDArray[np.intp],  # rows of equal ones stay together
         with_values: bool,  # whether rows have weights or a partition
         random: np.random.RandomState,
@@ -770,6 +778,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     "one model for each fold (CV+) takes neither. Fit with cv=None, "
                     "which keeps rows back."
                 )
+            if not isinstance(cv, Real):
+                return _folds_of(cv, X, y, labels)
             hint = "Use 10, or None for a split."
             return divide(labels, check_integer("cv", cv, low=2, hint=hint), random)
         n_cal = round(share * n)
@@ -789,16 +799,29 @@ StreamingConformalRegressor = CalibratedRegressor
 def _template(estimator: Any, seed: int, prefit: bool = False) -> Any:
     """What ``fit`` clones: the estimator, or CLAPS around one without a deviation."""
     if estimator is None:
-        from ..estimators.regressor import ClapsRegressor
-
         return ClapsRegressor(random_state=seed)
     # Of a search, its estimator says what the model that it chooses will give.
     searched = estimator.estimator if hasattr(estimator, "refit") else estimator
     if gives_std(searched):
         return estimator
-    from ..estimators.residual import ClapsResidualRegressor
-
     return ClapsResidualRegressor(estimator, prefit=prefit, random_state=seed)
+
+
+def _folds_of(cv: Any, X: Any, y: Array, labels: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Fold of each row, (n,), by a splitter or pairs of training and test rows."""
+    first, n = np.unique(labels, return_index=True)[1], len(labels)
+    groups = labels if len(first) < n else None  # KFold warns of what it does not use
+    tests = [test for _, test in check_cv(cv).split(X, y, groups)]
+    rows = np.concatenate(tests)
+    folds = np.repeat(np.arange(len(tests)), [len(t) for t in tests])[np.argsort(rows)]
+    each_once = len(tests) > 1 and np.array_equal(np.sort(rows), np.arange(n))
+    if not each_once or (folds != folds[first][labels]).any():
+        expected = (
+            "every row in exactly one of at least two test folds, and rows that are "
+            "equal or of one group in the same"
+        )
+        raise_for("cv", cv, expected, "Use KFold, GroupKFold or a number of folds.")
+    return folds
 
 
 def _warn_if_unusual(rows: Calibration, alpha: float) -> None:

@@ -1,10 +1,4 @@
-"""Scores of calibration rows → signed scores at the ends of intervals.
-
-One calibration serves every way to an interval: scores in memory, batch by batch or
-from a cluster (``add``), of one model or of the models of folds, groups that are
-calibrated apart, rows that count by their weight, and confidence levels that move
-(``observe``).
-"""
+"""Scores of calibration rows → signed scores at the ends of intervals, every way."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -205,9 +199,16 @@ class Calibration:
         lacking, limit = np.zeros(len(own), dtype=bool), np.inf
         for label, rows in rows_by_group(labels).items():
             if label not in self.sorted_scores(sym):
-                if finite:
-                    self._raise_unknown(label, first_row + int(rows[0]))
-                continue
+                if not finite:
+                    continue
+                known = list(self.sorted_scores(sym))
+                shown = ", ".join(map(repr, known[:10])) + ", …" * (len(known) > 10)
+                raise ValueError(
+                    f"Got the group {label!r} in row {first_row + int(rows[0])}, of "
+                    f"which there is no calibration row; known are {shown}. Calibrate "
+                    "on rows of this group, merge groups with "
+                    "ColumnGroups.from_training, or pass allow_infinite_bounds=True."
+                )
             above, below = self.sorted_scores(sym)[label]
             share = (alpha if levels is None else levels.of(label)) / n_ends
             at = above.place(share, own[rows])
@@ -285,16 +286,6 @@ class Calibration:
         scores = self.signed_scores
         # One of +∞ is missed by both ends: it counts twice.
         return scores, np.where(np.isposinf(scores), np.inf, -scores)
-
-    def _raise_unknown(self, label: Any, row: int) -> None:
-        """Raise for a group without calibration rows."""
-        known = list(rows_by_group(self.partition))
-        shown = ", ".join(map(repr, known[:10])) + ", …" * (len(known) > 10)
-        raise ValueError(
-            f"Got the group {label!r} in row {row}, of which there is no calibration "
-            f"row; known are {shown}. Calibrate on rows of this group, merge groups "
-            "with ColumnGroups.from_training, or pass allow_infinite_bounds=True."
-        )
 
 
 def rows_by_group(partition: Groups | None) -> dict[Any, Any]:

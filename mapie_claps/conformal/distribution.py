@@ -187,8 +187,7 @@ class ScoreBounds(NamedTuple):
     """Signed scores between which intervals lie, (n, m), or (1, m) for all rows.
 
     Of several models the outermost ends count (minmax). With folds (CV+) the scores are
-    those of all calibration rows: the model of row i's fold, which has not seen it,
-    makes an end of the row's score; the k-th smallest of all upper ends counts, and the
+    those of all calibration rows; the k-th smallest of all upper ends counts, and the
     k-th largest of all lower ones.
     """
 

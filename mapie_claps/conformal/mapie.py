@@ -21,10 +21,6 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   (1.5) as one argument of that name.
 - MAPIE 1.x takes levels in the constructor and keeps them as ``_alphas``; 0.9 takes
   them when predicting.
-- ``TimeSeriesRegressor`` refuses scores that are ``StdConformityScore``, as ours is
-  from 1.5 on; it takes ``ResidualNormalisedScore(ClapsScaleEstimator(...))``.
-- ``ResidualNormalisedScore`` clips the scale when it calibrates, but not when it
-  predicts; below the clip, intervals lose their coverage without a word.
 """
 
 from typing import Any, NamedTuple

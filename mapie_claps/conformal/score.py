@@ -131,16 +131,14 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             )
         if not np.isfinite(target).all():  # scikit-learn may be told not to look
             raise ValueError(f"Got y with NaN or infinity.{where_bad('y', target)}")
-        if y_std is not None:
-            missing = int(np.isnan(mu).sum())
-            if missing:
-                raise ValueError(
-                    f"Got {missing} of {len(mu)} rows without an out-of-sample "
-                    "prediction, so that they have no score. With "
-                    "CrossConformalRegressor use a splitter whose test folds hold "
-                    "every row, such as KFold; with JackknifeAfterBootstrapRegressor "
-                    "raise resampling=...."
-                )
+        missing = 0 if y_std is None else int(np.isnan(mu).sum())
+        if missing:
+            raise ValueError(
+                f"Got {missing} of {len(mu)} rows without an out-of-sample prediction, "
+                "so that they have no score. With CrossConformalRegressor use a "
+                "splitter whose test folds hold every row, such as KFold; with "
+                "JackknifeAfterBootstrapRegressor raise resampling=...."
+            )
         rows, fit_id, again = self._rows(mu, X, y_std), None, None
         if self.estimator is not None:
             fit_id = fit_id_of(self.estimator)
@@ -220,35 +218,31 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
             sym=self.sym,
             allow_infinite=allow_infinite_bounds,
         )
-        options = X, models, conformity_scores, ends_of, params
+        scores = Calibration(np.asarray(conformity_scores, float), not self.sym)
         if models.uses_folds(method):
-            points, bounds = self._cross_bounds(*options, ensemble, method)
-        else:
-            points, bounds = self._split_bounds(*options)
-        return points, bounds[:, 0], bounds[:, 1]
-
-    def _split_bounds(
-        self, X: Any, models: Any, known_scores: Any, ends_of: Any, params: Any
-    ) -> tuple[Array, Array]:
-        """Points and bounds of the model that makes the point predictions."""
-        model, fit_id = models.point_model, getattr(known_scores, "fit_id", "")
+            options: Any = ends_of, params, ensemble, method
+            known = getattr(conformity_scores, "rows", None)
+            points, bounds = self._cross_bounds(X, models, scores, known, *options)
+            return points, bounds[:, 0], bounds[:, 1]
+        model, fit_id = models.point_model, getattr(conformity_scores, "fit_id", "")
         if self.estimator is not None and model is not self.estimator:
             name = type(model).__name__
             self._raise_other(f"which is another object than the {name}")
         check_same_fit([model], fit_id)
-        ends = ends_of(Calibration(np.asarray(known_scores, float), not self.sym))
-        rows = distribution_of(model, X, params)
+        ends, rows = ends_of(scores), distribution_of(model, X, params)
         if not fit_id and self.estimator is None:
             if fit_id is not None and not rows.is_plain:
                 raise ValueError(UNKNOWN_SCORES)
             rows = mean_and_std_alone(rows)
-        return rows.prediction, ends.interval([rows], self._support)
+        bounds = ends.interval([rows], self._support)
+        return rows.prediction, bounds[:, 0], bounds[:, 1]
 
     def _cross_bounds(
         self,
         X: Any,
         models: Any,
-        known_scores: Any,
+        scores: Calibration,
+        known_rows: Any,
         ends_of: Any,
         params: Any,
         aggregate: bool,
@@ -261,26 +255,22 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
         Where a row has several, these are aggregated, and all is made of them.
         """
         each = [distribution_of(model, X, params) for model in models.fold_models]
-        folds, rows_known = models.folds, getattr(known_scores, "rows", None)
-        mu, std = (
-            np.stack([getattr(r, k) for r in each], 1) for k in ("prediction", "std")
-        )
-        scores = Calibration(np.asarray(known_scores, float), not self.sym)
+        mu, folds = np.stack([rows.prediction for rows in each], 1), models.folds
         if folds is None:
             scores = replace(scores, folds=np.arange(len(scores)))
-        elif rows_known is None or params:
+        elif known_rows is None or params:
             each = [mean_and_std_alone(rows) for rows in each]
             scores = replace(scores, folds=folds)
         else:
-            own = models.fold_models, folds, *rows_known, self._support
+            own = models.fold_models, folds, *known_rows, self._support
             scores = Calibration.of_folds(*own)
         ends = ends_of(replace(scores, folds=None) if method == "minmax" else scores)
         points, bounds = [], []
         for block in gen_batches(len(mu), max(1, BLOCK_ELEMENTS // (2 * len(scores)))):
             centre, rows = models.by_row(mu[block]), [r.take(block) for r in each]
             if folds is None:
-                both = centre.T, models.by_row(std[block]).T
-                rows = [from_mean_and_std(*pair) for pair in zip(*both, strict=True)]
+                std = models.by_row(np.stack([r.std for r in rows], 1))
+                rows = list(map(from_mean_and_std, centre.T, std.T))
             bounds.append(ends.interval(rows, self._support))
             points.append(models.aggregate(centre))
         if not aggregate:
@@ -359,8 +349,7 @@ class ClapsScaleEstimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def n_features_in_(self) -> int:
         """Number of columns that the wrapped estimator was fitted on."""
-        n_features: int = self.estimator.n_features_in_
-        return n_features
+        return int(self.estimator.n_features_in_)
 
     def __sklearn_is_fitted__(self) -> bool:
         check_is_fitted(self.estimator)

@@ -1,10 +1,4 @@
-"""Rows that are not exchangeable with the calibration rows: groups and weights.
-
-A group is a fixed function of x. Bins and merges of small groups are given, or come
-from training rows: chosen on calibration rows, they would break the guarantee of each
-group. A weight is the likelihood ratio p_target(x) / p_source(x) of a row, up to a
-constant that is the same for calibration and test rows.
-"""
+"""Rows that are not exchangeable with the calibration rows: groups and weights."""
 
 import warnings
 from collections import Counter
@@ -188,14 +182,7 @@ def checked_labels(labels: Any, n: int | None = None) -> NDArray[Any]:
 def checked_weights(weights: Any, n: int | None = None) -> Array:
     """Weights (n,), each finite and at least 0."""
     n = len(np.atleast_1d(weights)) if n is None else n
-    values: Array = column("weights", weights, n).numpy()
-    if (values < 0).any():
-        row = int(np.argmin(values))
-        raise ValueError(
-            f"Got weights with {float(values[row])!r} in row {row}, but expected at "
-            "least 0. Pass likelihood ratios."
-        )
-    return values
+    return column("weights", weights, n, sign="non-negative").numpy()
 
 
 def effective_sizes(rows: Calibration) -> dict[Any, float]:

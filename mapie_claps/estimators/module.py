@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -237,14 +237,20 @@ class ClapsModule(LastLayerEstimator):
         adapter.variance_floor = VARIANCE_FLOOR * sums.targets.unit**2
         found = fit_posterior(
             sums,
-            RowSummary(adapter).features(batches()),
+            (FeatureRows.of(adapter, *batch) for batch in batches()),
             adapter.weights,
             prior_precision=self.prior_precision,
             last_layer=self.last_layer,
             variance_floor=adapter.variance_floor,
             standardised=False,
         )
-        if warning := warning or summary.noise_is_small(found.sums):
+        squares = found.sums.residual_variance(0.0) * found.sums.residuals.weight
+        if not warning and squares > SUSPICIOUS_RATIO * summary.noise:
+            warning = (
+                f"Squared residuals are {squares / summary.noise:.3g} times the "
+                "network's own noise variance on average, where about 1 is expected."
+            )
+        if warning:
             warnings.warn(f"{warning} {OTHER_UNITS}", UserWarning, stacklevel=3)
         self.sums_ = found.sums
         self.forward_ = ForwardPass(
@@ -373,16 +379,6 @@ class RowSummary:
             "which would count as noise."
         )
 
-    def noise_is_small(self, sums: LastLayerSums) -> str:
-        """How far the squared residuals of the mean in use are above h²."""
-        squares = sums.residual_variance(0.0) * sums.residuals.weight
-        if squares <= SUSPICIOUS_RATIO * self.noise:
-            return ""
-        return (
-            f"Squared residuals are {squares / self.noise:.3g} times the network's own "
-            "noise variance on average, where about 1 is expected."
-        )
-
 
 # What layers have seen in the forward pass that a thread is in. Hooks are registered
 # once and for good: one that comes and goes would change the table of hooks while
@@ -397,21 +393,15 @@ def _record(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls[layer] += ((args[0], output),)
 
 
-class _Pass(NamedTuple):
-    """A forward pass through somebody's network."""
-
-    x: Tensor  # as the network got it
-    mean: Tensor  # (n,)
-    second: Any  # what stands beside it, if anything
-    calls: dict[nn.Module, tuple[Tensor, Tensor]]  # φ (n, d) → output, if called once
-
-
 @torch.no_grad()
 def _run(
     network: nn.Module, x: Tensor, watched: Iterable[nn.Module], noise: Any
-) -> _Pass:
-    """Forward pass, with inputs cast for the network and its output split."""
-    x, n = _cast(network, x), len(x)
+) -> tuple[Tensor, Any, dict[nn.Module, tuple[Tensor, Tensor]]]:
+    """Mean (n,), what stands beside it, and φ (n, d) and output of layers called once.
+
+    Inputs are those that the network takes, as ``_cast`` gives them.
+    """
+    n = len(x)
     calls: dict[nn.Module, Any] = dict.fromkeys(watched, ())
     _now.calls = calls
     try:
@@ -450,7 +440,7 @@ def _run(
     for layer, seen in calls.items():
         if len(seen) == 1 and seen[0][0].ndim == 2 and len(seen[0][0]) == n:
             once[layer] = seen[0]
-    return _Pass(x, mean.reshape(n), second, once)
+    return mean.reshape(n), second, once
 
 
 def _cast(network: nn.Module, x: Tensor) -> Tensor:
@@ -504,16 +494,14 @@ class ModuleAdapter(nn.Module):
         """Find the layer of the mean, and the noise, by watching a few rows."""
         device, noise = str(choose_device(model.device)), model.noise_variance
         network = private_copy(model.module, model.precision, device)
-        layers, matches = {}, {}
-        for name, layer in network.named_modules():
-            if isinstance(layer, nn.Linear):
-                layers[name] = layer
-        seen = _run(network, x, layers.values(), noise)
+        named, matches = dict(network.named_modules()), {}
+        layers = {k: v for k, v in named.items() if isinstance(v, nn.Linear)}
+        mean, second, calls = _run(network, _cast(network, x), layers.values(), noise)
         for name, layer in layers.items():
-            if layer in seen.calls:
-                output = seen.calls[layer][1]
-                gap = output.to(seen.mean) - seen.mean[:, None]
-                columns = (gap.abs() <= 1e-6 * seen.mean.abs()[:, None]).all(0)
+            if layer in calls:
+                output = calls[layer][1]
+                gap = output.to(mean) - mean[:, None]
+                columns = (gap.abs() <= 1e-6 * mean.abs()[:, None]).all(0)
                 if bool(columns.any()):
                     matches[name] = int(columns.nonzero()[0]), output.dtype
         chosen = model.last_layer_name
@@ -527,13 +515,13 @@ class ModuleAdapter(nn.Module):
                 "the last layer (a scaling of y, an activation) out of the network: "
                 "the mean has to be a linear layer on features."
             )
-        if noise is None and seen.second is not None:
+        if noise is None and second is not None:
             noise = "output"
         elif noise is None:
             own = any(hasattr(network, name) for name in NOISE_METHODS)
             noise = "method" if own else "fit"
         elif not callable(noise):
-            known = ("fit",) if seen.second is None else ("fit", "output")
+            known = ("fit",) if second is None else ("fit", "output")
             hint = (
                 "Pass None, or a function or network x → h²(x); 'output' is for a "
                 "forward that returns (mean, noise)."
@@ -548,19 +536,20 @@ class ModuleAdapter(nn.Module):
 
     def forward(self, x: Tensor) -> Features:
         """φ, μ and h² of one batch; h² is NaN without a head."""
-        layer, noise = self.network.get_submodule(self.last_layer_name), self.noise
-        seen = _run(self.network, x, [layer], noise)
-        n_wrong = n = len(seen.mean)
-        if layer in seen.calls:
-            own, output = seen.calls[layer]
-            w, phi, mu = self.weights[0], own.cpu().double(), seen.mean.cpu().double()
+        noise, x = self.noise, _cast(self.network, x)
+        layer = self.network.get_submodule(self.last_layer_name)
+        mean, raw, calls = _run(self.network, x, [layer], noise)
+        n_wrong = n = len(mean)
+        if layer in calls:
+            own, output = calls[layer]
+            w, phi, mu = self.weights[0], own.cpu().double(), mean.cpu().double()
             # φᵀw + b has to be what forward returns, in every row: what follows the
             # layer may leave some rows as they are, as a ReLU does.
             gap = (phi @ w[:-1] + w[-1] - mu).abs()
             size = phi.abs() @ w[:-1].abs() + w[-1].abs()
             # With autocast the layer is coarser than what comes before and after it.
             n_wrong = int((gap > torch.finfo(output.dtype).eps ** 0.5 * size).sum())
-        if n_wrong or layer not in seen.calls:
+        if n_wrong or layer not in calls:
             raise ValueError(
                 f"Got a network whose mean is not the output of its layer "
                 f"{self.last_layer_name!r}, called once, in {n_wrong} of {n} rows. "
@@ -571,22 +560,15 @@ class ModuleAdapter(nn.Module):
         elif noise == "fit":
             h2 = torch.full_like(mu, torch.nan)
         else:
-            with new_tensors_on(seen.x.device), torch.no_grad():
-                raw = column("noise_variance", self._noise(own, seen), n)
+            with new_tensors_on(x.device), torch.no_grad():
+                if noise == "method":
+                    raw = network_noise(self.network, x, own)
+                elif callable(noise):
+                    raw = noise(_cast(noise, x) if isinstance(noise, nn.Module) else x)
+                raw = column("noise_variance", raw, n)
             h2 = NOISE_OUTPUTS[self.noise_output](raw)
             h2 = column("noise_variance", h2, n, sign="positive")
         return Features(phi[None], mu[None], h2[None])
-
-    def _noise(self, phi: Tensor, seen: _Pass) -> Any:
-        """What is said of the noise, wherever it is said."""
-        noise: Any = self.noise
-        if isinstance(noise, nn.Module):
-            return noise(_cast(noise, seen.x))
-        if callable(noise):
-            return noise(seen.x)
-        if noise == "method":
-            return network_noise(self.network, seen.x, phi)
-        return seen.second
 
     def _check_rows_alone(self, x: Tensor, tolerance: float) -> None:
         """Raise if the output for a row depends on the other rows of its batch.

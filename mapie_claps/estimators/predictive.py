@@ -316,16 +316,5 @@ class DistributionRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc
         return rows.prediction, StdArray.carry(rows.std, self.fit_id_, rows)
 
     def predict_variance(self, X: Any) -> PredictiveVariance:
-        """Split the predictive variance into its two parts.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            Inputs; for a ``ClapsModule`` all that its ``fit`` takes.
-
-        Returns
-        -------
-        PredictiveVariance
-            Aleatoric and epistemic variance.
-        """
+        """Predict the aleatoric and epistemic part of v(x), for X as in ``predict``."""
         return self.predict_distribution(X).variance

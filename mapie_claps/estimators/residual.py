@@ -8,12 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils import (
-    _safe_indexing,
-    check_random_state,
-    column_or_1d,
-    indexable,
-)
+from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, indexable
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from .._validation import check_choice, check_integer, raise_for
@@ -70,8 +65,7 @@ class ClapsResidualRegressor(DistributionRegressor):
 
     Notes
     -----
-    ``embed`` and ``count_seen`` are those of
-    ``residual_regressor_``.
+    ``embed`` and ``count_seen`` are those of ``residual_regressor_``.
 
     Lack of data is that of the model of the residuals. It grows far from the training
     rows whatever the regressor does there, be it constant like a tree or linear; but it
@@ -119,6 +113,8 @@ class ClapsResidualRegressor(DistributionRegressor):
     ) -> Self:
         """Fit the regressor, and CLAPS on its residuals out of fold.
 
+        A fit that fails leaves the estimator as it was.
+
         Parameters
         ----------
         X, y : array-like of shape (n, p) and (n,)
@@ -127,11 +123,6 @@ class ClapsResidualRegressor(DistributionRegressor):
             Weights of the rows, for both.
         groups : array-like of shape (n,), optional
             Labels of rows that belong together: they share a fold.
-
-        Returns
-        -------
-        ClapsResidualRegressor
-            The estimator. If anything fails it is left as it was.
         """
         if y is None:
             raise ValueError(NEEDS_Y)
@@ -221,16 +212,12 @@ class ClapsResidualRegressor(DistributionRegressor):
         if given is None:
             given = ClapsRegressor(random_state=seed)
         named = getattr(given, "target_map", "no ClapsRegressor")
-        if named is not None and not (isinstance(named, str) and named in IDENTITIES):
+        if named not in (None, "auto", "identity"):
             hint = "Or wrap the estimator in a TransformedTargetRegressor."
             expected = "a ClapsRegressor with target_map='identity'"
             raise_for("residual_regressor", given, expected, hint)
         template: ClapsRegressor = clone(given).set_params(target_map="identity")
         return template
-
-
-IDENTITIES = ("auto", "identity")
-VAR_KEYWORD = Parameter.VAR_KEYWORD  # of a search, which hands parameters on
 
 
 def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
@@ -239,7 +226,8 @@ def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     if weight is not None:
         last = model[-1] if isinstance(model, Pipeline) else model
         kinds = {p.kind for p in signature(last.fit).parameters.values()}
-        if not (has_fit_parameter(last, "sample_weight") or VAR_KEYWORD in kinds):
+        takes_all = Parameter.VAR_KEYWORD in kinds  # of a search, which hands them on
+        if not (has_fit_parameter(last, "sample_weight") or takes_all):
             raise ValueError(
                 f"Got sample_weight for a {type(last).__name__}, whose fit takes none. "
                 "Leave it out, or use a regressor that weighs rows."

@@ -23,6 +23,7 @@ NEEDS_Y = (  # in words that scikit-learn looks for
 )
 # What to do where a number has the wrong sign.
 REMEDIES = {
+    "weights": "Pass likelihood ratios.",
     "sample_weight": "Use zero to leave a row out.",
     "noise_variance": "Add a floor, for example softplus(.) + 1e-6. If the network of "
     "a ClapsModule gives log h² or h, say noise_output='log_variance' or 'std'.",
@@ -157,8 +158,8 @@ def column(name: str, values: Any, n: int, sign: str = "any") -> Tensor:
     wrong = numbers <= 0 if sign == "positive" else numbers < 0
     if sign != "any" and bool(wrong.any()):
         raise ValueError(
-            f"Got {name}={float(numbers.min())!r} in a row, but expected {sign} "
-            f"numbers. {REMEDIES[name]}"
+            f"Got {name}={float(numbers.min())!r} in row {int(numbers.argmin())}, but "
+            f"expected {sign} numbers. {REMEDIES[name]}"
         )
     return numbers.reshape(n).clone()
 

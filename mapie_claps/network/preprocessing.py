@@ -2,9 +2,7 @@
 
 Each column has been read as one number per row (``tables``). A ``ColumnTransformer``
 makes the inputs of the networks of them, numbers first, 0/1 inputs last; the user guide
-says what a column becomes. Values that never occurred in training are marked, so that
-they can count as lack of data. What may surprise is kept as remarks: columns left out
-or perhaps misread, integers that look like codes, wild values.
+says what a column becomes. What may surprise is kept as remarks.
 """
 
 import math
@@ -102,6 +100,7 @@ class TableEncoder:
     sources: Mask = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
     donors: Array = field(default_factory=lambda: np.zeros((N_DONORS, 0)))
     remarks: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the columns, if they have any
 
     @property
     def is_plain(self) -> bool:
@@ -117,7 +116,7 @@ class TableEncoder:
             return EncodedRows(np.empty((0, len(self.output_names))), None)
         if not self.readers:
             return EncodedRows(_finite(self.transformer.transform(table)), None)
-        codes, unseen = read_table(table, self.readers, self.is_plain)
+        codes, unseen = read_table(table, self.readers, self.is_plain, self.names)
         values = codes if self.is_plain else self.transformer.transform(codes)
         if not unseen.any():
             return EncodedRows(np.ascontiguousarray(values), None)
@@ -193,10 +192,8 @@ def fit_table(
         encoder.fit(levels, left)
     n_numbers = max(places[block].stop for block in ("number", "date", "level_mean"))
     donors = transformer.transform(_donors(readers, codes, y, seed))
-    fitted = TableEncoder(
-        transformer, output_names, n_numbers, readers, sources, donors, remarks
-    )
-    return fitted, values
+    found = transformer, output_names, n_numbers, readers, sources, donors, remarks
+    return TableEncoder(*found, [n for n in labels if isinstance(n, str)]), values
 
 
 def _blocks(readers: list[ColumnReader], codes: Array) -> list[Any]:

@@ -7,7 +7,7 @@ too), a date the seconds since 1970. pandas, polars and pyarrow are never import
 import datetime
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
@@ -169,13 +169,14 @@ def as_numbers(X: Any) -> Array | None:
     return np.ascontiguousarray(X, dtype=np.float64)
 
 
-def read_columns(X: Any) -> list[Column]:
-    """Columns of a table by what their values are."""
-    names, numbers = column_names(X), as_numbers(X)
+def read_columns(X: Any, names: Sequence[Any] = ()) -> list[Column]:
+    """Columns of a table by what their values are; an array may be given names."""
+    labels, numbers = column_names(X), as_numbers(X)
+    names = names or labels
     if numbers is not None:
         both = zip(names, numbers.T, strict=True)
         return [Column(name, "numbers", values) for name, values in both]
-    columns = [X[name] for name in names] if package_of(X) else X.T
+    columns = [X[label] for label in labels] if package_of(X) else X.T
     return [_from_series(c, name) for c, name in zip(columns, names, strict=True)]
 
 
@@ -317,7 +318,10 @@ def fit_reader(column: Column, named: bool, remarks: list[str]) -> ColumnReader:
 
 
 def read_table(
-    X: Any, readers: list[ColumnReader], plain: bool = False
+    X: Any,
+    readers: list[ColumnReader],
+    plain: bool = False,
+    names: Sequence[Any] = (),
 ) -> tuple[Array, Mask]:
     """Numbers (n, n_columns), and where a value never occurred in training.
 
@@ -329,11 +333,11 @@ def read_table(
     else:
         # An array of numbers knows no other types: it may stand for any column.
         strict = not isinstance(X, np.ndarray) or X.dtype.kind not in "fiub"
-        both = zip(readers, read_columns(X), strict=True)
+        both = zip(readers, read_columns(X, names), strict=True)
         found = [reader.read(column, strict) for reader, column in both]
         codes, unseen = map(np.column_stack, zip(*found, strict=True))
     for row, j in np.argwhere(np.isinf(codes)).tolist():
-        column = Column(column_names(X)[j], "numbers", codes[:, j])
+        column = Column((names or column_names(X))[j], "numbers", codes[:, j])
         hint = "Leave the row out, or replace the value by NaN, which stands for a gap."
         column.refuse(row, "finite numbers", hint)
     return codes, unseen

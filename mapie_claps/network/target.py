@@ -43,29 +43,13 @@ class MonotoneMap:
     """Increasing function by knots: rational quadratic pieces and linear tails.
 
     The inverse is in closed form (Gregory and Delbourgo). No knots are the identity.
-
-    Parameters
-    ----------
-    x, z, slope : ndarray of shape (m,)
-        Knots, their images and dz/dx there: increasing, increasing, positive.
-    domain : tuple of two floats
-        Smallest and largest value of y that has an image.
-    centre, unit : float
-        Origin and unit of x: nothing is lost where y is large and varies little.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mapie_claps.network.target import fit_target_map
-    >>> T = fit_target_map("log", np.array([1.0, 10.0, 100.0]))
-    >>> T.forward([2.0, 50.0, -1.0]).round(3), T.inverse(T.forward([50.0]))
-    (array([0.693, 3.912,   nan]), array([50.]))
+    With origin and unit of x nothing is lost where y is large and varies little.
     """
 
-    x: Array
-    z: Array
-    slope: Array
-    domain: tuple[float, float] = (-np.inf, np.inf)
+    x: Array  # (m,), knots, increasing
+    z: Array  # (m,), their images, increasing
+    slope: Array  # (m,), dz/dx there, positive
+    domain: tuple[float, float] = (-np.inf, np.inf)  # values of y that have an image
     centre: float = 0.0
     unit: float = 1.0
     xp: ClassVar[Any] = np  # of knots and of what ``inverse`` takes
@@ -178,12 +162,11 @@ def candidate_maps(y: Array) -> dict[str, MonotoneMap]:
     """Yeo and Johnson's power and the spline, if they bend y enough."""
     if not can_be_bent(y):
         return {}
-    curves = {"yeo-johnson": _yeo_johnson(y), "spline": _spline(y)}
-
-    def bends(curve: MonotoneMap) -> bool:
-        return bool(np.corrcoef(curve.forward(y), y)[0, 1] ** 2 < STRAIGHT)
-
-    return {name: curve for name, curve in curves.items() if bends(curve)}
+    found = {}
+    for name, curve in (("yeo-johnson", _yeo_johnson(y)), ("spline", _spline(y))):
+        if np.corrcoef(curve.forward(y), y)[0, 1] ** 2 < STRAIGHT:
+            found[name] = curve
+    return found
 
 
 def can_be_bent(y: Array) -> bool:
@@ -246,18 +229,12 @@ def _formula(name: str, y: Array) -> MonotoneMap:
 class NoiseShape:
     """How standardised residuals of held-out training rows are distributed.
 
-    Only how the two tails compare is learned; calibration finds the size of both.
-
-    Parameters
-    ----------
-    curve : MonotoneMap
-        Residual → signed score. The identity for a symmetric law; otherwise both ends
-        of an interval [−q, q] of scores leave equal shares of the residuals outside.
-    nodes : ndarray of shape (32,)
-        Residuals at evenly spaced levels.
+    Only how the two tails compare is learned; calibration finds the size of both. Both
+    ends of an interval [−q, q] of scores leave equal shares of the residuals outside.
     """
 
-    curve: MonotoneMap = IDENTITY
+    curve: MonotoneMap = IDENTITY  # residual → signed score
+    # Residuals at evenly spaced levels, (32,).
     nodes: Array = field(default_factory=lambda: np.asarray(ndtri(NODE_LEVELS)))
 
 
