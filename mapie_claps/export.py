@@ -64,9 +64,15 @@ def to_onnx(model: CalibratedRegressor, path: str | Path) -> Path:
     >>> session.run(["lower", "upper"], {"X": X[:5]})  # doctest: +SKIP
     """
     onnx = import_extra("export", "onnx", "onnxscript")
-    program, description = _program(model, kernel=False)
+    graph, description = _intervals_of(model)
+    if graph.forward_pass.kernel is not None:
+        raise ValueError(
+            "Got a model with a kernel member, which solves a system of equations for "
+            "every row and cannot be written as ONNX. Fit with "
+            "ClapsRegressor(kernel=False), or use to_torch."
+        )
     written = torch.onnx.export(
-        program.run_decompositions(_REPLACED),
+        _program(graph).run_decompositions(_REPLACED),
         dynamo=True,
         opset_version=18,
         input_names=["X"],
@@ -102,8 +108,8 @@ def to_torch(model: CalibratedRegressor, path: str | Path) -> Path:
     >>> program = torch.export.load(path).module()  # doctest: +SKIP
     >>> prediction, lower, upper, *_ = program(torch.tensor(X))  # doctest: +SKIP
     """
-    program, description = _program(model)
-    torch.export.save(program, str(path), extra_files={METADATA: description})
+    graph, description = _intervals_of(model)
+    torch.export.save(_program(graph), str(path), extra_files={METADATA: description})
     return Path(path)
 
 
@@ -163,8 +169,8 @@ def _of_tensors(made: Any) -> Any:
     return cls(**found | {name: _constant(v) for name, v in numbers.items()})
 
 
-def _program(model: Any, kernel: bool = True) -> tuple[Any, str]:
-    """The traced model, and its description; refuse what cannot be written."""
+def _intervals_of(model: Any) -> tuple[IntervalModule, str]:
+    """What is to be written, and its description; refuse what cannot be."""
     ours = isinstance(model, CalibratedRegressor)
     estimator = model._single("an export") if ours else model
     if not (ours and isinstance(estimator, ClapsRegressor)):
@@ -179,12 +185,6 @@ def _program(model: Any, kernel: bool = True) -> tuple[Any, str]:
             "text, categories, dates, gaps or by a preprocessor, which cannot be "
             "exported. Fit it on columns of numbers without gaps."
         )
-    if not kernel and estimator.kernel_ is not None:
-        raise ValueError(
-            "Got a model with a kernel member, which solves a system of equations for "
-            "every row and cannot be written as ONNX. Fit with "
-            "ClapsRegressor(kernel=False), or use to_torch."
-        )
     rows = model._one_rank("an export")
     one = model._takes_one_rank(rows)
     ends: Any = rows.bounds(1 - np.asarray(model.levels), sym=one)
@@ -196,12 +196,17 @@ def _program(model: Any, kernel: bool = True) -> tuple[Any, str]:
         "columns": estimator.table_.output_names,
         "outputs": OUTPUTS,
     }
-    module = IntervalModule(estimator, ends, support).eval()
+    return IntervalModule(estimator, ends, support), json.dumps(description)
+
+
+def _program(module: IntervalModule) -> Any:
+    """The traced module."""
     example = torch.zeros(3, len(module.x_mean), dtype=torch.float64)
-    options: Any = {"dynamic_shapes": ({0: torch.export.Dim("rows")},)}
+    shapes = ({0: torch.export.Dim("rows")},)
     with torch.no_grad():
-        program = torch.export.export(module, (example,), strict=False, **options)
-    return program, json.dumps(description)
+        return torch.export.export(
+            module.eval(), (example,), dynamic_shapes=shapes, strict=False
+        )
 
 
 def _cosine(x: Tensor) -> Tensor:

@@ -292,7 +292,7 @@ def _state(value: Any) -> dict[str, Any]:
     if isinstance(value, nn.Module):
         own = {k: v for k, v in vars(value).items() if k not in TABLES}
         return own | value._parameters | value._buffers | value._modules
-    return dict(value.__getstate__())
+    return dict(value.__getstate__() or {})
 
 
 class _Reader:

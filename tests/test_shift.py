@@ -89,7 +89,10 @@ def test_weights_on_one_side_only():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"weights": np.full(300, -1.0)}, "weights=-1.0 in row 0, but expected non-neg"),
+        (
+            {"weights": np.full(300, -1.0)},
+            "weights=-1.0 in row 0, but expected non-neg",
+        ),
         ({"weights": np.r_[np.ones(299), np.nan]}, "nan in weights, row 299"),
         ({"weights": np.r_[np.inf, np.ones(299)]}, "inf in weights, row 0"),
         ({"weights": np.zeros(300)}, "zero in all 300 calibration rows"),

@@ -251,8 +251,8 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         given.check_length(len(values))
         made = cls(estimator, confidence_level, **params)
-        rows = replace(made._no_rows(given), target_scores=None, **given._asdict())
-        return made._set(replace(rows, scores=values, signed=signed))
+        how = fit_id_of(*made.fitted_models), check_support(made.support)
+        return made._set(Calibration(values, signed, *given, *how))
 
     def fit(
         self,
@@ -703,17 +703,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             found.append(value)
         return check_values(*found)
 
-    def _no_rows(self, given: RowValues) -> Calibration:
-        """A calibration with this estimator and support, of no rows yet."""
-        return Calibration(
-            np.empty(0),
-            target_scores=np.empty(0),
-            weights=None if given.weights is None else np.empty(0),
-            partition=None if given.partition is None else np.empty(0, dtype=object),
-            fit_id=fit_id_of(*self.fitted_models),
-            support=check_support(self.support),
-        )
-
     def _scored(
         self, X: Any, y: Any, given: RowValues, by_hand: bool = False
     ) -> Iterator[Calibration]:
@@ -721,7 +710,10 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         The first of them has no rows. Rows chosen by hand may be those of the fit.
         """
-        model, none = self._single("scores of new rows"), self._no_rows(given)
+        model, no_rows = self._single("scores of new rows"), np.empty(0)
+        none_of = RowValues(*(None if value is None else no_rows for value in given))
+        how = fit_id_of(model), check_support(self.support)
+        none = Calibration(no_rows, True, *none_of, *how, target_scores=no_rows)
         n_rows, seen = 0, np.zeros(2, dtype=int)
         yield none
         for part, target in row_parts(model, X, y, need_y=True):
@@ -820,7 +812,8 @@ def _folds_of(cv: Any, X: Any, y: Array, labels: NDArray[np.intp]) -> NDArray[np
             "every row in exactly one of at least two test folds, and rows that are "
             "equal or of one group in the same"
         )
-        raise_for("cv", cv, expected, "Use KFold, GroupKFold or a number of folds.")
+        hint = "Use a number of folds, or GroupKFold for rows that belong together."
+        raise_for("cv", cv, expected, hint)
     return folds
 
 

@@ -1,4 +1,4 @@
-"""Scores of calibration rows → signed scores at the ends of intervals, every way."""
+"""Scores of calibration rows → signed scores at the ends of intervals."""
 
 import warnings
 from collections.abc import Iterable, Sequence

@@ -122,11 +122,3 @@ class CalibratedMapie(NamedTuple):
                 f"confidence_level={self.levels}. Leave alpha out."
             )
         return self.levels
-
-    def predict_interval(
-        self, mapie: Any, X: Any, alpha: Any, params: dict[str, Any]
-    ) -> tuple[Array, Array]:
-        """Predictions (n,) and bounds (n, 2, n_levels) by MAPIE itself."""
-        if self.levels is None:
-            return mapie.predict(X, alpha=alpha, **params)  # type: ignore[no-any-return]
-        return mapie.predict_interval(X, **params)  # type: ignore[no-any-return]

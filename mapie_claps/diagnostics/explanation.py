@@ -235,9 +235,10 @@ def explain_rows(
     else:
         if allow_infinite_bounds:
             params["allow_infinite_bounds"] = True
-        intervals = host.predict_interval(model, X, alpha, params)
+        at_levels = partial(model.predict, alpha=alpha)  # of MAPIE 0.9
+        predict = at_levels if host.levels is None else model.predict_interval
         rows = [distribution_of(each, X) for each in models_of(model)]
-        blocks = [(rows, *intervals, None)]
+        blocks = [(rows, *predict(X, **params), None)]
     found = []
     for rows, points, bounds, alone in blocks:
         parts = PredictiveVariance(*np.full((2, len(points)), np.nan))
