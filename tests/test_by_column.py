@@ -210,6 +210,7 @@ def test_notebooks_show_text_and_never_run_it():
     assert "noise, mostly &lt;script&gt;alert(1)&lt;/script&gt;=4; " in found
     assert f"<td>{why.epistemic_fraction[4]:.4g}</td>" in found
     assert "<th>why</th>" not in explain(model, X)._repr_html_()
+    assert "<th>why</th>" in why.by_column._repr_html_()
 
 
 def test_noise_beyond_the_background_is_not_known():

@@ -127,6 +127,10 @@ class ColumnContributions:
         n = len(self.values)
         return "\n".join(lines + [f"... of {n} rows"] * (n > MAX_SHOWN))
 
+    def _repr_html_(self) -> str | None:
+        """The first rows in words, for notebooks."""
+        return as_html({"why": self.first_sentences()}, self.index, len(self.values))
+
     def _cause(self, part: str, row: int, level: int) -> str:
         """Columns that make most of what a part has in excess of the reference."""
         adds = getattr(self, part)[row, :, level]
@@ -211,6 +215,18 @@ def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
     except ImportError:
         return columns
     return pd.DataFrame(columns, index=index)
+
+
+def as_html(columns: dict[str, Any], index: Any, n: int) -> str | None:
+    """The first of n rows as a table for notebooks; None where pandas is missing."""
+    table = as_table(columns, None if index is None else index[:MAX_SHOWN])
+    if isinstance(table, dict):
+        return None
+    import pandas as pd
+
+    with pd.option_context("display.max_colwidth", None):  # no sentence is cut
+        shown: str = table.to_html(float_format="{:.4g}".format)
+    return shown + f"<p>... of {n} rows</p>" * (n > MAX_SHOWN)
 
 
 def _in_print(noise: float, lack: float) -> list[str]:

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveVariance
-from .by_column import MAX_SHOWN, ColumnContributions, as_table, column_contributions
+from .by_column import (
+    MAX_SHOWN,
+    ColumnContributions,
+    as_html,
+    as_table,
+    column_contributions,
+)
 
 Array = NDArray[np.float64]
 
@@ -118,15 +124,7 @@ class Explanation:
         shown: dict[str, Any] = {k: v[:MAX_SHOWN] for k, v in self._shown().items()}
         if self.by_column is not None:
             shown["why"] = self.by_column.first_sentences()
-        n, index = len(self.prediction), self.index
-        table = as_table(shown, None if index is None else index[:MAX_SHOWN])
-        if isinstance(table, dict):  # pandas is missing
-            return None
-        import pandas as pd
-
-        with pd.option_context("display.max_colwidth", None):  # no sentence is cut
-            html: str = table.to_html(float_format="{:.4g}".format)
-        return html + f"<p>... of {n} rows</p>" * (n > MAX_SHOWN)
+        return as_html(shown, self.index, len(self.prediction))
 
     def _shown(self) -> dict[str, Array]:
         names = ("prediction", "lower", "upper", "epistemic_fraction")

@@ -1,7 +1,6 @@
 """Every inner number of ``ClapsRegressor``: the default recipe and the paper's."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Any, Literal, get_args
@@ -197,17 +196,8 @@ def _check_layer_sizes(sizes: Any) -> None:
 
 
 def _check_views(views: Any) -> None:
-    """Names of views, each at most once."""
-    if (
-        isinstance(views, str)
-        or not isinstance(views, Sequence)
-        or not views
-        or any(view not in VIEWS for view in views)
-        or len(set(views)) < len(views)
-    ):
-        raise_for(
-            "views",
-            views,
-            f"a tuple of one or more of {VIEWS}, each at most once",
-            "Use ('raw',) for networks on the features alone.",
-        )
+    names = () if isinstance(views, str) else tuple(views)
+    if not names or sorted(set(names) & set(VIEWS)) != sorted(names):
+        expected = f"a tuple of one or more of {VIEWS}, each at most once"
+        hint = "Use ('raw',) for networks on the features alone."
+        raise_for("views", views, expected, hint)
