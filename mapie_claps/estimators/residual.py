@@ -1,5 +1,6 @@
 """X → v around somebody's model: CLAPS learns what the model leaves of y."""
 
+import warnings
 from dataclasses import replace
 from inspect import Parameter, signature
 from typing import Any, Self
@@ -8,12 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils import (
-    _safe_indexing,
-    check_random_state,
-    column_or_1d,
-    indexable,
-)
+from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, indexable
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
 from .._validation import check_choice, check_integer, raise_for
@@ -70,8 +66,7 @@ class ClapsResidualRegressor(DistributionRegressor):
 
     Notes
     -----
-    ``embed`` and ``count_seen`` are those of
-    ``residual_regressor_``.
+    ``embed`` and ``count_seen`` are those of ``residual_regressor_``.
 
     Lack of data is that of the model of the residuals. It grows far from the training
     rows whatever the regressor does there, be it constant like a tree or linear; but it
@@ -151,6 +146,7 @@ class ClapsResidualRegressor(DistributionRegressor):
             check_is_fitted(self.estimator)
             model = self.estimator
             predicted = _predictions(model, X)
+            _warn_if_exact(predicted, target)
         else:
             n_folds = check_integer("cv", self.cv, low=2, hint="Use 5 if unsure.")
             labels = rows_together(X, target, groups)
@@ -221,16 +217,12 @@ class ClapsResidualRegressor(DistributionRegressor):
         if given is None:
             given = ClapsRegressor(random_state=seed)
         named = getattr(given, "target_map", "no ClapsRegressor")
-        if named is not None and not (isinstance(named, str) and named in IDENTITIES):
+        if named not in (None, "auto", "identity"):
             hint = "Or wrap the estimator in a TransformedTargetRegressor."
             expected = "a ClapsRegressor with target_map='identity'"
             raise_for("residual_regressor", given, expected, hint)
         template: ClapsRegressor = clone(given).set_params(target_map="identity")
         return template
-
-
-IDENTITIES = ("auto", "identity")
-VAR_KEYWORD = Parameter.VAR_KEYWORD  # of a search, which hands parameters on
 
 
 def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
@@ -239,7 +231,8 @@ def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     if weight is not None:
         last = model[-1] if isinstance(model, Pipeline) else model
         kinds = {p.kind for p in signature(last.fit).parameters.values()}
-        if not (has_fit_parameter(last, "sample_weight") or VAR_KEYWORD in kinds):
+        handed_on = Parameter.VAR_KEYWORD in kinds  # by a search
+        if not (has_fit_parameter(last, "sample_weight") or handed_on):
             raise ValueError(
                 f"Got sample_weight for a {type(last).__name__}, whose fit takes none. "
                 "Leave it out, or use a regressor that weighs rows."
@@ -247,6 +240,19 @@ def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
         step = f"{model.steps[-1][0]}__" if last is not model else ""
         params[f"{step}sample_weight"] = weight
     return model.fit(X, y, **params)
+
+
+def _warn_if_exact(predicted: Array, target: Array) -> None:
+    """Warn if a fitted model knows most targets that no other row has."""
+    _, place, count = np.unique(target, return_inverse=True, return_counts=True)
+    exact = (predicted == target)[count[place] == 1]
+    if len(exact) >= 10 and exact.mean() > 0.5:
+        warnings.warn(
+            f"Got a fitted model that predicts {exact.sum()} of {len(exact)} targets "
+            "exactly, as on rows of its own fit: errors there are too small, and so "
+            "are intervals. Pass rows that it has not seen.",
+            stacklevel=3,
+        )
 
 
 def _predictions(model: Any, X: Any) -> Array:

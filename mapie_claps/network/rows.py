@@ -3,8 +3,7 @@
 A row on both sides of a split is predicted from itself, so that its error says nothing
 about new rows: such rows stay on one side, and rows that are equal in X and y count as
 one row with a weight. Where the columns of X and y allow fewer than ten times the rows
-that differ (five doses and a grade), equal rows are observations of their
-own.
+that differ (five doses and a grade), equal rows are observations of their own.
 """
 
 from contextlib import suppress
