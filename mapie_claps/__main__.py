@@ -61,7 +61,8 @@ def fit(args: argparse.Namespace) -> None:
 
     estimator = ClapsRegressor(verbose=1, random_state=args.seed)
     model: Any = CalibratedRegressor(estimator, levels, random_state=args.seed)
-    model.fit(X.assign(**{k: _numbers(X, k, args.table) for k in numbers}), y)
+    rows = X.assign(**{k: _numbers(X, k, args.table) for k in numbers})
+    model.fit(rows, y).predict_interval(rows[:1])  # raises if there are too few
     # The file keeps what it takes to read another table in the same way.
     model.csv_ = {"target": args.target, "columns": list(X), "numbers": numbers}
     model.save(args.out)
@@ -169,7 +170,7 @@ def _numbers(table: Any, name: str, path: str, gaps: bool = True) -> Any:
     """A column as numbers."""
     pd = import_extra("cli", "pandas")
     text = table[name]
-    values = pd.to_numeric(text, errors="coerce")
+    values = pd.to_numeric(text, errors="coerce").where(lambda v: v - v == 0)  # finite
     bad = values.isna() & (text.notna() | (not gaps))
     if bad.any():
         first = text[bad].fillna("").iloc[0]

@@ -141,11 +141,13 @@ def test_new_tables_that_do_not_go_with_the_model(fitted, capsys):
     few = written(new.drop(columns="area"), "few.csv")
     words = written(new.assign(area="large"), "words.csv")
     whole = written(new, "whole.csv")
+    endless = written(new.assign(area=np.inf), "endless.csv")
     rows = written(flats(20, seed=5), "rows.csv")
     told = "Got 'large' in column 'area' of words.csv, row 1"
     cases = [
         (["predict", fitted, few], "without column 'area': it has 'zip', "),
         (["predict", fitted, words], told),
+        (["predict", fitted, endless], "Got 'inf' in column 'area' of endless.csv, "),
         (["report", fitted, whole], "without column 'rent': .* predict does not"),
         (["report", fitted, rows, "--group", "rooms"], "without column 'rooms'"),
         (["predict", whole, whole], "Cannot load 'whole.csv'"),
@@ -164,6 +166,13 @@ def test_new_tables_that_do_not_go_with_the_model(fitted, capsys):
     load(fitted).estimators_[0].save("plain.claps")
     assert run("predict", "plain.claps", whole, "--out", "out") == 2
     assert "not written by the command fit" in capsys.readouterr().err
+
+
+def test_too_few_rows_are_told_by_fit(capsys):
+    few = written(flats(8), "few.csv")
+    assert run("fit", few, "--target", "rent", "--out", "few.claps") == 2
+    assert "needs at least 9. Calibrate on more rows" in capsys.readouterr().err
+    assert not Path("few.claps").exists()
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch, capsys):

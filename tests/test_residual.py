@@ -1,6 +1,7 @@
 """CLAPS around other people's models."""
 
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -153,6 +154,17 @@ def test_conformalize_divides_the_rows_for_a_fitted_model():
     assert len(ours.conformity_scores) == 180
     with pytest.raises(NotFittedError):
         CalibratedRegressor(Ridge()).conformalize(*CAL)
+
+
+def test_exact_predictions_of_a_fitted_model_give_a_warning():
+    model = KNeighborsRegressor(1).fit(*TRAIN)
+    with pytest.warns(UserWarning, match="predicts 200 of 200 targets exactly"):
+        around(model, prefit=True).fit(*TRAIN)
+    counts = np.round(Y[:200])  # a value that others have is no sign
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        around(model, prefit=True).fit(*CAL)
+        around(model.fit(X[:200], counts), prefit=True).fit(X[:200], counts)
 
 
 def test_lack_of_data_grows_where_a_tree_is_constant_and_a_line_is_not():

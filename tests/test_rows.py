@@ -83,17 +83,17 @@ def test_folds_keep_rows_together_and_depend_on_the_seed():
 
 
 def test_folds_of_a_choice_of_map_are_no_pattern_of_the_rows(monkeypatch):
-    seen = []
+    seen, k = [], target_choice.N_FOLDS
 
     def scores(X, y, target_map, folds):
-        seen.append(np.c_[X[:, 0].astype(int) % 2, folds.test_fold])
+        seen.append(np.c_[X[:, 0].astype(int) % k, folds.test_fold])
         return np.ones(1), 0.0
 
     monkeypatch.setattr(target_choice, "_interval_scores", scores)
     y = np.random.default_rng(0).lognormal(size=300)
     chosen = target_choice.choose_target_map(np.arange(300.0)[:, None], y, None, 0)
     assert chosen is IDENTITY  # no curve is better
-    assert len(np.unique(seen[0], axis=0)) == 4
+    assert len(np.unique(seen[0], axis=0)) == k**2
 
 
 def test_copies_with_jitter_are_noise_again_with_groups():

@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
-from mapie_claps import CalibratedRegressor
+from mapie_claps import CalibratedRegressor, explain
 from mapie_claps.network.preprocessing import (
     MAX_LEVELS,
     MIN_ROWS,
@@ -478,6 +478,9 @@ def test_rows_as_records():
             strict=True,
         ):
             np.testing.assert_array_equal(found, expected)
+        for rows in (frame[:30], pl.from_pandas(frame[:30])):
+            why = explain(calibrated, X, background=rows, allow_infinite_bounds=True)
+            assert why.by_column.names == tuple(frame)
     assert model.predict([record, record]).shape == (2,)
     for wrong in ("many", np.inf):
         with refused(match=f"Got {wrong!r} in column 'area', row 1"):

@@ -200,7 +200,9 @@ def equal(seed: int, new: Model, table: Table) -> Rows:
         given = X.iloc[rows].reset_index(drop=True), y[rows]
         if kind.startswith("jackknife"):
             options: Any = LEVEL, ClapsScore(), "plus", 20
-            host = mapie.JackknifeAfterBootstrapRegressor(new(), *options)
+            host = mapie.JackknifeAfterBootstrapRegressor(
+                new(), *options, random_state=seed
+            )
             model = host.fit_conformalize(*given)
         else:
             model = CalibratedRegressor(new(), LEVEL, random_state=seed).fit(*given)

@@ -71,7 +71,7 @@ def mean_and_std_alone(rows: PredictiveDistribution) -> PredictiveDistribution:
 
 def _checked(rows: PredictiveDistribution, first_row: int) -> PredictiveDistribution:
     """The distribution, if its centre is finite and its scale positive as well."""
-    floor = "Give the estimator a floor on its variance (a WhiteKernel)."
+    floor = "Add a WhiteKernel, or wrap the estimator in ClapsResidualRegressor."
     for values, name, expected, hint in (
         (rows.centre, "prediction", "finite", "Look at this row of X."),
         (rows.scale, "standard deviation", "positive finite", floor),

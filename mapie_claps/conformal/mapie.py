@@ -14,6 +14,7 @@ Facts, as of MAPIE 0.9.2 to 1.6.0:
   returned, subclass and attributes included; with folds it is copied. What the score
   returns is kept as it is and handed back when predicting.
 - Rows without an out-of-sample prediction reach the score as NaN.
+- ``cv.split`` is called to fit and again to score: without a seed, folds are others.
 - From 1.4 on ``score.get_effective_calibration_samples`` checks the number of rows; it
   refuses n = 1/alpha − 1, for which the rank exists. The consistency check, on by
   default before 1.5, compares in absolute terms, which large targets fail.
@@ -29,6 +30,8 @@ import numpy as np
 from mapie.aggregation_functions import aggregate_all
 from mapie.conformity_scores import BaseRegressionScore
 from numpy.typing import NDArray
+
+from .._validation import check_integer
 
 try:
     from mapie.conformity_scores import StdConformityScore
@@ -52,6 +55,13 @@ class Ensemble:
         self.fold_models = list(getattr(ensemble, "estimators_", ()))
         # Whether the model that makes the bounds made the scores on rows kept back.
         self.is_split = bool(ensemble.use_split_method_)
+
+    def check_folds(self) -> None:
+        """Raise if folds were drawn anew to score rows."""
+        cv = getattr(self._ensemble, "cv", None)
+        seed = getattr(cv, "random_state", 0) if getattr(cv, "shuffle", True) else 0
+        hint = "MAPIE draws folds to fit, and others to score. Pass one and fit again."
+        check_integer("random_state", seed, low=0, hint=hint)
 
     def uses_folds(self, method: str | None = None) -> bool:
         """Whether bounds come from the models of the folds."""

@@ -211,6 +211,7 @@ class ClapsScore(_mapie.ScoreBase):  # type: ignore[misc]
                 "would choose on calibration scores. Leave it False."
             )
         models = _mapie.Ensemble(estimator)
+        models.check_folds()
         params = (predict_params.pop("predict_params", None) or {}) | predict_params
         ends_of = partial(
             Calibration.bounds,

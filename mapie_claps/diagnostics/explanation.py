@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveVariance
+from ..network.tables import records_of
 from .by_column import (
     MAX_SHOWN,
     ColumnContributions,
@@ -186,6 +187,8 @@ def explain(
                 f"Got {name} of single rows together with a background, whose rows are "
                 f"predicted too. Calibrate with {name} as a function of X."
             )
+    if (records := records_of(X)) is not None and hasattr(background, "columns"):
+        X = type(background)(records)[list(background.columns)]
     explained = partial(explain_rows, model, **predict_params)
     adds = column_contributions(explained, X, why, background)
     return replace(why, by_column=adds)

@@ -1,5 +1,6 @@
 """X → v around somebody's model: CLAPS learns what the model leaves of y."""
 
+import warnings
 from dataclasses import replace
 from inspect import Parameter, signature
 from typing import Any, Self
@@ -142,6 +143,7 @@ class ClapsResidualRegressor(DistributionRegressor):
             check_is_fitted(self.estimator)
             model = self.estimator
             predicted = _predictions(model, X)
+            _warn_if_exact(predicted, target)
         else:
             n_folds = check_integer("cv", self.cv, low=2, hint="Use 5 if unsure.")
             labels = rows_together(X, target, groups)
@@ -226,8 +228,8 @@ def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     if weight is not None:
         last = model[-1] if isinstance(model, Pipeline) else model
         kinds = {p.kind for p in signature(last.fit).parameters.values()}
-        takes_all = Parameter.VAR_KEYWORD in kinds  # of a search, which hands them on
-        if not (has_fit_parameter(last, "sample_weight") or takes_all):
+        handed_on = Parameter.VAR_KEYWORD in kinds  # by a search
+        if not (has_fit_parameter(last, "sample_weight") or handed_on):
             raise ValueError(
                 f"Got sample_weight for a {type(last).__name__}, whose fit takes none. "
                 "Leave it out, or use a regressor that weighs rows."
@@ -235,6 +237,19 @@ def _fit_clone(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
         step = f"{model.steps[-1][0]}__" if last is not model else ""
         params[f"{step}sample_weight"] = weight
     return model.fit(X, y, **params)
+
+
+def _warn_if_exact(predicted: Array, target: Array) -> None:
+    """Warn if a fitted model knows most targets that no other row has."""
+    _, place, count = np.unique(target, return_inverse=True, return_counts=True)
+    exact = (predicted == target)[count[place] == 1]
+    if len(exact) >= 10 and exact.mean() > 0.5:
+        warnings.warn(
+            f"Got a fitted model that predicts {exact.sum()} of {len(exact)} targets "
+            "exactly, as on rows of its own fit: errors there are too small, and so "
+            "are intervals. Pass rows that it has not seen.",
+            stacklevel=3,
+        )
 
 
 def _predictions(model: Any, X: Any) -> Array:

@@ -20,7 +20,7 @@ from mapie.regression import (
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-from sklearn.model_selection import PredefinedSplit
+from sklearn.model_selection import KFold, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -208,6 +208,21 @@ def test_jackknife_after_bootstrap():
         for score in (ClapsScore(), StdConformityScore())
     )
     np.testing.assert_allclose(ours[:, 1], theirs[:, 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [None, np.random.RandomState(0)])
+def test_folds_that_mapie_draws_anew_are_refused(seed):
+    """Models would score rows that they were fitted on."""
+    host = JackknifeAfterBootstrapRegressor(
+        Shaped(), conformity_score=ClapsScore(), resampling=25, random_state=seed
+    ).fit_conformalize(X[:80], Y[:80])
+    for method in ("plus", "minmax", "base"):
+        drawn = cross(cv=KFold(3, shuffle=True, random_state=seed), method=method)
+        for mapie in (host, drawn):
+            with pytest.raises(ValueError, match="folds to fit, and others to score"):
+                mapie.predict_interval(TEST[0])
+    cross(cv=KFold(3, shuffle=True, random_state=1)).predict_interval(TEST[0])
+    cross(cv=KFold(3)).predict_interval(TEST[0])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
