@@ -118,7 +118,7 @@ def test_members_are_divided_evenly_among_views():
     for n_members, ends in ((1, [1]), (2, [1, 2]), (7, [3, 5, 7])):
         network = made(n_members)
         assert [part.stop for part in network.members_by_view()] == ends
-        assert network.views == list(VIEWS[: len(ends)])
+        assert [f.view for f in network.first] == list(VIEWS[: len(ends)])
 
 
 def test_every_parameter_belongs_to_its_members():
@@ -147,7 +147,7 @@ def test_some_members_have_weights_of_their_own():
         assert not any(p.requires_grad for p in taken.parameters())
         for p in taken.parameters():
             p += 1
-    assert network.take([3, 4]).views == ["periodic", "raw"]
+    assert [f.view for f in network.take([3, 4]).first] == ["periodic", "raw"]
     assert network.n_members == 6
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])

@@ -27,6 +27,7 @@ from ..estimators.regressor import ClapsRegressor
 from ..estimators.residual import ClapsResidualRegressor
 from ..network.batches import NEEDS_Y, column
 from ..network.rows import divide, rows_together, take_groups
+from ..network.tables import as_numbers, column_names
 from .calibration import ALL_ROWS, Calibration, rows_by_group
 from .distribution import (
     ScoreBounds,
@@ -299,11 +300,12 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n = _num_samples(X)
         target = column("y", y, n).numpy()
         # Here rows have the numbers that the user knows; a part of them would not.
-        if isinstance(X, np.ndarray) and X.dtype.kind == "f" and np.isinf(X).any():
-            row, place = np.argwhere(np.isinf(X))[0][:2]
+        numbers = as_numbers(X)
+        if numbers is not None and np.isinf(numbers).any():
+            row, place = np.argwhere(np.isinf(numbers))[0][:2]
             raise ValueError(
-                f"Got infinity in X, row {row}, column {place}, but expected finite "
-                "numbers. Leave such rows out, or use NaN for gaps."
+                f"Got infinity in X, row {row}, column {column_names(X)[place]!r}, but "
+                "expected finite numbers. Leave such rows out, or use NaN for gaps."
             )
         given.check_length(n)
         with_values = any(value is not None for value in given)

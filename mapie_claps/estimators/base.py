@@ -151,12 +151,8 @@ class LastLayerEstimator(DistributionRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Rows.
-        y : array-like of shape (n,), optional
-            Targets, unless X is an iterable of batches.
-        sample_weight : array-like of shape (n,), optional
-            Weights of the rows: a row of weight 2 counts as two.
+        X, y, sample_weight
+            Rows, as in ``fit``; X may be an iterable of (X, y).
 
         Returns
         -------
@@ -202,12 +198,8 @@ class LastLayerEstimator(DistributionRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (n, ...), or iterable of (X, y)
-            Further training rows.
-        y : array-like of shape (n,), optional
-            Targets, unless X is an iterable of batches.
-        sample_weight : array-like of shape (n,), optional
-            Weights of the rows.
+        X, y, sample_weight
+            Further training rows, as in ``partial_sums``.
 
         Returns
         -------

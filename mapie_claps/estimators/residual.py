@@ -12,9 +12,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, indexable
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
-from .._validation import check_choice, check_integer, raise_for
+from .._validation import check_choice, check_integer, import_extra, raise_for
 from ..network.batches import NEEDS_Y, column
 from ..network.rows import divide, rows_together
+from ..network.tables import as_table, records_of
 from .base import MAX_SEEN_ROWS
 from .predictive import DistributionRegressor, PredictiveDistribution, TargetRange
 from .regressor import ClapsRegressor
@@ -168,7 +169,7 @@ class ClapsResidualRegressor(DistributionRegressor):
         check_is_fitted(self, "residual_regressor_")
         if return_std:
             return super().predict(X, True)
-        return np.ravel(self.estimator_.predict(X))
+        return np.ravel(self.estimator_.predict(self._as_table(X)))
 
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
         """Predict the distribution of y: that of the residual, moved by the prediction.
@@ -177,10 +178,18 @@ class ClapsResidualRegressor(DistributionRegressor):
         """
         check_is_fitted(self, "residual_regressor_")
         rows = self.residual_regressor_.predict_distribution(X)
-        point = _predictions(self.estimator_, X)
+        point = _predictions(self.estimator_, self._as_table(X))
         return replace(
             rows, centre=rows.centre + point, point=point, targets=self.target_range_
         )
+
+    def _as_table(self, X: Any) -> Any:
+        """X as the regressor takes it: dicts and a Series become a DataFrame."""
+        if records_of(X) is None:
+            return X
+        names = getattr(self.residual_regressor_, "feature_names_in_", None)
+        table = as_table(X, names=names), None, names
+        return import_extra("cli", "pandas").DataFrame(*table).infer_objects()
 
     @property
     def fit_id_(self) -> str:

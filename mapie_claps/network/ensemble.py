@@ -26,8 +26,6 @@ BATCH_ELEMENTS, BATCH_ROWS = 2**19, 2**12
 WIDE_ELEMENTS, WIDE_ROWS = 2**22, 2**10
 
 VIEWS = ("bins", "periodic", "raw")
-
-
 # A line: rows up to which it is tried, its penalties, and by how much a curved function
 # must be worse on rows left out, or better on what the line leaves of them.
 MAX_LINE_ROWS, PENALTIES = 500, tuple(10.0**e for e in range(-3, 6))
@@ -327,11 +325,6 @@ class HeteroscedasticNetwork(nn.Module):
     def n_members(self) -> int:
         """Number of members K."""
         return self.heads.n_members
-
-    @property
-    def views(self) -> list[str]:
-        """Names of the views that have members."""
-        return [first.view for first in self.first]
 
     def features(self, x: Tensor) -> Tensor:
         """φ(x), shape (K, n, d), from encoded inputs of shape (n, p) or (K, n, p)."""

@@ -5,7 +5,7 @@ are laid out once, and a step only fills them. Tensors have units first and rows
 (K, units, batch); one member does without the axis of members, which is faster.
 """
 
-from typing import Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,14 +62,6 @@ Variable = tuple[Tensor, Tensor]  # weights, and where their gradient goes
 
 def _variable(parameter: nn.Parameter) -> Variable:
     return parameter.data, cast(Tensor, parameter.grad)
-
-
-class _Part(Protocol):
-    """A part of the computation, which fills buffers that other parts read."""
-
-    def forward(self) -> None: ...
-
-    def backward(self) -> None: ...
 
 
 class _Linear:
@@ -187,9 +179,9 @@ def _first_layer(
     rows: Tensor,  # (k, batch, p), encoded
     outputs: Tensor,  # (k, units, batch)
     grad: Tensor,  # (k, units, batch)
-) -> list[_Part]:
+) -> list[Any]:
     """First layer of the members that share a view: inputs, factors, product."""
-    parts: list[_Part] = []
+    parts: list[Any] = []
     weight, n_inputs = _variable(layer.weight), layer.weight.shape[1]
     inputs, grad_of_inputs = rows[..., :n_inputs].mT, None
     if layer.frequency is not None:
@@ -227,7 +219,8 @@ class LossAndGradient:
         self.inputs = empty(batch_size, network.encoding.n_outputs)
         self.target = empty(batch_size)
         self.share = torch.full_like(self.target, 1 / batch_size)
-        self.parts: list[_Part] = []
+        # Each fills buffers that others read, forward and backward.
+        self.parts: list[Any] = []
         size = network.layer_sizes[0]
         values, grads = empty(size, batch_size), empty(size, batch_size)
         for first, k in zip(network.first, network.members_by_view(), strict=True):

@@ -300,7 +300,7 @@ class _Trainer:
         self.losses = np.full((2, network.n_members), np.inf)  # training, best held-out
         self.history: list[Array] = []  # losses that decide who stops
         self.with_held_out = data.rows.held_out.shape[1] > 0
-        self.group = self._new_group(0)
+        self.group = MemberGroup(self.flat, self.active, data, config, 0)
 
     def run(self, batches: Iterator[Tensor]) -> TrainingResult:
         """Take the steps, evaluate now and then, keep what was best."""
@@ -366,11 +366,8 @@ class _Trainer:
             self.flat.state[:, self.flat.positions[k]] = group.flat.state[:, own]
         self.active = [k for k in self.active if k not in stopped]
         if self.active:
-            self.group = self._new_group(step)
-
-    def _new_group(self, n_steps: int) -> MemberGroup:
-        """The members that still train, in the state that they are in."""
-        return MemberGroup(self.flat, self.active, self.data, self.config, n_steps)
+            left = self.flat, self.active, self.data, self.config
+            self.group = MemberGroup(*left, step)
 
 
 def _batches(

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ..network.kernel import KernelMember
 from .last_layer import (
     FeatureRows,
     LastLayers,
@@ -15,9 +16,6 @@ from .last_layer import (
     mean_noise,
     sum_rows,
 )
-
-if TYPE_CHECKING:
-    from ..network.kernel import KernelMember
 
 SCALES = ("claps", "aleatoric", "posterior", "constant")
 # What a kernel's φᵀΣφ has in excess of its usual size counts three times: length scales
@@ -50,7 +48,7 @@ class ForwardPass(nn.Module):
         last_layers: LastLayers,
         member_weight: Tensor,  # (K,), sums to one
         residual_variance: float,  # σ²
-        kernel: "KernelMember | None" = None,
+        kernel: KernelMember | None = None,
         kernel_weight: float = 0.0,
     ) -> None:
         super().__init__()
