@@ -139,7 +139,7 @@ def test_how_rows_are_divided():
         (61, "Got n_samples=60, 60 of them different .* for 61 folds"),
         ("many", "Got cv='many', but expected one of 'auto', 'split', None"),
         (True, "Got cv=True, but expected an integer of at least 2"),
-        (object(), "Expected .?cv.? as an integer, a cross-validation object"),
+        (object(), "Expected .?cv.? as an integer, (a )?cross-validation object"),
         (ShuffleSplit(3), r"Got cv=Shuf.* every row in exactly one .* Use a number"),
         (TimeSeriesSplit(3), r"Got cv=TimeSeriesSplit\(.*every row in exactly one"),
         ([(range(60), range(60))], r"Got cv=.*every row in exactly one of at least tw"),
