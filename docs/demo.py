@@ -56,11 +56,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = parser.parse_args(argv).out
     X, y = load_diabetes(return_X_y=True)
     parts = np.split(np.random.default_rng(0).permutation(len(X)), [265, 353])
-    x, z, *_ = make_heteroscedastic_sparse(400, keep_probability=0.0, random_state=0)
-    kept = (x[:, 0] < GAP[0]) | (x[:, 0] > GAP[1])
-    train = x[kept], z[kept]
-    cal = make_heteroscedastic_sparse(500, random_state=1)[:2]
-    test = make_heteroscedastic_sparse(2000, random_state=2)[:2]
+    few = make_heteroscedastic_sparse(400, keep_probability=0.0, random_state=0)
+    kept = (few.X[:, 0] < GAP[0]) | (few.X[:, 0] > GAP[1])
+    train = few.X[kept], few.y[kept]
+    sizes = {1: 500, 2: 2000}  # by random state
+    made = [make_heteroscedastic_sparse(n, random_state=i) for i, n in sizes.items()]
+    cal, test = ((each.X, each.y) for each in made)
     with warnings.catch_warnings():
         # MAPIE notes that prefit models must not have seen the calibration rows.
         warnings.simplefilter("ignore", UserWarning)
