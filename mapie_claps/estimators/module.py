@@ -140,6 +140,7 @@ class ClapsModule(LastLayerEstimator):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(300, 2))
     >>> y = X[:, 0] + rng.normal(0, 0.1 + 0.2 * (X[:, 1] > 0), 300)
+    >>> _ = torch.manual_seed(0)
     >>> net = torch.nn.Sequential(
     ...     torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     >>> # ... train net here, then:
