@@ -14,6 +14,7 @@ from torch import Tensor
 from .._validation import check_choice, check_integer, warn_once
 from ..network.batches import batches_of, draw_seed, items_of, row_hashes
 from ..network.ensemble import (
+    LITTLE_EVIDENCE,
     HeteroscedasticNetwork,
     PiecewiseLinearEncoding,
     bin_edges,
@@ -51,6 +52,7 @@ from ..network.training import (
 )
 from ..posterior.forward import SCALES, ForwardPass, Predicted
 from ..posterior.last_layer import (
+    CONSTANT,
     SHARPNESS,
     FittedLastLayers,
     LastLayerSums,
@@ -69,9 +71,10 @@ Array = NDArray[np.float64]
 # lack of data.
 LITTLE_NOISE, MIN_KERNEL_WEIGHT = -1.5, 0.5
 # Rows per input up to which λ of Σ is the smallest, since most of what there is to know
-# is not known; it grows with their square, up to 1. From many rows on, a mean that
-# held-out rows want as constant as can be counts as known.
-FEW_ROWS, MANY_ROWS = 7, 100
+# is not known; it grows with their square, up to 1. From many rows on, a mean for which
+# there is no evidence counts as known to be constant.
+FEW_ROWS, MANY_ROWS = 7, 30
+PRECISIONS = "prior_precision", "variance_precision"
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -419,23 +422,25 @@ class ClapsRegressor(LastLayerEstimator):
             least = recipe.variance_precision
             grown = least * max(1.0, per_input / FEW_ROWS) ** 2
             largest = min(grown, max(least, 1.0))
-        found = fit_last_layers(
-            network,
-            x,
-            target,
-            weights,
-            rows,
-            prior_precision=recipe.prior_precision,
-            variance_precision=largest,
-            may_be_constant=line is None and per_input >= MANY_ROWS,
-            last_layer=recipe.last_layer,
-            with_bias=recipe.bias_in_posterior,
-            variance_floor=recipe.variance_floor,
-            homoscedastic=self.scale == "posterior",
-            fit_id=self._fit_id,
-            calibrate_noise=recipe.noise_shape,
-            left_out_shift=shift,
-        )
+        settings: dict[str, Any] = {
+            "prior_precision": recipe.prior_precision,
+            "variance_precision": largest,
+            "last_layer": recipe.last_layer,
+            "with_bias": recipe.bias_in_posterior,
+            "variance_floor": recipe.variance_floor,
+            "homoscedastic": self.scale == "posterior",
+            "fit_id": self._fit_id,
+            "calibrate_noise": recipe.noise_shape,
+            "left_out_shift": shift,
+        }
+        found = fit_last_layers(network, x, target, weights, rows, **settings)
+        if line is None and found.evidence < LITTLE_EVIDENCE:
+            if recipe.linear and (line := fit_line(x, target, weights, True)):
+                network.linear, learned = line
+                settings["left_out_shift"] = learned - (target - network.linear(x))
+            elif per_input >= MANY_ROWS:
+                settings |= dict.fromkeys(PRECISIONS, CONSTANT)
+            found = fit_last_layers(network, x, target, weights, rows, **settings)
         kernel, kernel_weight = None, 0.0
         if recipe.kernel:
             own = torch.Generator().manual_seed(seed + 2)

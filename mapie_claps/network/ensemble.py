@@ -29,6 +29,9 @@ VIEWS = ("bins", "periodic", "raw")
 # A line: rows up to which it is tried, its penalties, and by how much a curved function
 # must be worse on rows left out, or better on what the line leaves of them.
 MAX_LINE_ROWS, PENALTIES = 500, tuple(10.0**e for e in range(-3, 6))
+# Log-likelihood of rows left out, in nats, below which a mean is no better than a
+# constant one: tables without a signal reach it once in ten.
+LITTLE_EVIDENCE = 1.5
 CLEARLY_WORSE, BETTER = 1.1, 0.99
 
 
@@ -233,41 +236,54 @@ def fit_line(
     X: Tensor,  # (n, p)
     y: Tensor,  # (n,)
     weight: Tensor,  # (n,), of mean one
+    instead: bool = False,  # of a constant, and not of a curve
 ) -> tuple[LinearPart, Tensor] | None:
     """The line of a ridge regression, and the residuals of rows left out, (n,).
 
     None unless a smooth function of all columns, by kernel ridge regression, predicts
-    rows left out clearly worse, and has nothing to add to the line.
+    rows left out clearly worse, and has nothing to add to the line; instead of a
+    constant: unless rows left out tell the line from it.
     """
-    if len(X) > MAX_LINE_ROWS:
+    if len(X) > MAX_LINE_ROWS and not instead:
         return None
-    x_mean, y_mean = weight @ X / len(X), weight @ y / len(X)
-    centred = X - x_mean
-    squares = torch.cdist(X, X).square()
-    smooth = torch.exp(-squares / squares.median().clamp(min=1e-300))
-    left_out, dual = _left_out(centred @ centred.mT, y - y_mean, weight)
-    curve, rest = (_left_out(smooth, z, weight)[0] for z in (y - y_mean, left_out))
-    error, of_curve, of_both = (weight @ r.square() for r in (left_out, curve, rest))
-    if of_curve < CLEARLY_WORSE * error or of_both < BETTER * error:
-        return None
-    slope = dual @ centred
-    return LinearPart(slope, y_mean - slope @ x_mean), left_out
+    root, n = weight.sqrt(), len(X)
+    x_mean, y_mean = weight @ X / n, weight @ y / n
+    centred, deviation = X - x_mean, y - y_mean
+    vectors, singular, _ = torch.linalg.svd(root[:, None] * centred, False)
+    left_out, dual = _left_out(singular.square(), vectors, deviation, root)
+    slope, error = dual @ centred, weight @ left_out.square()
+    if instead:
+        told = 0.5 * n * (weight @ deviation.square() / error).log()
+        wanted = bool(told > LITTLE_EVIDENCE)
+    else:
+        squares = torch.cdist(X, X).square()
+        smooth = torch.exp(-squares / squares.median().clamp(min=1e-300))
+        parts = torch.linalg.eigh(root[:, None] * smooth * root)
+        curve, rest = (_left_out(*parts, z, root)[0] for z in (deviation, left_out))
+        of_curve, of_both = (weight @ r.square() for r in (curve, rest))
+        wanted = bool(of_curve >= CLEARLY_WORSE * error and of_both >= BETTER * error)
+    return (LinearPart(slope, y_mean - slope @ x_mean), left_out) if wanted else None
 
 
-def _left_out(K: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _left_out(
+    values: Tensor,  # (r,), of the kernel matrix of rows times the roots of weights
+    vectors: Tensor,  # (n, r)
+    y: Tensor,  # (n,)
+    root: Tensor,  # (n,), of the weights
+) -> tuple[Tensor, Tensor]:
     """Kernel ridge regression: residuals of rows left out, and dual coefficients.
 
-    Its penalty is the best for rows left out, whose residuals are α/diag((K + pI)⁻¹).
+    Its penalty is the best for rows left out, whose residuals are those of the fit
+    divided by one minus the leverage.
     """
-    root = weight.sqrt()
-    values, vectors = torch.linalg.eigh(root[:, None] * K * root)
     along, squares = vectors.mT @ (root * y), vectors.square()
     found = []
     for penalty in PENALTIES:
-        inverse = 1 / (values.clamp(min=0) + penalty)
-        alpha = vectors @ (inverse * along)
-        residual = alpha / (squares @ inverse)  # by the root of the weight
-        found.append((float(residual.square().sum()), residual / root, alpha * root))
+        kept = values.clamp(min=0) / (values.clamp(min=0) + penalty)
+        residual = root * y - vectors @ (kept * along)
+        left_out = residual / (1 - squares @ kept)  # by the root of the weight
+        dual = residual / penalty * root
+        found.append((float(left_out.square().sum()), left_out / root, dual))
     _, residual, dual = min(found, key=lambda each: each[0])
     return residual, dual
 

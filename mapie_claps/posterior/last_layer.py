@@ -26,7 +26,7 @@ from ..network.training import Rows, gaussian_nll, one_thread
 SHARPNESS = 10.0
 LEAST_WEIGHT = 0.1  # of a member whose residuals tell of the noise, by the mean weight
 PRIOR_PRECISION_GRID = tuple(10.0**e for e in range(-5, 5))
-PAPER_PRIOR_PRECISION = 1.0
+PAPER_PRIOR_PRECISION, CONSTANT = 1.0, PRIOR_PRECISION_GRID[-1]  # a mean without slope
 JITTER = (0.0, *(10.0**e for e in range(-15, -8)))  # of the largest diagonal entry
 # Factor of the noise by held-out residuals: the level beyond which they are clipped,
 # the rows that it takes to be believed by half, and its limits.
@@ -460,15 +460,18 @@ def choose_prior_precision(
             continue
         loss = 0.0
         if held_out is not None and rule == "grid":
-            # A soft minimum: λ serves the views that have the weight.
-            nll = layers.held_out_nll(held_out, views)
-            loss = -float((-SHARPNESS * nll).logsumexp(dim=0))
+            loss = _of_views(layers.held_out_nll(held_out, views))
         else:
             for k in range(len(trained)):
                 loss -= float(layers.laplace(k).log_marginal_likelihood())
         if loss < best:
             best, value = loss, candidate
     return value
+
+
+def _of_views(nll: Tensor) -> float:
+    """A soft minimum over the views: those that have the weight decide."""
+    return -float((-SHARPNESS * nll).logsumexp(dim=0)) / SHARPNESS
 
 
 def mean_noise(h2: Tensor, member_weight: Tensor) -> Tensor:  # (K, n), (K,) → (n,)
@@ -486,6 +489,7 @@ class FittedLastLayers(NamedTuple):
     held_out_nll: Tensor | None = None  # (n_views,); None where no rows were held out
     held_out_residual: Tensor | None = None  # (m,), in units of √v of single members
     noise_factor: float = 1.0  # of v, at which it is the mean squared residual
+    evidence: float = math.inf  # for the mean against a constant, see fit_posterior
 
 
 class HeldOut(NamedTuple):
@@ -505,7 +509,6 @@ def fit_posterior(
     *,
     prior_precision: float | str,
     variance_precision: float = math.inf,  # largest λ of Σ
-    may_be_constant: bool = False,  # whether the largest λ of ŵ is that of Σ as well
     last_layer: str,
     variance_floor: float,  # of σ²
     **settings: Any,  # of make_last_layers
@@ -513,7 +516,8 @@ def fit_posterior(
     """λ, posteriors, weights of the members, and what held-out rows say of them.
 
     λ and the weights rest on posteriors without the held-out rows of each member, the
-    final posteriors on all rows.
+    final posteriors on all rows. The evidence for the mean is what it gains over a
+    constant in the log-likelihood of held-out rows, in nats.
     """
     n_members, by_grid = len(trained), prior_precision == "grid"
     settings["variance_precision"] = variance_precision
@@ -526,8 +530,6 @@ def fit_posterior(
     value = choose_prior_precision(
         prior_precision, summed, trained, last_layer, judged, views, **settings
     )
-    if may_be_constant and value == PRIOR_PRECISION_GRID[-1]:
-        settings["variance_precision"] = math.inf
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
     weight = trained.new_full((n_members,), 1 / n_members)
     found: dict[str, Any] = {}
@@ -536,13 +538,19 @@ def fit_posterior(
             held_out.without, trained, last_layer, value, **settings
         )
         nll = others.held_out_nll(judged, views)
+        if by_grid and last_layer == "ridge":
+            constant = make_last_layers(
+                held_out.without, trained, last_layer, CONSTANT, **settings
+            ).held_out_nll(judged, views)
+            n_judged = min(held_out.numbers.numel(), sums.n_rows)
+            found["evidence"] = n_judged * (_of_views(constant) - _of_views(nll))
         sizes = torch.tensor([view.stop - view.start for view in views])
         weight = torch.softmax(-SHARPNESS * nll.repeat_interleave(sizes), dim=0)
         v = judged.h2 + others.epistemic(judged.phi)
         # Members that hardly count would tell of their own faults.
         counts = weight * n_members > LEAST_WEIGHT
         residual = (others.residual(judged) / v.sqrt())[counts].flatten()
-        found = {"held_out_nll": nll, "held_out_residual": residual}
+        found |= {"held_out_nll": nll, "held_out_residual": residual}
     if held_out is not None or n_members > 1 or last_layer == "ridge":
         spread, apart = Spread(), []
         for rows in batches:
@@ -579,6 +587,7 @@ def fit_last_layers(
 ) -> FittedLastLayers:
     """``fit_posterior`` of networks, each of which holds out rows of its own."""
     size, (fit, numbers) = network.rows_per_batch(), split
+    network.noise_factor = 1.0
     seen = weight.new_zeros(network.n_members, len(X)).scatter_(1, fit, 1.0)
     own = X[numbers], y[numbers], weight[numbers]
     shift = 0.0 if left_out_shift is None else left_out_shift[numbers]
@@ -620,7 +629,8 @@ def fit_last_layers(
         found = fit_once(prior_precision)
         if calibrate_noise and found.held_out_residual is not None:
             network.noise_factor = found.noise_factor
-            found = fit_once(found.last_layers.mean_precision)
+            again = fit_once(found.last_layers.mean_precision)
+            found = again._replace(evidence=found.evidence)
     return found
 
 
