@@ -275,7 +275,7 @@ def test_ranks_and_reasons(formula, data):
     narrowing = 1 - np.sqrt(1 - why.epistemic_fraction**2)
     np.testing.assert_allclose(table["narrowing"], narrowing)
     collect = table["reason"].to_numpy() == "collect data here"
-    np.testing.assert_array_equal(collect, narrowing >= 0.05)
+    np.testing.assert_array_equal(collect, narrowing >= 0.1)
     assert 0 < collect.sum() < len(collect)
 
 

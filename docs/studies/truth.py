@@ -2,7 +2,8 @@
 
 noise     generated means and noises: noise and lack of data against the truth
 permuted  real tables with y permuted, and with known noise added to a known mean
-reasons   rows whose reason changes with the random state alone
+reasons   rows whose reason changes with the random state alone, in real tables
+seeds     the same in generated data
 sparse    coverage in a region that lost 99 % of its training rows
 equal     the same rows, some of them twice: noise, coverage, jackknife+-after-bootstrap
 levels    the same table with a column as text and as integers
@@ -149,9 +150,19 @@ def permuted(seed: int, new: Model, table: Table, *, kind: str) -> Rows:
 def reasons(seed: int, new: Model, table: Table, *, rows: int) -> Rows:
     """The same training rows with three random states."""
     X, y, *_ = shuffled(table, seed, rows + 500)
-    models = [new(random_state=state).fit(X[:rows], y[:rows]) for state in range(3)]
-    first, *others = (diagnose(model, X[rows:])["reason"] for model in models)
-    yield {"changed": float(np.mean(np.any([first != o for o in others], axis=0)))}
+    yield changed(new, X, y, rows)
+
+
+def seeds(seed: int, new: Model, _: Table, *, rows: int, **case: Any) -> Rows:
+    """The same with generated means and noises."""
+    X, _mean, _sd, y, _n = problem(seed, f"{rows} × 10", **case)
+    yield changed(new, X, y, rows)
+
+
+def changed(new: Model, X: Any, y: Array, n: int) -> Row:
+    models = [new(random_state=state).fit(X[:n], y[:n]) for state in range(3)]
+    first, *others = (diagnose(model, X[n:])["reason"] for model in models)
+    return {"changed": float(np.mean(np.any([first != o for o in others], axis=0)))}
 
 
 def split_ends(fitted: Any, X: Any, y: Array, i: int, j: int) -> Array:
@@ -302,13 +313,16 @@ NOISE = {
     "kind": (*MEANS, UNEVEN),
     "r2": (0.0, 0.1, 0.3, 0.5, 0.8, 0.95),
 }
+ROWS = {"rows": (100, 300, 1500)}
+SEEDS = ROWS | {"kind": NOISE["kind"], "r2": (0.0, 0.3, 0.8, 0.95)}
 KINDS = {"kind": ("permuted", "noise 0.5", "noise 1")}
 LEVELS = "12", "20", "21", "40", "60", "100", "200", "bikeshare", "fit time"
 SMALL = {"method": (CLAPS, *SMALL_PEERS), "rows": (24, 50, 100, 200)}
 PARTS = {
     "noise": Part(noise, ["method r2", "method size"], "size kind r2", (), NOISE),
     "permuted": Part(permuted, ["kind"], "set", REAL, KINDS),
-    "reasons": Part(reasons, ["rows"], "set", [CHOICE], {"rows": (100, 300, 1500)}),
+    "reasons": Part(reasons, ["rows"], "set", [CHOICE], ROWS),
+    "seeds": Part(seeds, ["rows"], "kind r2", (), SEEDS),
     "sparse": Part(sparse, ["set"], "", SPARSE),
     "equal": Part(equal, ["set kind"], "", EQUAL, n_seeds=10),
     "levels": Part(levels, ["levels kind"], "", [BIKES], {"levels": LEVELS}),

@@ -21,7 +21,7 @@ from .explanation import Explanation, explain, explain_rows, models_of
 
 Array = NDArray[np.float64]
 COLLECT, IRREDUCIBLE, UNKNOWN = "collect data here", "irreducible", "not known"
-MIN_NARROWING = 0.05  # from which data are worth collecting
+MIN_NARROWING = 0.1  # from which data are worth collecting
 # Probability with which exchangeable rows are reported: a table by a warning, a row as
 # outside (with fewer than 99 calibration rows 1 / (n + 1), the smallest there is).
 SIGNIFICANCE = 0.01
@@ -85,7 +85,7 @@ def diagnose(
         Columns of :class:`~mapie_claps.Explanation`, with the share s of lack of data;
         ``narrowing``, the share by which the interval would be narrower after one
         measurement at this row, 1 − √(1 − s²); and ``reason``: "collect data here" if
-        that is 5 % or more, else "irreducible", or "not known" if the row is outside,
+        that is a tenth or more, else "irreducible", or "not known" if the row is outside,
         where the noise is extrapolated. With ``X_calibration`` also
         ``epistemic_quantile``, the share of calibration rows with no larger epistemic
         variance, and ``outside``: larger than in 99 % of them (in all, if few).
