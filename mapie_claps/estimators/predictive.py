@@ -169,17 +169,17 @@ class PredictiveDistribution:
 
     def interval(self, lower: Array, upper: Array) -> tuple[Array, Array]:
         """Ends (n, m) at signed scores (m,) or (n, m), rounded outwards."""
-        ends = []
-        for score, side in ((lower, -1.0), (upper, 1.0)):
-            r = self.shape.curve.end(np.asarray(score, dtype=np.float64), side)
-            # Away from the centre outwards is further, on the other side it is nearer.
-            r = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
-            step = self.scale[:, None] * r
-            z = self.centre[:, None] + step
-            inner = (step != 0) & np.isfinite(z)
-            moved = np.where(inner, np.nextafter(z, side * np.inf), z)
-            ends.append(self.target_map.end(moved, side))
-        return ends[0], ends[1]
+        scores = np.stack([np.atleast_2d(lower), np.atleast_2d(upper)])  # (2, ·, m)
+        side = np.array([-1.0, 1.0])[:, None, None]
+        r = self.shape.curve.end(scores, side)
+        # Away from the centre outwards is further, on the other side it is nearer.
+        r = r * np.where(r * side > 0, ROUND_OUT, 2 - ROUND_OUT)
+        step = self.scale[:, None] * r
+        z = self.centre[:, None] + step
+        inner = (step != 0) & np.isfinite(z)
+        moved = np.where(inner, np.nextafter(z, side * np.inf), z)
+        low, high = self.target_map.end(moved, side)
+        return low, high
 
     @property
     def mean(self) -> Array:

@@ -99,7 +99,7 @@ class MonotoneMap:
         y_ = np.asarray(y, dtype=np.float64)
         return np.ones_like(y_) if self.is_identity else self._image(y_)[1]
 
-    def end(self, z: ArrayLike, side: float) -> Array:
+    def end(self, z: ArrayLike, side: Any) -> Array:
         """Compute T⁻¹(z), rounded downwards (side −1) or upwards (+1); ±∞ stays."""
         z_ = np.asarray(z, dtype=np.float64)
         if self.is_identity:
