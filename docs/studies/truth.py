@@ -153,10 +153,10 @@ def reasons(seed: int, new: Model, table: Table, *, rows: int) -> Rows:
     yield changed(new, X, y, rows)
 
 
-def seeds(seed: int, new: Model, _: Table, *, rows: int, **case: Any) -> Rows:
+def seeds(seed: int, new: Model, _: Table, **case: Any) -> Rows:
     """The same with generated means and noises."""
-    X, _mean, _sd, y, _n = problem(seed, f"{rows} × 10", **case)
-    yield changed(new, X, y, rows)
+    X, _mean, _sd, y, n = problem(seed, **case)
+    yield changed(new, X, y, n)
 
 
 def changed(new: Model, X: Any, y: Array, n: int) -> Row:
@@ -314,7 +314,11 @@ NOISE = {
     "r2": (0.0, 0.1, 0.3, 0.5, 0.8, 0.95),
 }
 ROWS = {"rows": (100, 300, 1500)}
-SEEDS = ROWS | {"kind": NOISE["kind"], "r2": (0.0, 0.3, 0.8, 0.95)}
+SEEDS = {
+    "size": ("100 × 10", "300 × 10", "1500 × 10"),
+    "kind": NOISE["kind"],
+    "r2": (0.0, 0.3, 0.8, 0.95),
+}
 KINDS = {"kind": ("permuted", "noise 0.5", "noise 1")}
 LEVELS = "12", "20", "21", "40", "60", "100", "200", "bikeshare", "fit time"
 SMALL = {"method": (CLAPS, *SMALL_PEERS), "rows": (24, 50, 100, 200)}
@@ -322,7 +326,7 @@ PARTS = {
     "noise": Part(noise, ["method r2", "method size"], "size kind r2", (), NOISE),
     "permuted": Part(permuted, ["kind"], "set", REAL, KINDS),
     "reasons": Part(reasons, ["rows"], "set", [CHOICE], ROWS),
-    "seeds": Part(seeds, ["rows"], "kind r2", (), SEEDS),
+    "seeds": Part(seeds, ["size"], "kind r2", (), SEEDS),
     "sparse": Part(sparse, ["set"], "", SPARSE),
     "equal": Part(equal, ["set kind"], "", EQUAL, n_seeds=10),
     "levels": Part(levels, ["levels kind"], "", [BIKES], {"levels": LEVELS}),
