@@ -27,9 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` makes a name public
     from .conformal.calibrated import CalibratedRegressor as CalibratedRegressor
-    from .conformal.calibrated import (
-        StreamingConformalRegressor as StreamingConformalRegressor,
-    )
     from .conformal.quantile import conformal_quantile as conformal_quantile
     from .conformal.quantile import conformal_rank as conformal_rank
     from .conformal.score import ClapsScaleEstimator as ClapsScaleEstimator
@@ -53,7 +50,7 @@ if TYPE_CHECKING:  # `as` makes a name public
     __version__: str
 
 _MODULES = {
-    "conformal.calibrated": "CalibratedRegressor StreamingConformalRegressor",
+    "conformal.calibrated": "CalibratedRegressor",
     "conformal.quantile": "conformal_quantile conformal_rank",
     "conformal.score": "ClapsScaleEstimator ClapsScore",
     "conformal.shift": "ColumnGroups EpistemicGroups likelihood_ratio",

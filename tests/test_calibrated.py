@@ -19,12 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader, TensorDataset
 
-from mapie_claps import (
-    CalibratedRegressor,
-    ClapsScore,
-    StreamingConformalRegressor,
-    explain,
-)
+from mapie_claps import CalibratedRegressor, ClapsScore, explain
 
 X, Y = table(500)
 CAL, TEST = slice(100, 300), slice(300, 500)
@@ -57,7 +52,7 @@ def test_one_interval_by_every_way(cal):
     predict = getattr(mapie, "predict_interval", mapie.predict)
     again = CalibratedRegressor.from_mapie(mapie, LEVELS)
     data = TensorDataset(torch.from_numpy(X[CAL]), torch.from_numpy(Z[CAL]))
-    loader = StreamingConformalRegressor(MODEL, LEVELS)
+    loader = CalibratedRegressor(MODEL, LEVELS)
     loader.conformalize(DataLoader(data, batch_size=37))
     stored = CalibratedRegressor.from_scores(MODEL, cal.conformity_scores, LEVELS)
     for found in (
@@ -427,7 +422,6 @@ def test_explain_is_the_function():
 
 
 def test_it_is_an_estimator_of_scikit_learn(cal):
-    assert StreamingConformalRegressor is CalibratedRegressor
     fresh = clone(cal)
     assert not hasattr(fresh, "calibration_")
     assert repr(CalibratedRegressor(Shaped(), 0.8)) == (

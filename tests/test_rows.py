@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mapie_claps import CalibratedRegressor, ClapsRegressor
+from mapie_claps import CalibratedRegressor, ClapsRegressor, Recipe
 from mapie_claps.estimators import target_choice
 from mapie_claps.network.ensemble import fit_line
 from mapie_claps.network.rows import equal_rows, folds_of, rows_together, take_groups
@@ -181,3 +181,37 @@ def test_targets_that_training_targets_exclude_are_named():
     model.conformalize(X[:50] + 1, np.r_[-1.0, new[1:]])  # one of them does no harm
     with pytest.warns(UserWarning, match="6 of 50 calibration targets that the train"):
         model.conformalize(X[:50] + 1, np.r_[-np.ones(6), new[6:]])
+
+
+def weak_table(slope, n=600):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(n, 6))
+    return X, slope * X[:, 0] + rng.normal(size=n)
+
+
+def test_without_evidence_the_mean_is_a_constant_that_counts_as_known():
+    X, y = weak_table(slope=0.0)
+    model = ClapsRegressor(random_state=0).fit(X, y)
+    assert model.prior_precision_ == 1e4
+    assert np.ptp(model.predict(X)) < 0.1 * np.std(y)
+    parts = model.predict_variance(X)
+    assert np.median(parts.aleatoric) == pytest.approx(np.var(y), rel=0.25)
+    assert np.max(parts.epistemic) < 0.01 * np.var(y)
+    own = ClapsRegressor(random_state=0, prior_precision=1.0).fit(X, y)
+    assert own.prior_precision_ == 1.0
+
+
+def test_a_line_stands_where_networks_have_learned_nothing():
+    X, y = weak_table(slope=0.3)
+    rows = torch.from_numpy(X), torch.from_numpy(y), torch.ones(600).double()
+    assert fit_line(*rows) is None  # too many to ask for a curve
+    line, _ = fit_line(*rows, instead=True)
+    np.testing.assert_allclose(line.weight, [0.3, 0, 0, 0, 0, 0], atol=0.12)
+    noise = torch.from_numpy(weak_table(slope=0.0)[1])
+    assert fit_line(rows[0], noise, rows[2], instead=True) is None
+    errors = []
+    for linear in (True, False):  # beside one unit that has hardly been trained
+        recipe = Recipe(hidden_layer_sizes=(1,), views=("raw",), linear=linear)
+        model = ClapsRegressor(1, max_steps=1, random_state=0, recipe=recipe)
+        errors.append(np.mean((model.fit(X, y).predict(X) - 0.3 * X[:, 0]) ** 2))
+    assert errors[0] < 0.03 < 0.07 < errors[1]

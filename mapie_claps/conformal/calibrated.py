@@ -787,9 +787,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(take_groups(labels, share, random.permutation(n_labels)), 0, -1)
 
 
-StreamingConformalRegressor = CalibratedRegressor
-
-
 def _template(estimator: Any, seed: int, prefit: bool = False) -> Any:
     """What ``fit`` clones: the estimator, or CLAPS around one without a deviation."""
     if estimator is None:

@@ -85,7 +85,7 @@ def diagnose(
         Columns of :class:`~mapie_claps.Explanation`, with the share s of lack of data;
         ``narrowing``, the share by which the interval would be narrower after one
         measurement at this row, 1 − √(1 − s²); and ``reason``: "collect data here" if
-        that is a tenth or more, else "irreducible", or "not known" if the row is outside,
+        that is a tenth or more, else "irreducible", or "not known" if it is outside,
         where the noise is extrapolated. With ``X_calibration`` also
         ``epistemic_quantile``, the share of calibration rows with no larger epistemic
         variance, and ``outside``: larger than in 99 % of them (in all, if few).

@@ -327,7 +327,7 @@ class ClapsModule(LastLayerEstimator):
     def _set_sums(self, sums: LastLayerSums) -> None:
         """Posterior from other sums; λ by marginal likelihood is chosen again."""
         network = self.network_
-        value = choose_prior_precision(
+        value, _ = choose_prior_precision(
             self.prior_precision,
             sums,
             network.weights,

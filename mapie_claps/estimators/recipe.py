@@ -68,8 +68,8 @@ class Recipe:
         Largest λ of Σ, where λ is chosen and not given as a number, for few rows per
         input; for many it is up to 1.
     linear : bool
-        Whether a line may stand in the mean, from which the networks learn the
-        difference: under 500 rows, where a curve predicts clearly worse.
+        Whether a line may stand in the mean: up to 500 rows, where a curve predicts
+        clearly worse, or where networks have learned nothing that a line tells.
     robust : bool
         Whether rows that are equal in X and y count as one row with a weight, and wild
         targets as the nearest of the others.

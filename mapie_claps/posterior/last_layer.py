@@ -441,16 +441,20 @@ def choose_prior_precision(
     held_out: FeatureRows | None = None,
     views: Sequence[slice] = (slice(0, 1),),  # members that share a view
     **settings: Any,
-) -> float:
-    """λ as given, by held-out likelihood, or by marginal likelihood."""
+) -> tuple[float, float]:
+    """λ as given, by held-out likelihood, or by marginal likelihood.
+
+    With what it gains over the largest λ, with which the mean is a constant: log-
+    likelihood of the rows, of the grid per row.
+    """
     if not isinstance(rule, str):
-        return float(rule)
+        return float(rule), math.inf
     if rule == "grid" and held_out is None:
-        return PAPER_PRIOR_PRECISION  # too few rows to hold any out
+        return PAPER_PRIOR_PRECISION, math.inf  # too few rows to hold any out
     # The evidence is exact at the posterior mean, whichever ŵ predicts.
     exact = rule == "marglik" and sums.gram.ndim == 3
     last_layer = "ridge" if exact else last_layer
-    best, value = math.inf, PRIOR_PRECISION_GRID[-1]
+    losses = {CONSTANT: math.inf}
     for candidate in PRIOR_PRECISION_GRID:
         try:
             layers = make_last_layers(
@@ -460,18 +464,15 @@ def choose_prior_precision(
             continue
         loss = 0.0
         if held_out is not None and rule == "grid":
-            loss = _of_views(layers.held_out_nll(held_out, views))
+            # A soft minimum: λ serves the views that have the weight.
+            nll = -SHARPNESS * layers.held_out_nll(held_out, views)
+            loss = -float(nll.logsumexp(dim=0)) / SHARPNESS
         else:
             for k in range(len(trained)):
                 loss -= float(layers.laplace(k).log_marginal_likelihood())
-        if loss < best:
-            best, value = loss, candidate
-    return value
-
-
-def _of_views(nll: Tensor) -> float:
-    """A soft minimum over the views: those that have the weight decide."""
-    return -float((-SHARPNESS * nll).logsumexp(dim=0)) / SHARPNESS
+        losses[candidate] = loss if loss == loss else math.inf
+    value = min(losses, key=lambda candidate: losses[candidate])
+    return value, losses[CONSTANT] - losses[value]
 
 
 def mean_noise(h2: Tensor, member_weight: Tensor) -> Tensor:  # (K, n), (K,) → (n,)
@@ -527,7 +528,7 @@ def fit_posterior(
     if sums.homoscedastic and judged is not None:
         judged = judged._replace(h2=torch.full_like(judged.h2, sigma2))
     summed = sums if held_out is None or not by_grid else held_out.without
-    value = choose_prior_precision(
+    value, gain = choose_prior_precision(
         prior_precision, summed, trained, last_layer, judged, views, **settings
     )
     layers = make_last_layers(sums, trained, last_layer, value, **settings)
@@ -538,19 +539,15 @@ def fit_posterior(
             held_out.without, trained, last_layer, value, **settings
         )
         nll = others.held_out_nll(judged, views)
-        if by_grid and last_layer == "ridge":
-            constant = make_last_layers(
-                held_out.without, trained, last_layer, CONSTANT, **settings
-            ).held_out_nll(judged, views)
-            n_judged = min(held_out.numbers.numel(), sums.n_rows)
-            found["evidence"] = n_judged * (_of_views(constant) - _of_views(nll))
         sizes = torch.tensor([view.stop - view.start for view in views])
         weight = torch.softmax(-SHARPNESS * nll.repeat_interleave(sizes), dim=0)
         v = judged.h2 + others.epistemic(judged.phi)
         # Members that hardly count would tell of their own faults.
         counts = weight * n_members > LEAST_WEIGHT
         residual = (others.residual(judged) / v.sqrt())[counts].flatten()
-        found |= {"held_out_nll": nll, "held_out_residual": residual}
+        found = {"held_out_nll": nll, "held_out_residual": residual}
+        if by_grid and last_layer == "ridge":
+            found["evidence"] = gain * min(held_out.numbers.numel(), sums.n_rows)
     if held_out is not None or n_members > 1 or last_layer == "ridge":
         spread, apart = Spread(), []
         for rows in batches:
