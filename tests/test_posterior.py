@@ -260,7 +260,7 @@ PHI = torch.tensor([[[1.0], [-2.0]], [[0.5], [3.0]]]).double()  # (K, n, d)
 
 def sums_of(gram=GRAM):
     loss, targets = torch.tensor([1.5, 2.5]).double(), Spread(7.0, 10.0, 28.0)
-    return LastLayerSums(gram, CROSS[: len(gram)], loss[: len(gram)], 7, targets,
+    return LastLayerSums(gram, CROSS[: len(gram)], loss[: len(gram)], loss[: len(gram)], 7, targets,
                          Spread(), "a")  # fmt: skip
 
 

@@ -113,8 +113,8 @@ class LastLayerSums:
     cross : Tensor of shape (K, d + 1)
         HᵀWr with the residuals r of the trained mean: a correction of it is then no
         difference of large numbers.
-    loss : Tensor of shape (K,)
-        ½Σ s[r²/h² + log h²].
+    loss, squares : Tensor of shape (K,)
+        ½Σ s[r²/h² + log h²], and Σ s r²/h².
     n_rows : int
         Number of rows.
     targets : Spread
@@ -140,6 +140,7 @@ class LastLayerSums:
     gram: Tensor
     cross: Tensor
     loss: Tensor
+    squares: Tensor
     n_rows: int
     targets: Spread
     residuals: Spread
@@ -153,9 +154,18 @@ class LastLayerSums:
                 "Got sums that belong to another fit, but only sums of one fit add up. "
                 "Make them with partial_sums of one estimator, or of copies of it."
             )
-        names = ("gram", "cross", "loss", "n_rows", "targets", "residuals")
+        names = ["gram", "cross", "loss", "squares", "n_rows", "targets", "residuals"]
         added = {name: getattr(self, name) + getattr(other, name) for name in names}
         return replace(self, **added)
+
+    def with_noise_factor(self, c: float) -> "LastLayerSums":
+        """Sums of the same rows with c·h² in place of h²."""
+        if self.homoscedastic:
+            return self
+        less = {k: getattr(self, k) / c for k in ("gram", "cross", "squares")}
+        constant = self.targets.weight * math.log(c)
+        loss = self.loss + 0.5 * (less["squares"] - self.squares + constant)
+        return replace(self, loss=loss, **less)
 
     def residual_variance(self, floor: float) -> float:
         """σ², the mean squared residual, at least the floor."""
@@ -177,7 +187,7 @@ def sum_rows(
     Its objects have a last layer of zeros, whose targets are residuals.
     """
     members: list[Any] = []
-    gram = cross = loss = torch.empty(0)
+    gram = cross = loss = squares = torch.empty(0)
     targets = residuals = Spread()
     n_rows = 0
     for rows in batches:
@@ -188,6 +198,7 @@ def sum_rows(
         if not members:
             n_members, _, size = rows.phi.shape
             loss = torch.zeros(n_members, dtype=torch.float64)
+            squares = torch.zeros_like(loss)
             cross = loss.new_zeros(n_members, size + 1)
             axes = (size + 1,) * (2 if structure == "full" else 1)
             gram = loss.new_zeros(n_members, *axes)
@@ -206,10 +217,11 @@ def sum_rows(
         pull = weight * rows.residual / h2
         cross[:, :-1] += (pull[:, None] @ rows.phi).squeeze(1)
         cross[:, -1] += pull.sum(1)
+        squares += (pull * rows.residual).sum(1)
     if not members:
         raise ValueError("Got X without rows, but expected at least one.")
     return LastLayerSums(
-        gram, cross, loss, n_rows, targets, residuals, fit_id, homoscedastic
+        gram, cross, loss, squares, n_rows, targets, residuals, fit_id, homoscedastic
     )
 
 
@@ -597,13 +609,14 @@ def fit_last_layers(
     def summed(batches: Iterable[FeatureRows]) -> LastLayerSums:
         return sum_rows(batches, "full", homoscedastic, fit_id)
 
-    def fit_once(prior_precision: float | str) -> FittedLastLayers:
-        batches: Any = DataLoader(
-            parts, batch_size=None, collate_fn=features, generator=torch.Generator()
-        )
+    batches: Any = DataLoader(
+        parts, batch_size=None, collate_fn=features, generator=torch.Generator()
+    )
+    of_network = network.trained_weights(), network.members_by_view()
+    with one_thread(network.multiply_adds(size)):
         if seen.numel() * network.layer_sizes[-1] <= KEPT_ELEMENTS:
             batches = list(batches)
-        held_out = None
+        held_out, sums = None, summed(batches)
         if numbers.shape[1]:
             rows = FeatureRows.of(network, *own)
             masked = (
@@ -612,21 +625,18 @@ def fit_last_layers(
             )
             rows = rows._replace(residual=rows.residual + shift)
             held_out = HeldOut(rows, numbers, summed(masked))
-        return fit_posterior(
-            summed(batches),
-            batches,
-            network.trained_weights(),
-            network.members_by_view(),
-            held_out,
-            prior_precision=prior_precision,
-            **settings,
-        )
-
-    with one_thread(network.multiply_adds(size)):
-        found = fit_once(prior_precision)
-        if calibrate_noise and found.held_out_residual is not None:
-            network.noise_factor = found.noise_factor
-            again = fit_once(found.last_layers.mean_precision)
+        settings["prior_precision"] = prior_precision
+        found = fit_posterior(sums, batches, *of_network, held_out, **settings)
+        if calibrate_noise and held_out is not None:
+            c = network.noise_factor = found.noise_factor
+            settings["prior_precision"] = found.last_layers.mean_precision
+            held_out = HeldOut(
+                rows._replace(h2=c * rows.h2),
+                numbers,
+                held_out.without.with_noise_factor(c),
+            )
+            sums = sums.with_noise_factor(c)
+            again = fit_posterior(sums, batches, *of_network, held_out, **settings)
             found = again._replace(evidence=found.evidence)
     return found
 
