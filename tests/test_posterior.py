@@ -259,9 +259,22 @@ PHI = torch.tensor([[[1.0], [-2.0]], [[0.5], [3.0]]]).double()  # (K, n, d)
 
 
 def sums_of(gram=GRAM):
-    loss, targets = torch.tensor([1.5, 2.5]).double(), Spread(7.0, 10.0, 28.0)
-    return LastLayerSums(gram, CROSS[: len(gram)], loss[: len(gram)], loss[: len(gram)], 7, targets,
-                         Spread(), "a")  # fmt: skip
+    n, targets = len(gram), Spread(7.0, 10.0, 28.0)
+    loss, squares = torch.tensor([[1.5, 2.5], [2.0, 4.0]]).double()[:, :n]
+    return LastLayerSums(gram, CROSS[:n], loss, squares, 7, targets, Spread(), "a")
+
+
+def test_sums_follow_the_factor_of_the_noise():
+    generator = torch.Generator().manual_seed(0)
+    phi, draws = torch.rand(2, 2, 9, 5, generator=generator).double()
+    h2, residual = draws[..., 0] + 0.1, draws[..., 1] - 0.5
+    rows = FeatureRows(phi, h2, residual, residual[0], draws[0, :, 2])
+    for homoscedastic in (False, True):
+        options = "full", homoscedastic, "a"
+        found = sum_rows([rows], *options).with_noise_factor(2.5)
+        expected = sum_rows([rows._replace(h2=2.5 * h2)], *options)
+        for name in ("gram", "cross", "loss", "squares"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize("standardised", [True, False])
