@@ -79,7 +79,6 @@ def test_weights_on_one_side_only():
         shifted.observe(X[TEST], Y[TEST])
     for call in (
         lambda: shifted.predict_quantiles(X[TEST], 0.9),
-        lambda: shifted.quantiles(),
         lambda: shifted.cdf(X[TEST], 0.0),
     ):
         with pytest.raises(ValueError, match="rows differ in rank"):

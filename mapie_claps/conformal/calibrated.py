@@ -141,14 +141,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     (5, 3)
     >>> bool(model.cdf([[0.0]], 5.0)[0] > 0.9)
     True
-
-    A fitted estimator, and calibration rows in batches:
-
-    >>> batches = [(X[i : i + 50], y[i : i + 50]) for i in range(200, 400, 50)]
-    >>> fitted = ClapsRegressor.paper(random_state=0).fit(X[:200], y[:200])
-    >>> model = CalibratedRegressor(fitted, [0.8, 0.9]).conformalize(batches)
-    >>> [intervals.shape for _, intervals in model.iter_intervals(batches[:2])]
-    [(50, 2, 2), (50, 2, 2)]
     """
 
     estimators_: list[Any]
@@ -384,14 +376,6 @@ class CalibratedRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Compute scores (n,), absolute or signed, of rows as in ``conformalize``."""
         scores = self._score(X, y).scores
         return scores if signed else np.abs(scores)
-
-    def quantiles(self, allow_infinite_bounds: bool = False) -> Array:
-        """Conformal quantile of each level, (n_levels,); of two ranks both ends."""
-        self._single("quantiles of scores")
-        rows = self._one_rank("quantiles")
-        one = self._takes_one_rank(rows)
-        ends = rows.bounds(self._alpha, sym=one, allow_infinite=allow_infinite_bounds)
-        return np.asarray(ends.upper[0] if one else np.concatenate(ends[:2]))
 
     def predict(self, X: Any) -> Array:
         """Predict the mean of y, (n,)."""

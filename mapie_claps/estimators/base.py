@@ -265,12 +265,6 @@ class LastLayerEstimator(DistributionRegressor):
         unit = self._target_units()[1]
         return np.asarray(self.forward_.last_layers.covariance() * unit**2)
 
-    @property
-    def residual_variance_(self) -> float:
-        """σ², the mean squared training residual, in squared units of y."""
-        check_is_fitted(self, "forward_")
-        return float(self.forward_.residual_variance) * self._target_units()[1] ** 2
-
     def save(self, path: Any) -> None:
         """Write the fitted estimator to a file, without pickle.
 

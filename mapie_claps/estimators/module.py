@@ -126,8 +126,8 @@ class ClapsModule(LastLayerEstimator):
         and φᵀΣφ.
     sums_ : LastLayerSums
         Sums over the rows seen so far.
-    prior_precision_, residual_variance_, posterior_covariance_ : float or ndarray
-        λ in use, the mean squared residual σ², Σ with the bias last, in units of y.
+    prior_precision_, posterior_covariance_ : float or ndarray
+        λ in use, and Σ with the bias last, in units of y.
     n_features_in_ : int
         Number of columns, only where X is a table. MAPIE probes an estimator that has
         it with a row of floating-point zeros, so integers for an embedding go without.

@@ -170,8 +170,6 @@ class ClapsRegressor(LastLayerEstimator):
         λ of Σ.
     posterior_covariance_ : ndarray of shape (n_members, d + 1, d + 1)
         Σ of every member, in units of y.
-    residual_variance_ : float
-        σ², mean squared training residual, in squared units of y.
     kernel_ : KernelMember or None
         The kernel member with the training rows it keeps.
     recipe_ : Recipe
@@ -304,17 +302,9 @@ class ClapsRegressor(LastLayerEstimator):
         return cls(**({"recipe": "paper"} | params))
 
     def input_columns(self, X: Any) -> dict[str, Array]:
-        """Inputs of the networks, by name, before they are standardised.
+        """Inputs of the networks for X, by name, before they are standardised.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            A table, as in ``predict``.
-
-        Returns
-        -------
-        dict of ndarray of shape (n,)
-            Numbers as they are; categories, gaps and dates as the networks see them.
+        Numbers are as they were; categories, gaps and dates as the networks see them.
         """
         check_is_fitted(self, "forward_")
         values = self._encoded(X).values

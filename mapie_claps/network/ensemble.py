@@ -258,8 +258,9 @@ def fit_line(
     else:
         squares = torch.cdist(X, X).square()
         smooth = torch.exp(-squares / squares.median().clamp(min=1e-300))
-        parts = torch.linalg.eigh(root[:, None] * smooth * root)
-        curve, rest = (_left_out(*parts, z, root)[0] for z in (deviation, left_out))
+        values, vectors = torch.linalg.eigh(root[:, None] * smooth * root)
+        curve, _ = _left_out(values, vectors, deviation, root)
+        rest, _ = _left_out(values, vectors, left_out, root)
         of_curve, of_both = (weight @ r.square() for r in (curve, rest))
         wanted = bool(of_curve >= CLEARLY_WORSE * error and of_both >= BETTER * error)
     return (LinearPart(slope, y_mean - slope @ x_mean), left_out) if wanted else None
