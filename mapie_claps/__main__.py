@@ -103,11 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m mapie_claps", None, about, EXAMPLES, formatter_class=shape
     )
-    commands = parser.add_subparsers(required=True, metavar="fit | predict | report")
+    verbs = parser.add_subparsers(required=True, metavar="fit | predict | report")
     several: Any = {"action": "append", "default": [], "metavar": "COLUMN"}
     for run, out in ((fit, "x.claps"), (predict, "x.csv"), (report, "x.html")):
-        does = run.__doc__
-        one = commands.add_parser(run.__name__, help=does, description=does)
+        one = verbs.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         if run is not fit:
             one.add_argument("model", help="file that fit wrote")
         one.add_argument("table", help="CSV file in UTF-8 with a line of column names")

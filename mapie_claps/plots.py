@@ -169,7 +169,7 @@ class IntervalDisplay(ExplanationDisplay):
         if infinite.any():
             title += f"\n({infinite.sum()} of {len(x)} are infinite and not drawn)"
         ax.set(xlabel=xlabel, ylabel="y", title=title)
-        ax.legend(**LEGEND)
+        ax.legend(loc="upper left" if bars else "best", **LEGEND)
 
 
 @dataclass(eq=False, repr=False)

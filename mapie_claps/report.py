@@ -142,7 +142,8 @@ def _labels(values: Any) -> list[Any]:
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(values) and values.nunique() > MAX_GROUPS:
-        values = pd.qcut(values, 4, duplicates="drop", precision=2)
+        ends = values.quantile([0.25, 0.5, 0.75]).unique()
+        values = pd.cut(values, [-np.inf, *ends, np.inf], precision=2)
     labels = ["missing" if is_missing(value) else value for value in values]
     counts = Counter(labels)
     n_shown = MAX_GROUPS - 1 if len(counts) > MAX_GROUPS else MAX_GROUPS
