@@ -52,8 +52,10 @@ $(UV):
 	$(PYTHON) -m venv --without-pip $(VENV)
 	$(PYTHON) -m pip --python $(VENV)/bin/python install --quiet uv
 
+# laplace-torch asks for torchvision, but does without. It would take longest to load.
 $(VENV)/.installed-demo: pyproject.toml | $(UV)
-	$(UV) pip install --quiet --python $(VENV)/bin/python -e ".[plot]"
+	echo torchvision | $(UV) pip install --quiet --python $(VENV)/bin/python \
+		--excludes - -e ".[plot]"
 	touch $@
 
 $(VENV)/.installed: pyproject.toml | $(UV)

@@ -50,7 +50,7 @@ IntervalDisplay.from_estimator(model, X_new[:60], y=y_new[:60])
 from mapie_claps.diagnostics import summarise
 
 borough = X_new["pickup_borough"].fillna("not known")
-columns = ["group", "n", "coverage", "coverage_low", "coverage_high", "width"]
+columns = ["group", "n", "coverage", "coverage_low", "coverage_high"]
 print(summarise(model, X_new, y_new, groups=borough)[columns].round(2))
 
 # %%

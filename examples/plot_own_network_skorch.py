@@ -2,9 +2,9 @@
 A network trained by skorch
 ===========================
 
-skorch trains a PyTorch network behind the interface of scikit-learn. Its trained
-network goes into ``ClapsModule`` as ``net.module_``. This one has a variance head of
-its own, which is used as it is.
+skorch (``pip install skorch``) trains a PyTorch network behind the interface of
+scikit-learn. Its trained network goes into ``ClapsModule`` as ``net.module_``. This one
+has a variance head of its own, which is used as it is.
 """
 
 # %%

@@ -4,6 +4,7 @@ Needs ``pip install mapie-claps[cli]``. Bad input ends with one line and exit co
 """
 
 import argparse
+import os
 import sys
 import time
 import warnings
@@ -29,11 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: _say("note", message)
         try:
-            read = [vars(args).get(name, "") for name in ("model", "table")]
-            if Path(args.out).resolve() in {Path(name).resolve() for name in read}:
+            read = [args.table, getattr(args, "model", args.table)]
+            out = Path(args.out).resolve()
+            if out in {Path(name).resolve() for name in read}:
                 raise ValueError(f"Got --out {args.out}, which is to be read.")
-            if not Path(args.out).resolve().parent.is_dir():
-                raise ValueError(f"Got --out {args.out}, whose folder is not there.")
+            if out.is_dir() or not os.access(out.parent, os.W_OK):
+                raise ValueError(f"Got --out {args.out}, where no file can be written.")
             args.run(args)
         # What the library raises for bad input says what to do.
         except (ImportError, OSError, TypeError, ValueError) as error:
@@ -49,7 +51,8 @@ def fit(args: argparse.Namespace) -> None:
     hint = "Use 0.9 for 90 %."
     levels = [check_share("--level", each, hint=hint) for each in args.level or [0.9]]
     table = _read(args.table)
-    _check_columns([args.target], table, args.table, "Correct --target.")
+    hint = "Correct --target, or separate columns by commas."
+    _check_columns([args.target], table, args.table, hint)
     _check_columns(args.drop, table, args.table, "Correct --drop.")
     _check_columns(args.text, table, args.table, "Correct --text.")
     y = _numbers(table, args.target, args.table, gaps=False)
@@ -76,8 +79,8 @@ def predict(args: argparse.Namespace) -> None:
 
     model, table, X = _model_and_rows(args)
     found = predict_frame(model, X)
-    others = table.drop(columns=list(found), errors="ignore")
-    others.join(found).to_csv(args.out, index=False)
+    given = table.rename(columns={name: f"{name}_given" for name in found})
+    given.join(found).to_csv(args.out, index=False)
     _say(args.out, f"{len(X):,} rows")
 
 
@@ -100,11 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m mapie_claps", None, about, EXAMPLES, formatter_class=shape
     )
-    commands = parser.add_subparsers(required=True, metavar="fit | predict | report")
+    verbs = parser.add_subparsers(required=True, metavar="fit | predict | report")
     several: Any = {"action": "append", "default": [], "metavar": "COLUMN"}
     for run, out in ((fit, "x.claps"), (predict, "x.csv"), (report, "x.html")):
-        does = run.__doc__
-        one = commands.add_parser(run.__name__, help=does, description=does)
+        one = verbs.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         if run is not fit:
             one.add_argument("model", help="file that fit wrote")
         one.add_argument("table", help="CSV file in UTF-8 with a line of column names")
@@ -115,8 +117,7 @@ def _parser() -> argparse.ArgumentParser:
             text = "level of the intervals, 0.9 by default; may be repeated"
             one.add_argument("--level", type=float, action="append", help=text)
             one.add_argument("--drop", **several, help="column to leave out")
-            text = "column of codes, not of numbers"
-            one.add_argument("--text", **several, help=text)
+            one.add_argument("--text", **several, help="column of codes, not numbers")
             one.add_argument("--seed", type=int, default=0, help="0 by default")
         if run is report:
             one.add_argument("--group", **several, help="coverage by this column too")

@@ -435,6 +435,7 @@ def _refused(value: Any, at: str) -> TypeError:
 
 def _read(path: Path) -> tuple[str, dict[str, Tensor]]:
     """Configuration and tensors of a file of ours that is whole."""
+    path.open("rb").close()  # an error that names the path
     with _safetensors().safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

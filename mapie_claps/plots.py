@@ -169,7 +169,7 @@ class IntervalDisplay(ExplanationDisplay):
         if infinite.any():
             title += f"\n({infinite.sum()} of {len(x)} are infinite and not drawn)"
         ax.set(xlabel=xlabel, ylabel="y", title=title)
-        ax.legend(**LEGEND)
+        ax.legend(loc="upper left" if bars else "best", **LEGEND)
 
 
 @dataclass(eq=False, repr=False)
@@ -246,7 +246,7 @@ class WidestRowsDisplay(ExplanationDisplay):
             for place, i in enumerate(rows):
                 # The bar is the width, which the sentence begins with.
                 causes = why.by_column.sentence(i, at).partition(": ")[2]
-                causes = causes.replace("; ", "\n")
+                causes = " " + causes.replace("; ", "\n ")
                 ax.text(0, place, causes, va="center", fontsize=7)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ._validation import import_extra
 from .diagnostics import explain
+from .diagnostics.by_column import as_table
 from .diagnostics.tables import group_columns
 from .metrics import is_missing
 from .plots import ColumnsDisplay, CoverageDisplay, IntervalDisplay, WidestRowsDisplay
@@ -43,7 +44,7 @@ def write_report(
     y: Any,
     path: str | os.PathLike[str],
     *,
-    groups: Sequence[str] = (),
+    groups: str | Sequence[str] = (),
 ) -> None:
     """Write a page on how intervals do on rows that the model has not seen.
 
@@ -55,11 +56,11 @@ def write_report(
     ----------
     model : object
         A ``CalibratedRegressor``, or a calibrated MAPIE regressor with ``ClapsScore``.
-    X, y : DataFrame and array-like of shape (n,)
+    X, y : DataFrame or array, and array-like of shape (n,)
         New rows and their targets.
     path : path-like
         File to write or replace.
-    groups : sequence of str, default=()
+    groups : str or sequence of str, default=()
         Columns of X to show the coverage by, beside the width of the intervals. Numbers
         of many values are cut at their quartiles; rare values are counted together.
 
@@ -82,6 +83,9 @@ def write_report(
     '<!doctype html>'
     """
     pd = import_extra("cli", "pandas")
+    if not hasattr(X, "iloc"):
+        X = X.to_pandas() if hasattr(X, "to_pandas") else pd.DataFrame(X)
+    groups = [groups] if isinstance(groups, str) else groups
     if unknown := [name for name in groups if name not in X]:
         raise ValueError(
             f"Got groups={unknown}, but X has the columns {', '.join(map(str, X))}."
@@ -111,8 +115,7 @@ def write_report(
     body += [f"<h2>The widest rows</h2><ul><li>{'<li>'.join(lines)}</ul>"]
     body += [_picture(bars, "The widest rows"), "<h2>What each column adds</h2>"]
     body += [_picture(columns, "Contribution of each column")]
-    first = {key: values[0] for key, values in table.items()}
-    first |= {key: _short(first[key]) for key in first if "width" in key}
+    first = {k: _short(v[0]) if "width" in k else v[0] for k, v in table.items()}
     template = (Path(__file__).parent / "data" / "report.html").read_text("utf-8")
     page = template.format(name=name, body="\n".join(body), **first)
     Path(path).write_text(page, encoding="utf-8")
@@ -120,12 +123,11 @@ def write_report(
 
 def _table(columns: dict[str, Any]) -> str:
     """What ``summarise`` gives, in short."""
-    import pandas as pd
-
-    shown = pd.DataFrame(columns)[list(SHOWN)].rename(columns=SHOWN)
-    if shown["group"].nunique() > 1:  # all rows together are shown once
-        shown = shown[shown["group"] != "all"]
-    if shown["level"].nunique() == 1:  # the first sentence has it
+    shown = as_table(columns)[list(SHOWN)].rename(columns=SHOWN)
+    n_levels = shown["level"].nunique()
+    if len(shown) > n_levels:  # all rows together are shown once
+        shown = shown[n_levels:]
+    if n_levels == 1:  # the first sentence has it
         shown = shown.drop(columns="level")
     html = shown.to_html(index=False, border=0, float_format=_short)
     return f"<div>{html}</div>"
@@ -140,7 +142,8 @@ def _labels(values: Any) -> list[Any]:
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(values) and values.nunique() > MAX_GROUPS:
-        values = pd.qcut(values, 4, duplicates="drop", precision=2)
+        ends = values.quantile([0.25, 0.5, 0.75]).unique()
+        values = pd.cut(values, [-np.inf, *ends, np.inf], precision=2)
     labels = ["missing" if is_missing(value) else value for value in values]
     counts = Counter(labels)
     n_shown = MAX_GROUPS - 1 if len(counts) > MAX_GROUPS else MAX_GROUPS

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from conftest import TINY
 
 import mapie_claps.__main__ as command
-from mapie_claps import load
+from mapie_claps import CalibratedRegressor, load
 from mapie_claps.datasets import taxis_csv
 from mapie_claps.estimators.recipe import RECIPES
 from mapie_claps.report import write_report
@@ -76,6 +77,16 @@ def test_predict_reads_columns_as_the_fit_did(fitted):
         np.testing.assert_allclose(found[["lower", "upper"]], expected[1][:, :, 0])
 
 
+def test_columns_of_the_table_keep_their_values(fitted):
+    """Also those with a name of ours, as in what was predicted before."""
+    new = flats(30, seed=1).assign(width=7.0, lower="low")
+    assert run("predict", fitted, written(new, "new.csv"), "--out", "out.csv") == 0
+    found = pd.read_csv("out.csv")
+    assert (found["width_given"] == 7).all()
+    assert (found["lower_given"] == "low").all()
+    np.testing.assert_allclose(found["width"], found["upper"] - found["lower"])
+
+
 def test_options_of_fit(capsys):
     options = ["--level", "0.8", "--level", "0.9", "--drop", "listed", "--text", "area"]
     table = written(flats(), "flats.csv")
@@ -115,6 +126,19 @@ def test_the_report_of_a_model_in_python(fitted):
         write_report(load(fitted), X, y, "report.html", groups=["rooms"])
 
 
+def test_the_report_of_polars_arrays_and_a_group_named_all():
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(90, 2)), rng.normal(size=90)
+    model = CalibratedRegressor(cv="split", random_state=0).fit(X[:60], y[:60])
+    write_report(model, X[60:], y[60:], "array.html")
+    assert Path("array.html").read_text(encoding="utf-8").count("<b>row ") == 8
+    table = pl.DataFrame({"x": X[:, 0], "who": ["all", "one", "two"] * 30})
+    model = CalibratedRegressor(cv="split", random_state=0).fit(table[:60], y[:60])
+    write_report(model, table[60:], y[60:], "polars.html", groups="who")
+    page = Path("polars.html").read_text(encoding="utf-8")
+    assert [page.count(f"<td>{name}</td>") for name in ("all", "one")] == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -151,6 +175,7 @@ def test_new_tables_that_do_not_go_with_the_model(fitted, capsys):
         (["report", fitted, whole], "without column 'rent': .* predict does not"),
         (["report", fitted, rows, "--group", "rooms"], "without column 'rooms'"),
         (["predict", whole, whole], "Cannot load 'whole.csv'"),
+        (["predict", ".", whole], "Is a directory: '.'"),
         (["predict", fitted, "gone.csv"], "No such file"),
     ]
     for args, told in cases:
@@ -160,7 +185,8 @@ def test_new_tables_that_do_not_go_with_the_model(fitted, capsys):
         assert re.match(f"error: .*{told}", lines[0])
     assert run("predict", fitted, whole, "--out", whole) == 2
     assert run("predict", fitted, whole, "--out", "gone/out.csv") == 2
-    assert "folder is not there" in capsys.readouterr().err
+    assert run("fit", whole, "--target", "rent", "--out", ".") == 2
+    assert capsys.readouterr().err.count("where no file can be written") == 2
     assert run("fit", rows, "--target", "rent", "--out", "m", "--level", "90") == 2
     assert "Got --level=90.0, but expected" in capsys.readouterr().err
     load(fitted).estimators_[0].save("plain.claps")

@@ -167,8 +167,8 @@ def test_the_widest_rows_say_which_columns_are_to_blame(calibrated, data):
     rows = np.argsort(-explain(calibrated, X).width[:, 0])[:2]
     assert texts(ax.get_yticklabels()) == [f"row {i}" for i in rows]
     adds = explain(calibrated, X, background=background).by_column
-    said = [adds.sentence(i).split(": ", 1)[1].replace("; ", "\n") for i in rows]
-    assert texts(ax.texts) == said
+    said = [adds.sentence(i).split(": ", 1)[1].replace("; ", "\n ") for i in rows]
+    assert texts(ax.texts) == [f" {each}" for each in said]
 
 
 def test_contributions_as_bars(calibrated, data):

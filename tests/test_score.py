@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from mapie_claps import ClapsScaleEstimator, ClapsScore
+from mapie_claps import CalibratedRegressor, ClapsScaleEstimator, ClapsScore
 
 X, Y = table(60)
 PLAIN, SHAPED = Plain().fit(X, Y), Shaped().fit(X, Y)
@@ -184,6 +184,7 @@ def test_bounds_that_are_refused():
         (HistGradientBoostingRegressor(), "takes no return_std. Keep its predictions"),
         (GridSearchCV(Plain(), {"shift": [0.0]}, cv=2).fit(X, Y), "search.best_estim"),
         (object(), "Got a object, whose predict takes no return_std"),
+        (make_pipeline(CalibratedRegressor()), "Pass this step, with rows that"),
     ],
 )
 def test_models_without_a_standard_deviation(model, message):

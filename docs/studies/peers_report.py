@@ -42,6 +42,7 @@ COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "#9
 MARKERS = "osD^vPXhp*"
 TITLE = """# CLAPS against tuned peers
 
+{}
 Interval score, mean ± standard error over seeds, lower is better. For each data \
 set and seed the peer with the lowest cross-validated interval score on the training \
 rows is picked. Only seeds that every method has finished count.
@@ -150,7 +151,7 @@ def headline(comparisons: Sequence[Row]) -> str:
     header += ["best peer afterwards", "CLAPS in the paper", "coverage of CLAPS"]
     table = engine.markdown_table([*header, "99.9 % limits"], lines)
     played = [c for c in comparisons if not math.isnan(c["claps"].mean)]
-    return "\n".join([TITLE, table, verdict(played)])
+    return "\n".join([TITLE.format(verdict(played)), table])
 
 
 def verdict(played: Sequence[Row]) -> str:

@@ -132,7 +132,9 @@ def check_gives_std(model: Any) -> None:
         "Keep its predictions with ClapsResidualRegressor(model) or "
         "CalibratedRegressor(model), or use ClapsRegressor or a Gaussian process."
     )
-    if hasattr(last, "best_estimator_"):
+    if hasattr(last, "predict_interval"):
+        do = "Pass this step, with rows that the steps before it have transformed."
+    elif hasattr(last, "best_estimator_"):
         do = (
             "Pass the model that it chose, search.best_estimator_, with prefit=True; "
             "or let CalibratedRegressor(search).fit(X, y) do both."

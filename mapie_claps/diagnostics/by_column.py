@@ -219,6 +219,7 @@ def as_table(columns: dict[Any, Any], index: Any = None) -> Any:
 
 def as_html(columns: dict[str, Any], index: Any, n: int) -> str | None:
     """The first of n rows as a table for notebooks; None where pandas is missing."""
+    columns = {name: values[:MAX_SHOWN] for name, values in columns.items()}
     table = as_table(columns, None if index is None else index[:MAX_SHOWN])
     if isinstance(table, dict):
         return None

@@ -9,13 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..estimators.predictive import PredictiveVariance
 from ..network.tables import records_of
-from .by_column import (
-    MAX_SHOWN,
-    ColumnContributions,
-    as_html,
-    as_table,
-    column_contributions,
-)
+from .by_column import ColumnContributions, as_html, as_table, column_contributions
 
 Array = NDArray[np.float64]
 
@@ -122,7 +116,7 @@ class Explanation:
 
     def _repr_html_(self) -> str | None:
         """The first rows for notebooks, with a sentence each if columns are known."""
-        shown: dict[str, Any] = {k: v[:MAX_SHOWN] for k, v in self._shown().items()}
+        shown: dict[str, Any] = self._shown()
         if self.by_column is not None:
             shown["why"] = self.by_column.first_sentences()
         return as_html(shown, self.index, len(self.prediction))

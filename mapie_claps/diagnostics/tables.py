@@ -55,9 +55,7 @@ def predict_frame(model: Any, X: Any, **predict_params: Any) -> Any:
     if why.noise_width is None:
         why = replace(why, noise_width=np.full_like(why.lower, np.nan))
     if type(X).__module__.partition(".")[0] == "polars":
-        import polars as pl
-
-        return pl.DataFrame(why.columns())
+        return type(X)(why.columns())
     return why.to_frame()
 
 

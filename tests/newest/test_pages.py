@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,8 @@ DOCS = ROOT / "docs"
 QUICK_START = ROOT / "examples" / "plot_00_walkthrough.py"
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(\n```text$)?", flags=re.S | re.M)
 # The pages show the defaults; here the networks are small.
+COMES_WITH_CLI = {"mapie_claps", "mapie", "laplace", "torch", "sklearn", "numpy"}
+COMES_WITH_CLI |= {"matplotlib", "pandas", "safetensors"}
 FAST = {"n_members": 1, "max_steps": 40, "views": ("raw",)}
 
 
@@ -66,6 +69,19 @@ def test_the_quick_start_runs(capsys):
     assert printed.startswith("row ")  # a sentence is what is seen first
     assert "Got 'far' in column 'distance', row 0" in printed
     assert QUICK_START.stem in text_of("index")
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_pages_name_the_extras_that_they_import(page):
+    """`cli` brings what all pages may use; see docs/install.md."""
+    text = text_of(page)
+    code = "".join(block for block, _ in PYTHON.findall(text))
+    names = re.findall(r"^ *(?:import|from) (\w+)", code, flags=re.M)
+    used = set(names) - sys.stdlib_module_names - COMES_WITH_CLI
+    extras = {"dask": "dask", "onnxruntime": "export"}
+    wanted = {f"[{extras[name]}]" for name in used & set(extras)}
+    wanted |= {f"pip install {name}`" for name in used - set(extras)}
+    assert {word for word in wanted if word not in text} == set()
 
 
 def test_links_to_files_lead_somewhere():
