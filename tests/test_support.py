@@ -173,8 +173,6 @@ def test_ends_are_possible_and_rows_outside_make_the_quantile_larger():
     assert (bounds != ends).any()
     low = CalibratedRegressor(model, support=(None, 2.0)).conformalize(X[:200], y[:200])
     assert np.isinf(low.conformity_scores).sum() == (y[:200] > 2).sum() > 0
-    places = [np.sort(each.conformity_scores)[180] for each in (low, free)]
-    assert places[0] > places[1]
     # More of them than may be missed: no finite interval has the coverage.
     wrong = CalibratedRegressor(model, support=(None, 0.5)).conformalize(X, y)
     _, found = wrong.predict_interval(X)
