@@ -192,11 +192,12 @@ def weak_table(slope, n=600):
 def test_without_evidence_the_mean_is_a_constant_that_counts_as_known():
     X, y = weak_table(slope=0.0)
     model = ClapsRegressor(random_state=0).fit(X, y)
-    assert model.prior_precision_ == 1e4
     assert np.ptp(model.predict(X)) < 0.1 * np.std(y)
     parts = model.predict_variance(X)
     assert np.median(parts.aleatoric) == pytest.approx(np.var(y), rel=0.25)
     assert np.max(parts.epistemic) < 0.01 * np.var(y)
+    far = model.predict_variance(np.eye(6)[:1] * [[0.0], [40.0]]).epistemic
+    assert far[1] > 5 * far[0]  # there nobody knows
 
 
 def test_a_line_stands_where_networks_have_learned_nothing():

@@ -210,7 +210,7 @@ def equal(seed: int, new: Model, table: Table) -> Rows:
     for kind, rows in kinds.items():
         given = X.iloc[rows].reset_index(drop=True), y[rows]
         if kind.startswith("jackknife"):
-            options: Any = LEVEL, ClapsScore(), "plus", 20
+            options: Any = LEVEL, ClapsScore(), "plus", 30
             host = mapie.JackknifeAfterBootstrapRegressor(
                 new(), *options, random_state=seed
             )

@@ -266,13 +266,7 @@ class LastLayerEstimator(DistributionRegressor):
         return np.asarray(self.forward_.last_layers.covariance() * unit**2)
 
     def save(self, path: Any) -> None:
-        """Write the fitted estimator to a file, without pickle.
-
-        Parameters
-        ----------
-        path : path-like
-            File to write; see :func:`mapie_claps.load`.
-        """
+        """Write to a file, without pickle; :func:`mapie_claps.load` reads it."""
         from ..files import save
 
         save(self, path)

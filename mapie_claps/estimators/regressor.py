@@ -70,11 +70,9 @@ Array = NDArray[np.float64]
 # units), and kept with half of the weight or more. Elsewhere it would take noise for
 # lack of data.
 LITTLE_NOISE, MIN_KERNEL_WEIGHT = -1.5, 0.5
-# Rows per input up to which λ of Σ is the smallest, since most of what there is to know
-# is not known; it grows with their square, up to 1. From many rows on, a mean for which
-# there is no evidence counts as known to be constant.
+# Rows per input up to which λ of Σ is least; it grows with their square, up to 1. From
+# many rows on, a mean without evidence counts as known to be constant.
 FEW_ROWS, MANY_ROWS = 7, 30
-PRECISIONS = "prior_precision", "variance_precision"
 KERNEL_FLOOR = 1e-3  # of the variance floor: a kernel may be nearly free of noise
 
 
@@ -423,13 +421,17 @@ class ClapsRegressor(LastLayerEstimator):
             "calibrate_noise": recipe.noise_shape,
             "left_out_shift": shift,
         }
-        found = fit_last_layers(network, x, target, weights, rows, **settings)
+        found, known = (
+            fit_last_layers(network, x, target, weights, rows, **settings),
+            0.0,
+        )
         if line is None and found.evidence < LITTLE_EVIDENCE:
             if recipe.linear and (line := fit_line(x, target, weights, True)):
                 network.linear, learned = line
                 settings["left_out_shift"] = learned - (target - network.linear(x))
             elif per_input >= MANY_ROWS:
-                settings |= dict.fromkeys(PRECISIONS, CONSTANT)
+                settings["prior_precision"] = CONSTANT
+                known = found.usual_epistemic
             found = fit_last_layers(network, x, target, weights, rows, **settings)
         kernel, kernel_weight = None, 0.0
         if recipe.kernel:
@@ -450,6 +452,7 @@ class ClapsRegressor(LastLayerEstimator):
             found.residual_variance,
             kernel,
             kernel_weight,
+            known,
         )
         # Not of the training inputs, some of which are cross-fitted.
         return row_hashes(self.table_.encode(table).values, y_)

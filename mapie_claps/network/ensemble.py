@@ -29,9 +29,7 @@ VIEWS = ("bins", "periodic", "raw")
 # A line: rows up to which it is tried, its penalties, and by how much a curved function
 # must be worse on rows left out, or better on what the line leaves of them.
 MAX_LINE_ROWS, PENALTIES = 500, tuple(10.0**e for e in range(-3, 6))
-# Log-likelihood of rows left out, in nats, below which a mean is no better than a
-# constant one: tables without a signal reach it once in ten.
-LITTLE_EVIDENCE = 1.5
+LITTLE_EVIDENCE = 1.5  # nats of rows left out, which noise gains once in ten tables
 CLEARLY_WORSE, BETTER = 1.1, 0.99
 
 
@@ -274,8 +272,7 @@ def _left_out(
 ) -> tuple[Tensor, Tensor]:
     """Kernel ridge regression: residuals of rows left out, and dual coefficients.
 
-    Its penalty is the best for rows left out, whose residuals are those of the fit
-    divided by one minus the leverage.
+    Its penalty is best for rows left out: residuals over one minus the leverage.
     """
     along, squares = vectors.mT @ (root * y), vectors.square()
     found = []

@@ -21,6 +21,7 @@ SCALES = ("claps", "aleatoric", "posterior", "constant")
 # What a kernel's φᵀΣφ has in excess of its usual size counts three times: length scales
 # are learned where rows are dense and promise too much elsewhere.
 FAR_FACTOR = 2.0
+KNOWN = 0.99  # of φᵀΣφ up to its usual size, where the mean is known
 
 
 class Predicted(NamedTuple):
@@ -50,6 +51,7 @@ class ForwardPass(nn.Module):
         residual_variance: float,  # σ²
         kernel: KernelMember | None = None,
         kernel_weight: float = 0.0,
+        usual_epistemic: float = 0.0,  # of a mean that is known: what is more counts
     ) -> None:
         super().__init__()
         self.network, self.last_layers = network, last_layers
@@ -57,6 +59,7 @@ class ForwardPass(nn.Module):
         sigma2 = torch.tensor(residual_variance, dtype=torch.float64)
         self.register_buffer("residual_variance", sigma2)
         self.kernel, self.kernel_weight = kernel, kernel_weight
+        self.usual_epistemic = usual_epistemic
 
     def forward(self, x: Tensor, scale: str = "claps") -> Predicted:
         """μ, aleatoric and epistemic variance of the rows x, for one of ``SCALES``."""
@@ -84,6 +87,8 @@ class ForwardPass(nn.Module):
                 epistemic = epistemic[0]
             else:
                 epistemic = weight @ epistemic.add_((by_member - mu).square_())
+            if self.usual_epistemic:
+                epistemic -= KNOWN * epistemic.clamp(max=self.usual_epistemic)
         if self.kernel is None:
             return Predicted(mu, aleatoric, epistemic)
         w, kernel = self.kernel_weight, Predicted(*self.kernel.predict(x, noise))
@@ -131,5 +136,6 @@ class ForwardPass(nn.Module):
             residual_variance=sigma2,
             variance_precision=old.prior_precision if stays else math.inf,
         )
-        mixed = self.member_weight, sigma2, self.kernel, self.kernel_weight
+        usual = self.usual_epistemic if stays else 0.0
+        mixed = self.member_weight, sigma2, self.kernel, self.kernel_weight, usual
         return ForwardPass(network, layers, *mixed)

@@ -454,10 +454,9 @@ def choose_prior_precision(
     views: Sequence[slice] = (slice(0, 1),),  # members that share a view
     **settings: Any,
 ) -> tuple[float, float]:
-    """λ as given, by held-out likelihood, or by marginal likelihood.
+    """λ as given, by held-out (per row) or marginal likelihood, and what it gains.
 
-    With what it gains over the largest λ, with which the mean is a constant: log-
-    likelihood of the rows, of the grid per row.
+    Over the largest λ of the grid, with which the mean is a constant.
     """
     if not isinstance(rule, str):
         return float(rule), math.inf
@@ -503,6 +502,7 @@ class FittedLastLayers(NamedTuple):
     held_out_residual: Tensor | None = None  # (m,), in units of √v of single members
     noise_factor: float = 1.0  # of v, at which it is the mean squared residual
     evidence: float = math.inf  # for the mean against a constant, see fit_posterior
+    usual_epistemic: float = 0.0  # φᵀΣφ of which no held-out row has more
 
 
 class HeldOut(NamedTuple):
@@ -558,6 +558,7 @@ def fit_posterior(
         counts = weight * n_members > LEAST_WEIGHT
         residual = (others.residual(judged) / v.sqrt())[counts].flatten()
         found = {"held_out_nll": nll, "held_out_residual": residual}
+        found["usual_epistemic"] = float(others.epistemic(judged.phi)[counts].max())
         if by_grid and last_layer == "ridge":
             found["evidence"] = gain * min(held_out.numbers.numel(), sums.n_rows)
     if held_out is not None or n_members > 1 or last_layer == "ridge":
