@@ -53,8 +53,7 @@ def fit(args: argparse.Namespace) -> None:
     table = _read(args.table)
     hint = "Correct --target, or separate columns by commas."
     _check_columns([args.target], table, args.table, hint)
-    _check_columns(args.drop, table, args.table, "Correct --drop.")
-    _check_columns(args.text, table, args.table, "Correct --text.")
+    _check_columns(args.drop + args.text, table, args.table, "Correct the option.")
     y = _numbers(table, args.target, args.table, gaps=False)
     X = table.drop(columns=[args.target, *args.drop])
     numbers = [name for name in X if name not in args.text and _is_number(X[name])]

@@ -112,8 +112,8 @@ def warn_once(text: str, columns: Sequence[str], stacklevel: int) -> None:
     enters one for each fit.
     """
     key = (re.sub(r"row \d+", "row", text), *columns)  # rows differ between folds
-    asks_for_all = bool(warnings.filters) and warnings.filters[0][0] == "always"
-    if asks_for_all or key not in _WARNED:
+    actions = [f[0] for f in warnings.filters if issubclass(UserWarning, f[2])]
+    if actions[:1] == ["always"] or key not in _WARNED:
         warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
         _WARNED.add(key)
 

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from ._validation import import_extra
+from .conformal.distribution import last_step, transformed
 from .diagnostics import explain
 from .diagnostics.by_column import as_table
+from .diagnostics.explanation import models_of
 from .diagnostics.tables import group_columns
 from .metrics import is_missing
 from .plots import ColumnsDisplay, CoverageDisplay, IntervalDisplay, WidestRowsDisplay
@@ -66,21 +68,17 @@ def write_report(
 
     Examples
     --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np, pandas as pd
+    >>> import os, tempfile
+    >>> import numpy as np
     >>> from mapie_claps import CalibratedRegressor, ClapsRegressor
     >>> from mapie_claps.report import write_report
-    >>> rng = np.random.default_rng(0)
-    >>> X = pd.DataFrame({"area": rng.uniform(20, 90, 300)})
-    >>> rent = 12 * X["area"] + rng.normal(0, X["area"])
-    >>> model = CalibratedRegressor(ClapsRegressor.paper(), cv="split", random_state=0)
-    >>> model = model.fit(X[:200], rent[:200])
+    >>> X, y = np.random.default_rng(0).normal(size=(2, 300, 1))
+    >>> model = CalibratedRegressor(ClapsRegressor.paper()).fit(X[:250], y[:250, 0])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = Path(folder, "report.html")
-    ...     write_report(model, X[200:], rent[200:], page, groups=["area"])
-    ...     page.read_text(encoding="utf-8")[:15]
-    '<!doctype html>'
+    ...     page = os.path.join(folder, "report.html")
+    ...     write_report(model, X[250:], y[250:, 0], page)
+    ...     os.path.getsize(page) > 10_000
+    True
     """
     pd = import_extra("cli", "pandas")
     if not hasattr(X, "iloc"):
@@ -94,6 +92,13 @@ def write_report(
     name = escape(str(getattr(y, "name", None) or "y"))
     table = group_columns(why, target, None)
     body = [_table(table), _picture(IntervalDisplay(why, X, target), "Intervals")]
+    (fitted,) = models_of(model, folds=False)
+    if hasattr(last_step(fitted), "count_seen"):
+        known, n = last_step(fitted).count_seen(transformed(fitted, X), target)
+        if known > n / 2:
+            seen = f"The model was fitted on {known} of {n} rows. Take new ones."
+            body.insert(0, f"<p><b>{seen}</b></p>")
+            warnings.warn(seen, UserWarning, stacklevel=2)
     by = {"width of the interval": pd.Series(why.width[:, 0])}
     for column, values in (by | {str(group): X[group] for group in groups}).items():
         drawn = CoverageDisplay(why, None, target, groups=_labels(values))
@@ -102,19 +107,17 @@ def write_report(
         body += [_picture(drawn, f"Coverage and width by {column}")]
     order = np.argsort(-why.width[:, 0], kind="stable")[:N_WIDEST]
     widest: Any = explain(model, X.iloc[order], background=X)
-    rows = zip(widest.prediction, widest.lower[:, 0], widest.upper[:, 0], strict=True)
     lines = [
-        f"<b>row {escape(str(widest.index[i]))}: {_short(point)}, from {_short(low)} "
-        f"to {_short(high)}; it was {_short(target[order[i]])}</b><br>"
-        + escape(widest.by_column.sentence(i))
-        for i, (point, low, high) in enumerate(rows)
+        f"<b>row {escape(str(label))}: {_short(widest.prediction[i])}, from "
+        f"{_short(widest.lower[i, 0])} to {_short(widest.upper[i, 0])}; it was "
+        f"{_short(target[order[i]])}</b><br>{escape(widest.by_column.sentence(i))}"
+        for i, label in enumerate(widest.index)
     ]
-    bars = WidestRowsDisplay(replace(widest, by_column=None))
     spread = np.linspace(0, len(X) - 1, min(len(X), N_SPREAD)).astype(int)
     columns = ColumnsDisplay(explain(model, X.iloc[spread], background=X))
     body += [f"<h2>The widest rows</h2><ul><li>{'<li>'.join(lines)}</ul>"]
-    body += [_picture(bars, "The widest rows"), "<h2>What each column adds</h2>"]
-    body += [_picture(columns, "Contribution of each column")]
+    body += [_picture(WidestRowsDisplay(replace(widest, by_column=None)), "Widths")]
+    body += ["<h2>What each column adds</h2>", _picture(columns, "Mean contributions")]
     first = {k: _short(v[0]) if "width" in k else v[0] for k, v in table.items()}
     template = (Path(__file__).parent / "data" / "report.html").read_text("utf-8")
     page = template.format(name=name, body="\n".join(body), **first)
@@ -129,8 +132,7 @@ def _table(columns: dict[str, Any]) -> str:
         shown = shown[n_levels:]
     if n_levels == 1:  # the first sentence has it
         shown = shown.drop(columns="level")
-    html = shown.to_html(index=False, border=0, float_format=_short)
-    return f"<div>{html}</div>"
+    return f"<div>{shown.to_html(index=False, border=0, float_format=_short)}</div>"
 
 
 def _short(value: float) -> str:
@@ -158,8 +160,7 @@ def _picture(display: Any, text: str) -> str:
     # "$" begins no formula here, and the font need not have every letter.
     with mpl.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        size = 5.2, 2.6 + display.n_axes
-        figure = mpl.figure.Figure(figsize=size, layout="constrained")
+        figure = mpl.figure.Figure((5.2, 2.6 + display.n_axes), layout="constrained")
         display.plot(figure.subplots(display.n_axes, sharex=display.n_axes > 1))
         figure.axes[0].title.set_fontsize(9)
         if display.n_axes > 1:  # names of groups

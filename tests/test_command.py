@@ -117,6 +117,14 @@ def test_the_report_is_one_page_that_says_why(fitted):
     assert ">01001<" in page
 
 
+def test_a_report_on_rows_of_the_fit_says_so(fitted, capsys):
+    table = written(flats(), "flats.csv")
+    assert run("report", fitted, table, "--out", "report.html") == 0
+    said = r"The model was fitted on \d+ of 120 rows. Take new ones."
+    assert re.search(f"note: {said}", capsys.readouterr().err)
+    assert re.search(said, Path("report.html").read_text(encoding="utf-8"))
+
+
 def test_the_report_of_a_model_in_python(fitted):
     rows = flats(40, seed=4)
     X, y = rows.drop(columns="rent"), rows["rent"]

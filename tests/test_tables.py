@@ -449,6 +449,7 @@ def test_a_search_shows_each_remark_once():
     )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("default")
+        warnings.simplefilter("always", BytesWarning)  # SciPy has one of its own
         search.fit(frame, frame["a1"].to_numpy() > 0)
     ours = [warning for warning in found if warning.category is UserWarning]
     texts = sorted(str(warning.message)[:20] for warning in ours)
