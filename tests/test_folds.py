@@ -239,8 +239,7 @@ def test_one_rank_or_two_as_training_rows_prefer():
     np.testing.assert_array_equal(bounds[0], bounds[1])
     model.prefers_two_ranks_ = True
     np.testing.assert_array_equal(auto.predict_interval(TEST)[1], bounds[2])
-    few = CalibratedRegressor(model, 0.9).conformalize(X[:18], Y[:18])
-    few.predict_interval(TEST)  # two ranks would need 19
+    CalibratedRegressor(model).conformalize(X[:18], Y[:18]).predict_interval(TEST)
     absolute = CalibratedRegressor.from_scores(model, auto.conformity_scores)
     np.testing.assert_array_equal(absolute.predict_interval(TEST)[1], bounds[1])
 

@@ -183,7 +183,6 @@ def test_the_budget():
     """A package that grows beyond these has to lose a concept first."""
     package = list(ROOT.rglob("*.py"))
     assert len(package) <= 60
-    # The budget is 12,000; what was won below it is not spent again.
     assert lines(package) <= 12_000
     assert lines((PROJECT / "tests").rglob("*.py")) <= 12_000
     assert lines((PROJECT / "docs" / "studies").rglob("*.py")) <= 3_500
