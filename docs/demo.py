@@ -70,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     ax, grid = figure.subplots(), np.linspace(-4, 4, 400)[:, None]
     IntervalDisplay.from_estimator(claps, grid, training_rows=train, ax=ax)
-    ax.set(xlim=(-4, 4), ylim=(-2.4, 2.9))
+    ax.set(xlim=(-4, 4), ylim=(-2.75, 2.9), xlabel="x")
     ax.legend(loc="upper left", ncols=2, frameon=False)
-    ax.annotate("no rows: wide for lack of data", (np.mean(GAP), -2.2), ha="center")
-    ax.annotate("noisy rows: wide for noise", (2.0, -2.2), ha="center")
+    ax.annotate("no rows: wide for lack of data", (np.mean(GAP), -2.55), ha="center")
+    ax.annotate("noisy rows: wide for noise", (2.0, -2.55), ha="center")
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "interval.png", dpi=150)
     print(f"Figure: {folder / 'interval.png'}")
