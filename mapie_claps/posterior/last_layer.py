@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.nn.utils import skip_init
 from torch.utils.data import DataLoader
 
 from ..exceptions import NotPositiveDefiniteError, NumericalWarning
@@ -255,11 +256,10 @@ def new_laplace(
     from .curvature import HeteroscedasticGGN, laplace
 
     model = MeanNetwork()
-    # The head comes first: laplace-torch takes its type and device from it. Its initial
-    # weights are not used, and the global generator is not ours to draw from.
+    # The head comes first: laplace-torch takes its type and device from it. Without
+    # initial weights: the global generator is not ours to draw from.
     size, dtype = len(weights) - 1, weights.dtype
-    with torch.random.fork_rng(devices=[]):
-        model.head = nn.Linear(size, 1, bias=with_bias, dtype=dtype)
+    model.head = skip_init(nn.Linear, size, 1, bias=with_bias, dtype=dtype)
     model.head.weight.data = weights[None, :-1].clone()
     if with_bias:
         model.head.bias.data = weights[-1:].clone()
