@@ -432,7 +432,8 @@ class ClapsRegressor(LastLayerEstimator):
             elif per_input >= MANY_ROWS:
                 settings["prior_precision"] = CONSTANT
                 known = found.usual_epistemic
-            found = fit_last_layers(network, x, target, weights, rows, **settings)
+            if line is not None or known:
+                found = fit_last_layers(network, x, target, weights, rows, **settings)
         kernel, kernel_weight = None, 0.0
         if recipe.kernel:
             own = torch.Generator().manual_seed(seed + 2)

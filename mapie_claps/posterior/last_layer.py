@@ -553,12 +553,13 @@ def fit_posterior(
         nll = others.held_out_nll(judged, views)
         sizes = torch.tensor([view.stop - view.start for view in views])
         weight = torch.softmax(-SHARPNESS * nll.repeat_interleave(sizes), dim=0)
-        v = judged.h2 + others.epistemic(judged.phi)
+        epistemic = others.epistemic(judged.phi)
+        v = judged.h2 + epistemic
         # Members that hardly count would tell of their own faults.
         counts = weight * n_members > LEAST_WEIGHT
         residual = (others.residual(judged) / v.sqrt())[counts].flatten()
         found = {"held_out_nll": nll, "held_out_residual": residual}
-        found["usual_epistemic"] = float(others.epistemic(judged.phi)[counts].max())
+        found["usual_epistemic"] = float(epistemic[counts].max())
         if by_grid and last_layer == "ridge":
             found["evidence"] = gain * min(held_out.numbers.numel(), sums.n_rows)
     if held_out is not None or n_members > 1 or last_layer == "ridge":
@@ -631,11 +632,8 @@ def fit_last_layers(
         if calibrate_noise and held_out is not None:
             c = network.noise_factor = found.noise_factor
             settings["prior_precision"] = found.last_layers.mean_precision
-            held_out = HeldOut(
-                rows._replace(h2=c * rows.h2),
-                numbers,
-                held_out.without.with_noise_factor(c),
-            )
+            without = held_out.without.with_noise_factor(c)
+            held_out = HeldOut(rows._replace(h2=c * rows.h2), numbers, without)
             sums = sums.with_noise_factor(c)
             again = fit_posterior(sums, batches, *of_network, held_out, **settings)
             found = again._replace(evidence=found.evidence)
